@@ -27,14 +27,16 @@ PYTEST := -m pytest -ra --durations=5
 # helps the others.
 WORKERS ?= $(shell expr $(JOBS) + 1)
 SPREAD := -n $(WORKERS) --dist worksteal
+# Which of the tests: all, or what pytest's -m chooses.
+ONLY ?=
 
 # An adapter's environment is made only when there is something to run in it.
 AUTOGEN_TESTS := $(wildcard tests/autogen/test_*.py tests/autogen/*/test_*.py tests/transparent/test_autogen.py)
 CREWAI_TESTS := $(wildcard tests/crewai/test_*.py tests/crewai/*/test_*.py tests/transparent/test_crewai.py)
 MAF_TESTS := $(wildcard tests/maf/test_*.py tests/transparent/test_maf.py)
 AG2_TESTS := $(wildcard tests/ag2/test_*.py tests/transparent/test_ag2.py)
-LITELLM_TESTS := $(wildcard tests/litellm/test_*.py)
-OPENAI_AGENTS_TESTS := $(wildcard tests/openai_agents/test_*.py)
+LITELLM_TESTS := $(wildcard tests/litellm/test_*.py tests/transparent/test_litellm.py)
+OPENAI_AGENTS_TESTS := $(wildcard tests/openai_agents/test_*.py tests/transparent/test_openai_agents.py)
 
 .PHONY: help demo test lint types build bench clean docs env fuzz pins verify-pins surface net
 .PHONY: test-more test-core test-autogen test-crewai test-maf test-ag2 test-litellm test-openai_agents
@@ -44,6 +46,7 @@ help:
 	@echo 'make test     lint and all tests'
 	@echo 'make test-more  what takes longer: every scripted program against what is recorded, LangChain'"'"'s standard tests, mutants of the core'
 	@echo 'make test-peers  the frameworks'"'"' own tests with us underneath: plain, observed, forked; ARGS="langchain" chooses'
+	@echo 'make trial    hostile applications against the invariants, in all adapters; ARGS="--minutes 60 --seed 7"'
 	@echo 'make test-versions  each adapter on the oldest and newest versions it declares; ARGS="oldest langgraph" chooses'
 	@echo 'make lint     ruff and mypy'
 	@echo 'make build    wheels and source distributions of the core and the adapters, in dist/'
@@ -128,22 +131,29 @@ types: $(CORE)/$(READY) $(TYPED:%=.venv-%/$(READY))
 			echo ".venv-$$each/bin/mypy --cache-dir .mypy_cache/$$each adapters/$$each/cacheprefix_$$each"; \
 		done; } | xargs -P $(JOBS) -I{} bash -c 'said=$$({} 2>&1); status=$$?; printf "%s\n%s\n" "{}" "$$said"; exit $$status'
 
+# Half of the examples that the property tests ask for; `make test-more` draws twice as many as they ask for.
+test: export CACHEPREFIX_EXAMPLES ?= 0.5
 # The core's tests come last, so that the run ends with their closing line.
 test: types $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) $(if $(MAF_TESTS),test-maf) $(if $(AG2_TESTS),test-ag2) $(if $(LITELLM_TESTS),test-litellm) $(if $(OPENAI_AGENTS_TESTS),test-openai_agents) test-core
 
 # What takes longer: small wrong changes of the core against its tests, as many as fit into a few minutes (what survives
-# is shown for people to read); ten thousand histories; a store that takes 5 s a call under every async front door; 30
-# kickoffs of each documented crew; all that programs send against what is recorded, in every environment, LangChain's
-# standard tests of chat models and a sample of the frameworks' own (observed and forked as well as plain), prefork
-# servers, a soak.
-test-more: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY)
+# is shown for people to read); the property tests with four times the examples; ten thousand histories; a store that
+# takes 5 s a call under every async front door; 30 generated teams of each kind, unmodified and forked; 30 kickoffs of
+# each documented crew; all that programs send against what is recorded, in every environment, LangChain's standard tests
+# of chat models and a sample of the frameworks' own (observed and forked as well as plain), prefork servers, a soak. The hostile trial is by itself: what a minute of it plays depends on the machine.
+test-more: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY) $(LITELLM)/$(READY) $(OPENAI_AGENTS)/$(READY)
 	$(CORE)/bin/python -m tests.mutants --trusted --number 200 --minutes 6 --jobs $(JOBS)
+	$(MAKE) --no-print-directory CACHEPREFIX_EXAMPLES=2 ONLY='-m hypothesis' test-autogen test-crewai test-maf test-ag2 test-core
 	CACHEPREFIX_HISTORIES=10000 $(CORE)/bin/python -m pytest -ra -n $(JOBS) tests/history/test_valid_requests.py
-	for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai $(MAF):maf $(AG2):ag2; do \
+	for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai $(MAF):maf $(AG2):ag2 $(LITELLM):litellm \
+			$(OPENAI_AGENTS):openai_agents; do \
 		CACHEPREFIX_STORE_SECONDS=5 $${each%:*}/bin/python -m pytest -ra -k goes_on_while \
 			tests/$${each#*:}/test_faults.py || exit 1; done
 	CACHEPREFIX_STORE_SECONDS=5 $(CORE)/bin/python -m pytest -ra -k goes_on_while tests/sdk/test_hung_store.py
 	CACHEPREFIX_POINTS=11 $(AUTOGEN)/bin/python -m pytest -ra tests/autogen/test_lost_leader.py
+	for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai $(MAF):maf $(AG2):ag2; do \
+		CACHEPREFIX_TEAMS=30 $${each%:*}/bin/python -m pytest -ra -n $(JOBS) tests/$${each#*:}/test_never_dearer.py \
+			|| exit 1; done
 	CACHEPREFIX_KICKOFFS=30 $(CREWAI)/bin/python -m pytest -ra -n $(JOBS) tests/crewai/test_repeated.py
 	$(CORE)/bin/python -m pytest -ra --durations=0 -n $(JOBS) --dist load tests/more $(ARGS)
 	$(CORE)/bin/python -m tests.peers --sample --jobs $(JOBS)
@@ -154,33 +164,44 @@ test-more: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READ
 test-peers: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY)
 	$(CORE)/bin/python -m tests.peers --jobs $(JOBS) $(ARGS)
 
+# Hostile applications against the invariants for some time: every adapter that has a driver in its environment, JOBS of
+# them side by side, and one table at the end. make trial ARGS="--minutes 60 --seed 7"
+TRIALS := $(foreach each,sdk langgraph autogen crewai maf ag2 litellm openai_agents,$(if $(wildcard tests/trial/$(each).py),$(each)))
+trial_environment = $(if $(filter sdk langgraph,$1),$(CORE),.venv-$1)
+.PHONY: trial
+trial: $(foreach each,$(TRIALS),$(call trial_environment,$(each))/$(READY))
+	rm -rf build/trial
+	failed=0; { $(foreach each,$(TRIALS),echo '$(call trial_environment,$(each))/bin/python -m tests.trial $(each) --into build/trial';) } \
+		| xargs -P $(JOBS) -I{} bash -c '{} $(ARGS)' || failed=1; \
+		$(CORE)/bin/python -m tests.trial --table build/trial/*.json && exit $$failed
+
 # Each in an environment of its own, made anew: .venv-oldest-langgraph-3.11 and so on. On another Python:
 # make test-versions ARGS="newest core langgraph --python 3.13"; ARGS=--write puts what ran into docs/compatibility.md.
 test-versions: $(CORE)/$(READY)
 	$(CORE)/bin/python -m tests.versions --jobs $(JOBS) $(ARGS)
 
 test-core: $(CORE)/$(READY)
-	$(CORE)/bin/python $(PYTEST) $(SPREAD) $(foreach each,autogen crewai maf ag2 litellm openai_agents,--ignore=tests/$(each) --ignore=tests/transparent/test_$(each).py) $(ARGS)
+	$(CORE)/bin/python $(PYTEST) $(SPREAD) $(foreach each,autogen crewai maf ag2 litellm openai_agents,--ignore=tests/$(each) --ignore=tests/transparent/test_$(each).py) $(ONLY) $(ARGS)
 
 test-autogen: $(AUTOGEN)/$(READY)
-	$(AUTOGEN)/bin/python $(PYTEST) $(SPREAD) tests/autogen $(wildcard tests/transparent/test_autogen.py)
+	$(AUTOGEN)/bin/python $(PYTEST) $(SPREAD) tests/autogen $(ONLY) $(wildcard tests/transparent/test_autogen.py)
 
 test-crewai: $(CREWAI)/$(READY)
-	$(CREWAI)/bin/python $(PYTEST) $(SPREAD) tests/crewai
+	$(CREWAI)/bin/python $(PYTEST) $(SPREAD) tests/crewai $(ONLY)
 	# Apart: CrewAI's event bus is the whole process's, and late events of another test's crew would be seen too.
-	$(CREWAI)/bin/python $(PYTEST) $(SPREAD) tests/transparent/test_crewai.py
+	$(if $(ONLY),,$(CREWAI)/bin/python $(PYTEST) $(SPREAD) tests/transparent/test_crewai.py)
 
 test-maf: $(MAF)/$(READY)
-	$(MAF)/bin/python $(PYTEST) $(SPREAD) tests/maf $(wildcard tests/transparent/test_maf.py)
+	$(MAF)/bin/python $(PYTEST) $(SPREAD) tests/maf $(ONLY) $(wildcard tests/transparent/test_maf.py)
 
 test-ag2: $(AG2)/$(READY)
-	$(AG2)/bin/python $(PYTEST) $(SPREAD) tests/ag2 $(wildcard tests/transparent/test_ag2.py)
+	$(AG2)/bin/python $(PYTEST) $(SPREAD) tests/ag2 $(ONLY) $(wildcard tests/transparent/test_ag2.py)
 
 test-litellm: $(LITELLM)/$(READY)
-	$(LITELLM)/bin/python $(PYTEST) $(SPREAD) tests/litellm
+	$(LITELLM)/bin/python $(PYTEST) $(SPREAD) tests/litellm $(wildcard tests/transparent/test_litellm.py)
 
 test-openai_agents: $(OPENAI_AGENTS)/$(READY)
-	$(OPENAI_AGENTS)/bin/python $(PYTEST) $(SPREAD) tests/openai_agents
+	$(OPENAI_AGENTS)/bin/python $(PYTEST) $(SPREAD) tests/openai_agents $(wildcard tests/transparent/test_openai_agents.py)
 
 # After a change of public names or signatures that is meant.
 surface: $(CORE)/$(READY)
@@ -188,14 +209,14 @@ surface: $(CORE)/$(READY)
 
 # What every scripted program sends, reports and prints, in all environments, against tests/recorded; ARGS=--write records
 # it anew, ARGS=--quick takes only what `make test` takes, and words choose workloads by parts of their names.
-NET := $(addprefix net-,core autogen crewai maf ag2)
+NET := $(addprefix net-,core autogen crewai maf ag2 litellm openai_agents)
 .PHONY: $(NET)
 net: $(NET)
 
 net-core: $(CORE)/$(READY)
 	$(CORE)/bin/python -m tests.recorded core $(ARGS)
 
-net-autogen net-crewai net-maf net-ag2: net-%: .venv-%/$(READY)
+net-autogen net-crewai net-maf net-ag2 net-litellm net-openai_agents: net-%: .venv-%/$(READY)
 	.venv-$*/bin/python -m tests.recorded $* $(ARGS)
 
 build: $(CORE)/$(READY)
@@ -224,7 +245,7 @@ fuzz: $(CORE)/$(READY)
 bench-page: $(CORE)/$(READY)
 	$(CORE)/bin/python -m benchmarks.page $(ARGS)
 
-environment_of = $(if $(filter autogen%,$1),$(AUTOGEN),$(if $(filter crewai%,$1),$(CREWAI),$(if $(filter maf%,$1),$(MAF),$(if $(filter ag2%,$1),$(AG2),$(CORE)))))
+environment_of = $(if $(filter autogen%,$1),$(AUTOGEN),$(if $(filter crewai%,$1),$(CREWAI),$(if $(filter maf%,$1),$(MAF),$(if $(filter ag2%,$1),$(AG2),$(if $(filter litellm%,$1),$(LITELLM),$(if $(filter openai_agents%,$1),$(OPENAI_AGENTS),$(CORE)))))))
 
 .SECONDEXPANSION:
 bench-%: $$(call environment_of,$$*)/$(READY)

@@ -10,14 +10,15 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from cacheprefix import Session
-from cacheprefix.profiles import Profile, cost_units, normalise_usage
+from cacheprefix.profiles import Profile, cost_units, default_registry, normalise_usage
 from cacheprefix.prompt import CountTokens, estimate_tokens
 from cacheprefix.server import Latency, Record
 
@@ -192,6 +193,33 @@ def wall(records: Sequence[Record]) -> float:
     return max((end for _, _, end in begun), default=0.0)
 
 
+Run = Callable[..., tuple[Sequence[Record], Session | None]]
+"""``run(workload, rules, model, *, shared, gated=True)``: the requests as the provider saw them, and our session."""
+
+
+def measured(
+    framework: str, rules: Sequence[tuple[str, str, float]], workloads: Iterable[str], names: Sequence[str], run: Run
+) -> list[Row]:
+    """Cost rows of each workload under each of the rules: unmodified, shared, and ungated where a request waited.
+
+    ``rules`` are the name, the model and what a token that is read costs. What failed is said on standard error.
+    """
+    rows, wanted = [], [name for name in workloads if chosen(name, names)]
+    for rule, model, price in rules:
+        priced = replace(default_registry().get(rule), read=price)
+        for name in wanted:
+            progress(f"{name} ({rule} {price:g}x)")
+            plain, _ = run(name, rule, model, shared=False)
+            ours, session = run(name, rule, model, shared=True)
+            failed = [record.error for record in (*plain, *ours) if record.status != 200]
+            if failed or len(plain) != len(ours) or session is None or session.failures:
+                print(f"{name}: {len(plain)} and {len(ours)} calls, {failed}", file=sys.stderr)
+            apart = summed(run(name, rule, model, shared=True, gated=False)[0], priced) if waited(session) else None
+            sides = summed(plain, priced), summed(ours, priced)
+            rows.append(cost(name, framework, rule, price, *sides, session=session, ungated=apart))
+    return rows
+
+
 def costs(row: Mapping[str, Any]) -> str:
     """A cell: cost units of both sides and their ratio."""
     units = row["unmodified"]["cost_units"], row["shared"]["cost_units"]
@@ -259,9 +287,14 @@ def topics(rows: Sequence[Row]) -> list[list[str]]:
     """Rows of a topic as lines of a table."""
     lines = [["", "value", "unit", "beside"]]
     for row in rows:
-        beside = ", ".join(f"{peer} {value:,.4g}" for peer, value in row["peers"].items())
-        lines.append([row["name"], f"{row['value']:,.4g}", row["unit"], beside])
+        beside = ", ".join(f"{peer} {_number(value)}" for peer, value in row["peers"].items())
+        lines.append([row["name"], _number(row["value"]), row["unit"], beside])
     return lines
+
+
+def _number(value: float) -> str:
+    """Four digits, and a large one whole."""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4g}"
 
 
 def table(lines: Sequence[Sequence[str]], *, markdown: bool = False) -> str:

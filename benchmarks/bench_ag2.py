@@ -12,7 +12,7 @@ import ssl
 import sys
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -24,7 +24,6 @@ from pydantic import BaseModel
 
 from benchmarks import _table
 from cacheprefix import Gate, Session
-from cacheprefix.profiles import default_registry
 from cacheprefix.server import Record, Reply, Request, SimulatedProvider, ToolCall, fill
 from cacheprefix.testing.driver import HANDBOOK
 from cacheprefix_ag2 import wrap
@@ -171,19 +170,7 @@ def main() -> int:
     """Measure, print, write."""
     options = _table.options(__doc__, names=True).parse_args()
     warnings.simplefilter("ignore")
-    rows = []
-    for rules, of, price in RULES:
-        profile = replace(default_registry().get(rules), read=price)
-        for name in WORKLOADS:
-            if _table.chosen(name, options.names):
-                _table.progress(f"{name} ({rules} {price:g}x)")
-                plain, _ = run(name, rules, of, shared=False, tokenizer=options.tokenizer)
-                ours, session = run(name, rules, of, shared=True, tokenizer=options.tokenizer)
-                apart = None
-                if _table.waited(session):
-                    apart, _ = run(name, rules, of, shared=True, gated=False, tokenizer=options.tokenizer)
-                sides = [None if side is None else _table.summed(side, profile) for side in (plain, ours, apart)]
-                rows.append(_table.cost(name, "ag2", rules, price, *sides[:2], session=session, ungated=sides[2]))
+    rows = _table.measured("ag2", RULES, WORKLOADS, options.names, partial(run, tokenizer=options.tokenizer))
     _table.finish(
         "ag2",
         rows,

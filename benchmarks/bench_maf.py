@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -25,7 +25,6 @@ from agent_framework.orchestrations import ConcurrentBuilder, GroupChatBuilder, 
 
 from benchmarks import _table
 from cacheprefix import Gate, Session
-from cacheprefix.profiles import default_registry
 from cacheprefix.server import Record, Reply, Request, SimulatedProvider, ToolCall, fill
 from cacheprefix_maf import wrap
 
@@ -169,34 +168,11 @@ def run(
         return list(provider.requests), session
 
 
-def measure(names: Sequence[str], tokenizer: float = 1.0) -> list[dict[str, Any]]:
-    """All rows."""
-    rows = []
-    for rules, model, price in RULES:
-        priced = replace(default_registry().get(rules), read=price)
-        for name in WORKLOADS:
-            if not _table.chosen(name, names):
-                continue
-            _table.progress(f"{name} ({rules} {price:g}x)")
-            plain, _ = run(name, rules, model, shared=False, tokenizer=tokenizer)
-            wrapped, session = run(name, rules, model, shared=True, tokenizer=tokenizer)
-            apart = None
-            if _table.waited(session):
-                apart, _ = run(name, rules, model, shared=True, gated=False, tokenizer=tokenizer)
-            failed = [record.error for record in (*plain, *wrapped) if record.status != 200]
-            if failed or len(plain) != len(wrapped) or session is None or session.failures:
-                print(f"{name}: {len(plain)} and {len(wrapped)} calls, {failed}", file=sys.stderr)
-            sides = _table.summed(plain, priced), _table.summed(wrapped, priced)
-            beside = None if apart is None else _table.summed(apart, priced)
-            rows.append(_table.cost(name, "maf", rules, price, *sides, session=session, ungated=beside))
-    return rows
-
-
 def main() -> int:
     """Measure, print, write."""
     options = _table.options(__doc__, names=True).parse_args()
     warnings.simplefilter("ignore")
-    rows = measure(options.names, options.tokenizer)
+    rows = _table.measured("maf", RULES, WORKLOADS, options.names, partial(run, tokenizer=options.tokenizer))
     _table.finish(
         "maf",
         rows,

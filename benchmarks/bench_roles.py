@@ -3,13 +3,15 @@
 ``python -m benchmarks.bench_roles`` prints a table and writes ``benchmarks/results/roles.json``. A role's text behind
 what is shared is paid anew in each turn; with long ones and short messages that would cost more than sharing saves.
 Without a handbook nothing is shared before the conversation is long enough, and roles keep the application's layout.
-Agents with tools of their own share by carrying all tools in each request, which pays for small ones only.
+Agents with tools of their own share by carrying all tools in each request, which pays for small ones only, and on a
+guess for few: ``--known`` tells of the calls beforehand (``RunAhead``), and prints what that is worth.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 
 from benchmarks import _table
@@ -28,15 +30,20 @@ TOOLS = (300, 1_200, 4_000)
 def main() -> int:
     """Run it."""
     parser = _table.options(__doc__)
+    parser.add_argument("--known", action="store_true", help="tell of the calls beforehand; writes no result file")
     given = parser.parse_args()
     rows = []
-    for name, plan in plans():
+    for name, made in plans():
         _table.progress(name)
+        plan = replace(made, known=given.known)
         for rules in RULES:
             profile = default_registry().get(rules)
             plain, ours = (_side(played(plan, rules, one), profile) for one in (None, session_for(plan, rules)))
             rows.append(_table.cost(name, "none", rules, profile.read, plain, ours))
-    _table.finish("roles", rows, given, lines=lambda found: _table.grid(found, [""], lambda row: [row["workload"]]))
+    _table.finish(
+        "roles", rows, given, lines=lambda found: _table.grid(found, [""], lambda row: [row["workload"]]),
+        whole=not given.known,
+    )  # fmt: skip
     return 0
 
 

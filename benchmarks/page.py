@@ -82,6 +82,14 @@ ABOUT: dict[str, tuple[str, str]] = {
         "ag2 agents",
         ("Channels of its network, shared streams and fan-outs, unmodified against wrapped, with ag2's own clients."),
     ),
+    "litellm": (
+        "LiteLLM",
+        ("Three roles by `litellm.completion`, `acompletion` and a `Router`, unmodified against wrapped."),
+    ),
+    "openai_agents": (
+        "OpenAI Agents SDK",
+        ("Teams joined by handoffs, agents as tools and agents side by side, unmodified against wrapped."),
+    ),
     "tokenizers": (
         "Where the provider counts otherwise",
         (

@@ -39,9 +39,13 @@ def preview(target: Any, session: Session | None = None, *, task: object = None)
     ``session.preview(PlannedRequest(...))``.
     """
     bound = given_or_configured(session)
+    before = dict(bound.plugins.failures)
     found = bound.plugins.call_first("preview", target=target, session=bound.session, task=task)
     if isinstance(found, Preview):
         return found
+    failed = [name for name, count in bound.plugins.failures.items() if count > before.get(name, 0)]
+    if failed:
+        raise SetupError(f"the preview of a {_kind(target)} failed in {', '.join(failed)}; a warning says where")
     message = (
         f"no installed adapter can preview a {_kind(target)} (adapters that can: {_adapters(bound, 'preview')}); "
         "give the requests themselves: session.preview(PlannedRequest(agent, body, api))"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from importlib import import_module
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # Read here, and not with the first front door: that may be called in an event loop, which must not wait for a disk.
 from cacheprefix import config as _config  # noqa: F401
@@ -30,7 +31,6 @@ from cacheprefix.calls.history_runner import HistoryRunner, RestOfRequest
 from cacheprefix.calls.report import tally
 from cacheprefix.calls.tool_calls import ToolUse
 from cacheprefix.contexts import BlockVar, inside
-from cacheprefix.dry_run import Preview, Unsent, preview_of, unsent_client
 from cacheprefix.errors import SetupError
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, SideForks, ask_options
 from cacheprefix.history import (
@@ -95,9 +95,18 @@ from cacheprefix.prompt import (
 )
 from cacheprefix.prompt import Role as MessageRole
 from cacheprefix.session import Session
-from cacheprefix.toolcache import AnswerForm, Attempt, NotKeptError, Origin, looks_like_error, origin_of
 from cacheprefix.versions import outside, supported
 from cacheprefix.watched_clients import derived, vendor_of, watched_client, watched_stream
+
+if TYPE_CHECKING:
+    from cacheprefix.dry_run import Preview, Unsent, preview_of, unsent_client
+    from cacheprefix.toolcache import AnswerForm, Attempt, NotKeptError, Origin, looks_like_error, origin_of
+
+_LATER = {
+    **dict.fromkeys(("Preview", "Unsent", "preview_of", "unsent_client"), "dry_run"),
+    **dict.fromkeys(("AnswerForm", "Attempt", "NotKeptError", "Origin", "looks_like_error", "origin_of"), "toolcache"),
+}
+"""Rooms that not every adapter needs, by the names that are had from them."""
 
 __all__ = [
     "FOLLOW",
@@ -219,6 +228,14 @@ __all__ = [
     "watched_stream",
     "with_volatile",
 ]
+
+
+def __getattr__(name: str) -> object:
+    room = _LATER.get(name)
+    if room is None:
+        message = f"module 'cacheprefix.adapter' has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(import_module(f"cacheprefix.{room}"), name)
 
 
 def given_or_configured(session: Session | None) -> AdapterSession:

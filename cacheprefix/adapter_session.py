@@ -41,13 +41,14 @@ from cacheprefix.layout import (
     union_tools,
 )
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
+from cacheprefix.layout.prefix import tool_of
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, Told
 from cacheprefix.layout.team import Team
 from cacheprefix.mode import Mode
 from cacheprefix.notices import Notices
 from cacheprefix.options import Options
 from cacheprefix.plugins import Plugins
-from cacheprefix.profiles import Profile
+from cacheprefix.profiles import Profile, load_price_library
 from cacheprefix.prompt import (
     Api,
     Count,
@@ -183,7 +184,15 @@ class AdapterSession:
         child._made = None
         full = f"{self.name}/{name}" if self.name else name
         tenant = self.scope if scope is None else scope
-        child.lead(full, tenant, self.tail, self.prefix if prefix is None else frozen(self.plugins, prefix))
+        if prefix is not None:
+            child.lead(full, tenant, self.tail, frozen(self.plugins, prefix))
+        elif tenant != self.scope:
+            # Privacy: tools and text that were found in one tenant's requests are not told to another's.
+            child.lead(full, tenant, self.tail, self.team.given)
+        else:
+            with self.team.lock:
+                child.lead(full, tenant, self.tail, self.prefix)
+                child.team.inherit(self.team)
         return child
 
     def rehearsal(self) -> AdapterSession:
@@ -218,17 +227,27 @@ class AdapterSession:
         return other is not None and other.shared is self.shared
 
     def adopt_tools(
-        self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]], *, grows: bool = False
+        self,
+        tools: Iterable[Any],
+        render: Callable[[Any], Mapping[str, Any]],
+        *,
+        grows: bool = False,
+        scope: str | None = None,
     ) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen; for adapters, before the first request.
 
         Raises ``ToolClashError`` when one name has two schemas. A tool that arrives after the first request
         stays outside the union and is noted, since it would change every prompt from its beginning. ``grows`` is for
         adapters that send of the union what ``RequestPlan.tools`` names: such a tool comes in, conversations that begin
-        from then on carry it, and those under way where that costs less (``ToolSets.choose``).
+        from then on carry it, and those under way where that costs less (``ToolSets.choose``). ``scope`` is the tenant
+        whose they are, where that is not the session's own: others' requests carry those alone that they have too.
         """
-        late = None if self.shared.totals.last is None else self.shared.notices.note
-        return self.team.adopt_tools(tools, render, late, grows=grows)
+        given, tenant = tuple(tools), None if scope in (None, self.scope) else scope
+        late = None if self.shared.totals.last is None and tenant is None else self.shared.notices.note
+        union = self.team.adopt_tools(given, render, late, grows=grows)
+        if tenant is not None:
+            self.shared.tool_sets.bring(self.team, tenant, [tool_of(tool, render).name for tool in given])
+        return union
 
     @property
     def late_tools(self) -> frozenset[str]:
@@ -347,7 +366,7 @@ class AdapterSession:
     def places(self, conversation: Conversation, *, sparing: bool = False) -> dict[str, Any]:
         """Where the roles' texts stand in a conversation, as plain data for a framework's own state.
 
-        ``sparing`` gives none where no role's next request goes by where its last one stood: all are short.
+        ``sparing`` gives none where no role's next request goes by where its last one stood.
         """
         return self.shared.positions.saved(conversation.scope, conversation.id, sparing=sparing)
 
@@ -412,10 +431,14 @@ class AdapterSession:
 
     def report(self) -> Report:
         """Tokens, cost units and money by agent, against the unmodified layout; breaks with their causes."""
+        load_price_library()
         notices, tools, last = self.shared.notices, self.tool_calls.stats(), self.shared.totals.last
-        advice = last and self.shared.cards.advice(last.profile, last.model, self.count)
-        notes = (*notices.notes, advice) if advice else notices.notes
-        notes = (*notes, *notices.unasked) if last is None else notes
+        if last is None:
+            notes = (*notices.notes, *notices.unasked)
+        else:
+            advice = self.shared.cards.advice(last.profile, last.model, self.count)
+            added = self.team.told_more(last.model, self.count)
+            notes = (*notices.notes, *filter(None, (advice, added)))
         use = self.shared.gating.told
         made = self.shared.totals.report(self.counter_name, notes, notices.failures)
         return replace(made, tool_cache=tools, gate=None if use == GateUse() else use, arms=self.shared.arms.report())

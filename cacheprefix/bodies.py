@@ -258,19 +258,22 @@ class ForkBody:
         """``watch`` for an asynchronous stream."""
         return AsyncWatched(self, turn, events, usage or _usage_of)
 
-    def passes(self, turn: PendingCall, event: Any, usage: dict[str, Any], found: Any) -> bool:
-        """Note an event and the usage found in it; False for one that came only because we asked for the usage."""
+    def passes(self, turn: PendingCall, event: Any, usage: dict[str, Any], usage_of: UsageOf) -> bool:
+        """Note an event and its usage; False for one that came only because we asked for the usage."""
+        self.session.attempt("stream", lambda: self._noted(turn, event, usage, usage_of(event)), None)
+        ours = self.body.get("stream_options") != self.given.get("stream_options")
+        if ours:
+            # Every event says then that it has none.
+            getattr(event, "__pydantic_fields_set__", set()).discard("usage")
+        return not (ours and getattr(event, "usage", None) is not None and not getattr(event, "choices", None))
+
+    def _noted(self, turn: PendingCall, event: Any, usage: dict[str, Any], found: Any) -> None:
         if turn.first_token_at is None and begins(event):
             turn.first_token()
         if self.api == "openai-responses" and getattr(event, "response", None) is not None:
             self._told(turn, event)
         if found is not None:
             usage.update(merge_usage(usage, found))
-        ours = self.body.get("stream_options") != self.given.get("stream_options")
-        if ours:
-            # Every event says then that it has none.
-            getattr(event, "__pydantic_fields_set__", set()).discard("usage")
-        return not (ours and getattr(event, "usage", None) is not None and not getattr(event, "choices", None))
 
     def _told(self, turn: PendingCall, event: Any) -> None:
         if event.type in ("response.completed", "response.incomplete"):
@@ -308,7 +311,7 @@ class _Watching:
 
     def _passes(self, event: Any) -> bool:
         self._heard = True
-        return self._fork.passes(self._turn, event, self._usage, self._usage_of(event))
+        return self._fork.passes(self._turn, event, self._usage, self._usage_of)
 
     def _ended(self) -> None:
         self._turn.finish(self._usage or None)
@@ -423,7 +426,10 @@ def fork_body(
         return replace(plain, body=plain.own(), plan=failed("layout"))
     plan = session.plan(read.request(session, given, api, role, own, lists=lists))
     if plan.at is None:
-        return replace(plain, body=_own(session, given, api, role, list(plan.history)), plan=plan)
+        # One that failed knows nothing of the history: the request goes out with all that it said.
+        failing = plan.reasons[-1].why == "failed"
+        sent = plain.own() if failing else _own(session, given, api, role, list(plan.history))
+        return replace(plain, body=sent, plan=plan)
     laid = session.attempt("layout", lambda: _laid(session, given, api, read, plan), None)
     if laid is None:
         return replace(plain, body=plain.own(), plan=failed("layout"))
@@ -656,15 +662,7 @@ def _gone_on(
     if not said:
         return given, ""
     del given["previous_response_id"]
-    _tell_kept(session)
     return {**given, name: [*said, *_items(given.get(name))]}, earlier
-
-
-def _tell_kept(session: AdapterSession) -> None:
-    session.note(
-        "requests that go on from what the provider keeps (previous_response_id, conversation, prompt) have the "
-        "application's own layout; give the whole history as input to share it"
-    )
 
 
 def _speaker(session: AdapterSession, role: Role | None) -> tuple[str, str]:
@@ -687,7 +685,6 @@ def _kept_elsewhere(session: AdapterSession, body: Mapping[str, Any], api: Api, 
     if not fields.chained:
         return False
     if any(body.get(name) is not None for name in (*fields.chained, *filter(None, (fields.template,)))):
-        _tell_kept(session)
         return True
     return body.get("store") is not False and session.shared.kept.begins(_speaker(session, role))
 

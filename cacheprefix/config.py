@@ -24,7 +24,6 @@ from cacheprefix.history import Compaction, RequestBudget, ToolResultBudget, ext
 from cacheprefix.options import Caching, Gate, History
 from cacheprefix.plugins import VARIABLE as PLUGINS
 from cacheprefix.profiles import default_registry
-from cacheprefix.toolcache import ToolResultCache
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -99,6 +98,8 @@ class Config:
             made["history"] = History(self._built("request_budget", RequestBudget, **values))
         cache = self._table("tool_cache")
         if cache is not None:
+            from cacheprefix.toolcache import ToolResultCache  # noqa: PLC0415 - most sessions have none
+
             made["tool_cache"] = self._built("tool_cache", ToolResultCache.from_config, cache)
         return made
 

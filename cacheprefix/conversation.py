@@ -452,11 +452,7 @@ class Conversation:
         """What ``compact`` would do, what it costs and whether it is due; nothing changes."""
         terms = self._terms
         rules, around = terms.rules(self.model, self.cold_at)
-        beside = replace(around, static_tokens=around.static_tokens + terms.static_tokens)
-        readable = terms.store is not None
-        return history.plan(
-            self._state, rules, beside, system=terms.system, readable=readable, force=force, count=terms.count
-        )
+        return history.plan(self._state, rules, around, terms, force=force)
 
     def preview(self, *, force: bool = False) -> str:
         """The plan in words."""
@@ -483,18 +479,8 @@ class Conversation:
             raise SetupError(message)
         rules, _ = terms.rules(self.model, self.cold_at)
         before = self._state
-        fitted = partial(
-            history.compact_for_request,
-            request=limit,
-            settings=rules,
-            system=terms.system,
-            static_tokens=terms.static_tokens + volatile_tokens,
-            store=terms.store,
-            scope=self.scope,
-            consolidate=terms.consolidate,
-            count=terms.count,
-        )
-        self._change(fitted)
+        terms = replace(terms, static_tokens=terms.static_tokens + volatile_tokens)
+        self._change(lambda state: history.compact_for_request(state, limit, rules, terms, scope=self.scope))
         return self._state is not before
 
     def statistics(self, limit: int | None = None) -> ContextStats:
@@ -657,8 +643,8 @@ class Conversation:
                 return None
             # Only the window counts until the summary is there.
             rules, around = replace(rules, trigger=None, target=None), Circumstances(request=around.request)
-        beside = replace(around, static_tokens=around.static_tokens + terms.static_tokens + volatile_tokens)
-        return rules, with_beside(self._state, beside, terms.system, terms.count)
+        around = replace(around, static_tokens=around.static_tokens + volatile_tokens)
+        return rules, with_beside(self._state, around, terms)
 
     def _rewrite(self, plan: Plan, made: Ledger, epoch: int) -> bool:
         with self._lock:

@@ -22,7 +22,15 @@ from cacheprefix.cache import Verdict
 from cacheprefix.calls.report import Call, Report, Totals
 from cacheprefix.errors import SetupError, StateError, plain
 from cacheprefix.locks import Lock
-from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, default_registry, usage_from_dict
+from cacheprefix.profiles import (
+    Amount,
+    CacheprefixProfileWarning,
+    Profile,
+    Registry,
+    default_registry,
+    load_price_library,
+    usage_from_dict,
+)
 from cacheprefix.prompt import Reason
 from cacheprefix.stores import aside
 from cacheprefix.toolcache import CacheStats, ToolCall, ToolResultCache
@@ -95,6 +103,7 @@ class EventLog:
 
     def bind(self, session: S) -> S:
         """Write the calls of ``session`` and its children, and its tool cache's, and give the session back."""
+        load_price_library()
         self._watched = session
         session.plugins.register(self, "events")
         if session.tool_cache is not None:
@@ -104,8 +113,9 @@ class EventLog:
     def cacheprefix_after_call(self, call: Call, verdict: Verdict) -> None:
         """Write a finished model call."""
         shown = verdict if self._include_text else verdict.redacted()
-        plain = {item.name: getattr(call, item.name) for item in fields(call)}
-        plain |= {"profile": call.profile.name, "usage": call.usage.as_dict(), "verdict": asdict(shown)}
+        plain = {item.name: getattr(call, item.name) for item in fields(call) if item.name != "paid"}
+        plain |= {"profile": call.profile.name, "usage": call.usage.as_dict(), "verdict": shown.as_dict()}
+        plain["money"] = call.money
         plain["reasons"] = [asdict(one) for one in call.reasons]
         self._write({"type": "call", "call": plain})
         self._statistics()
@@ -234,7 +244,9 @@ class Run:
     def _call(self, plain: Mapping[str, Any]) -> Call:
         values = _known(Call, plain)
         values["usage"] = usage_from_dict(plain["usage"])
-        values["verdict"] = Verdict(**_known(Verdict, plain["verdict"]))
+        verdict = plain["verdict"]
+        values["verdict"] = Verdict(**_known(Verdict, verdict), loss=Amount(usd=verdict.get("lost_usd")))
+        values["paid"] = Amount(usd=plain["money"])
         # Logs of earlier versions say no reasons.
         values["reasons"] = tuple(
             Reason(one["why"], one["name"], tuple((str(name), int(number)) for name, number in one["numbers"]))

@@ -67,7 +67,7 @@ class AskOptions(TypedDict, total=False):
     overrides: Mapping[str, Any] | None
     """Replaces fields of the body; what then no longer shares raises ``UnsafeForkError`` before any call."""
     abort: AbortHandle | None
-    """Stops it from outside."""
+    """Its parent's: stops it too where the policy says so (``share_abort``, ``ForkPolicy.worker()``)."""
 
 
 def ask_options(given: AskOptions, kind: type[AskOptions] = AskOptions) -> AskOptions:

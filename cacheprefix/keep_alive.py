@@ -72,7 +72,8 @@ class Keeper:
     A loop with a clock of its own asks ``due`` and calls ``keep`` (or awaits ``akeep``).
     """
 
-    ask: Callable[[], Any]
+    # It holds the request, which no representation is to show.
+    ask: Callable[[], Any] = field(repr=False)
     """Sends one read; gives a ``ForkResult``, or an awaitable of one."""
     profile: Profile
     model: str

@@ -25,6 +25,7 @@ _SENT = {
     ),
     "gate": "the request goes out without waiting",
     "gate store": "requests of other processes are not waited for",
+    "traffic": "each process goes by its own requests a minute",
 }
 """What is sent where a step of ours failed. Other steps change nothing that is sent."""
 

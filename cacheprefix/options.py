@@ -59,7 +59,8 @@ class Caching:
     cheapest; None for the provider's default."""
     routing_keys: Keys = "auto"
     """Routing keys that the conversations of one prefix are spread over, where a provider routes by key; ``auto`` for
-    one until a minute's requests are more than one key serves. A number for fleets, whose processes see a part each."""
+    one until a minute's requests are more than one key serves. Processes of a fleet see a part each: those with a store
+    (``Gate(store=...)``) count together, others need a number."""
     clock: Callable[[], float] = time.time
     """Gives seconds since the epoch."""
 

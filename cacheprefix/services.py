@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
 
 from cacheprefix.notices import Notices
-from cacheprefix.profiles import ProfileLookup
+from cacheprefix.profiles import Profile, ProfileLookup
 from cacheprefix.prompt import Count, CountTokens
 
 
@@ -23,3 +25,14 @@ class Services:
     clock: Callable[[], float]
     """Seconds."""
     notices: Notices
+    scale: Callable[[str], float] = lambda _model: 1.0
+    """What a model's provider counts for a token of ours, by its counts so far; 1.0 where we count about alike."""
+
+
+@lru_cache(256)
+def in_our_tokens(profile: Profile, scale: float) -> Profile:
+    """A provider's rules with its minimum and its blocks in our tokens, of which it counts ``scale`` for one."""
+    if scale == 1.0:
+        return profile
+    least, block = ceil(profile.min_tokens / scale), round(profile.block_tokens / scale)
+    return replace(profile, min_tokens=least, block_tokens=max(1, block))

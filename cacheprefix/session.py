@@ -132,6 +132,11 @@ class Session:
         envelope = caching.counter.envelope if caching.counter else ABOUT
         state = SharedState.fresh(services, envelope, price, caching.fork_share)
         state.lifetimes, state.routing = Lifetimes(caching.lifetime), RoutingKeys(caching.routing_keys)
+        if gate and gate.store and gate.store.shared:
+            from cacheprefix.calls.fleet_traffic import FleetTraffic  # noqa: PLC0415 - of fleets alone
+
+            fleet = FleetTraffic(gate.store, partial(notices.failed, "traffic"))
+            state.routing = RoutingKeys(caching.routing_keys, fleet)
         if isinstance(kept, ResultStore):
             kept.on_failure(notices.not_kept)
         self._adapter = AdapterSession(
@@ -145,7 +150,9 @@ class Session:
         )
         self._adapter.lead(name, caching.scope, caching.tail, frozen(known, prefix))
         self._adapter.shown(self)
-        load_price_library()
+        if known.overrides("after_call") or known.overrides("cache_break"):
+            # Who hears of calls may ask what they cost, where nobody may wait for an import.
+            load_price_library()
 
     @classmethod
     def _of(cls, adapter: AdapterSession) -> Session:
@@ -294,7 +301,8 @@ class Session:
         """Ask something beside a conversation, on its cached prefix, and run the fork's own tool loop.
 
         ``body`` is a request body of the parent (its messages, tools and settings), or its ``PendingCall``, whose
-        request it extends as it was sent, also where the dictionary was changed since; ``send(body)`` makes one call
+        request it extends as it was sent, also where the dictionary was changed since. One that went out past the
+        session has no routing key, and OpenAI may have it elsewhere. ``send(body)`` makes one call
         and gives the response as a dict or an SDK's object. ``tool_executor(id, name, arguments)`` (or with ``state``
         as fourth argument) runs tools; without one, and when it raises, the model gets an error result.
         ``overrides`` replaces body fields; what then no longer shares raises ``UnsafeForkError`` before any call.
@@ -333,6 +341,8 @@ class Session:
         from cacheprefix.keep_alive import KEPT, QUESTION, KeepAlive, Keeper  # noqa: PLC0415 - few wait for people
 
         adapter, sent, keep = self._adapter, as_sent(body), keep or KeepAlive()
+        if keep.max_usd is not None:
+            load_price_library()
         prompt = adapter.decode(sent, api)
         profile, chosen = adapter.profile(prompt.model, api), adapter.shared.lifetimes.chosen
         ttl = next((one for one in profile.ttls if one.name == chosen), profile.default_ttl)

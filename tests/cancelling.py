@@ -9,6 +9,8 @@ from typing import Any
 
 PATIENCE = 60.0
 """Seconds after which what was left behind hangs."""
+LEFT = 2.0
+"""Seconds that tasks have to end when the one that was cancelled has."""
 
 
 async def until_led(flights: Mapping[Any, Any], over: asyncio.Event) -> None:
@@ -45,7 +47,8 @@ class Points:
         assert self._root.done(), f"it hangs after it was cancelled at point {self.at}"
         left = asyncio.all_tasks() - mine
         if left:
-            await asyncio.wait(left, timeout=PATIENCE)
+            # A framework's own may never end: AutoGen's runtime, cancelled at the wrong moment, waits for messages on.
+            await asyncio.wait(left, timeout=LEFT)
         if self._root.cancelled():
             return True
         # An error of the application's own; a cancellation may come too late, or end a part of it alone.

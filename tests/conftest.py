@@ -21,11 +21,12 @@ from benchmarks import local_engine
 from benchmarks.local_engine import LocalEngine
 from cacheprefix.server import idle_threads
 from tests.blocking import Detector
+from tests.drawn import examples
 
 ROOT = Path(__file__).resolve().parents[1]
 
 # A busy machine is no failure of what is tested.
-settings.register_profile("cacheprefix", parent=settings.default, deadline=None)
+settings.register_profile("cacheprefix", parent=settings.default, deadline=None, max_examples=examples(100))
 settings.load_profile("cacheprefix")
 
 # One authority, whose key is thrown away: no test speaks TLS, and to load all of a machine's authorities is most of

@@ -6,6 +6,7 @@ the roles said, or the name of the error it ended with. The model's answers do n
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import warnings
@@ -17,10 +18,11 @@ import pytest
 
 from cacheprefix import Gate, History, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import StoreError
-from cacheprefix.server import Fault, Queue, Reply, ToolCall
+from cacheprefix.server import Fault, Queue, Reply, Request, Script, ToolCall
 from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache
 from tests.blocking import Hanging, stalls
+from tests.forking import all_locks_held, busy, in_child
 
 HANDBOOK = "Everyone keeps to these rules of the house and cites them by number. " * 120
 FOUND = "A passage that was found and goes on for a while. " * 40
@@ -56,6 +58,11 @@ STEPS = (
     "cacheprefix.cache.CacheModel.expect",
     "cacheprefix.history.Ledger.record",
 )
+ANSWERS = (
+    Reply(tool_calls=(ToolCall("look", {"at": "here"}),)),
+    Reply("What the first role found."),
+    Reply("What the second role makes of it."),
+)
 PROVIDER = {
     "400": Fault(status=400),
     "429": Fault(status=429),
@@ -71,7 +78,7 @@ PROVIDER = {
 class Application(Protocol):
     """What an adapter brings."""
 
-    def __call__(self, session: Session | None, replies: Queue) -> list[str]:
+    def __call__(self, session: Session | None, replies: Script) -> list[str]:
         """Run it once, unmodified without a session; what the roles said, or the error's name."""
         ...
 
@@ -153,11 +160,7 @@ def cases(*, answers: bool = True) -> list[Case]:
 
 def replies(case: Case) -> Queue:
     """A tool call, what the first role makes of it, and what the second says; one of them failing."""
-    answers = [
-        Reply(tool_calls=(ToolCall("look", {"at": "here"}),)),
-        Reply("What the first role found."),
-        Reply("What the second role makes of it."),
-    ]
+    answers = [*ANSWERS]
     fault = case.provider
     if fault is not None:
         answers[case.at] = replace(answers[case.at], fault=fault)
@@ -245,6 +248,31 @@ def check_stall(run: Application) -> None:
         if longest < seconds * part:
             return
         assert left, f"in each of three runs an event loop stood still {longest:.2f} s longer than without us"
+
+
+def check_fork(run: Application) -> None:
+    """A child that is forked off while threads are in the middle of the session runs the application as its parent did.
+
+    Once while another thread holds each lock there is, and twice while four ask all the time. The child asks the
+    parent's provider, whose model begins anew with each run. Not for CrewAI, whose own bus of events hangs in such a
+    child, with us and without.
+    """
+    if not hasattr(os, "fork"):
+        pytest.skip("this system cannot fork")
+    again = itertools.cycle(ANSWERS)
+
+    def said(_: Request, /) -> Reply:
+        return next(again)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        unmodified = run(None, said)
+        session = session_for(Case("forked off"))
+        assert run(session, said) == unmodified
+        for around in (all_locks_held(), busy(session), busy(session)):
+            # The parent's threads go on beside the child, where its provider is.
+            assert in_child(lambda: run(session, said) == unmodified and not session.failures, around)
+        assert run(session, said) == unmodified
 
 
 def names(found: Sequence[Case]) -> list[str]:

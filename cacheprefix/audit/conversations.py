@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from cacheprefix.audit.log_records import Broken
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache import answers, equal_digests
+from cacheprefix.cache.differences import alike
 from cacheprefix.prompt import Prompt, Section
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ _AGAIN = 3_600.0
 _SILENT = 300.0
 """Seconds of silence after which a question alone makes no conversation go on: another run asks the same. Most entries
 are gone by then."""
+
+_HALF, _NEARLY = 0.5, 0.98
+"""Shares of its words that a system prompt keeps where it was edited, and where that is all but certain."""
+_MOSTLY = 0.5
+"""The same for its tools."""
 
 _ANEW = -1
 """Stands for no row of messages."""
@@ -107,6 +113,19 @@ class _Recent(Generic[_Value]):
             self._old, self._young = self._young, {}
 
 
+class _Call(NamedTuple):
+    """A request that others may branch from."""
+
+    number: int
+    """The model's."""
+    agent: str
+    system: bytes
+    mask: str
+    """What its system prompt says beside ids and times."""
+    front: frozenset[bytes]
+    """Its tools and system prompt."""
+
+
 class _Opening(NamedTuple):
     """A first request, as later ones look back on it."""
 
@@ -136,6 +155,18 @@ class _Said(NamedTuple):
     """How many stand up to the last answer; what it asked behind that may have moved on."""
     asked: Sequence[Section]
     """Those behind it."""
+
+
+class _Turn(NamedTuple):
+    """A request whose speaker is looked for."""
+
+    system: tuple[Section, ...]
+    tools: frozenset[bytes]
+    messages: Sequence[bytes]
+    sections: Sequence[Section]
+    """Those of its messages."""
+    chained: bool
+    """Whether it names the answer that it goes on from."""
 
 
 @dataclass(slots=True)
@@ -178,8 +209,8 @@ class Conversations:
         """Which conversation a request with these messages belonged to."""
         self._firsts: _Recent[int] = _Recent()
         """Which conversation a first message opened, by what it says beside ids, times and numbers."""
-        self._calls: _Recent[tuple[int, str, bytes]] = _Recent()
-        """The model's number of the latest request with these messages, whose it was, and its system prompt."""
+        self._calls: _Recent[_Call] = _Recent()
+        """The latest request with these messages."""
         self.calls = 0
         self.repeated_ids = 0
         """Calls whose session had been heard of before."""
@@ -210,10 +241,11 @@ class Conversations:
         prompt = placed.ready.prompt
         if prompt is None:
             return
-        self._calls.put(placed.end, (number, placed.ready.record.agent, placed.system))
+        mask, tools = self._mask(prompt, placed.system), prompt.digests[: prompt.head]
+        self._calls.put(placed.end, _Call(number, placed.ready.record.agent, placed.system, mask, frozenset(tools)))
         if _has_answers(prompt.sections[prompt.head :]):
             return
-        key = (placed.ready.record.agent, self._mask(prompt, placed.system))
+        key = (placed.ready.record.agent, mask)
         line = self._openings.of(key, lambda: deque(maxlen=_OPENINGS))
         line.append(_Opening(number, _front(prompt), _parts(prompt)))
 
@@ -267,7 +299,7 @@ class Conversations:
         thread.coming[system] -= 1
         if not thread.coming[system]:
             del thread.coming[system]
-        seat = 0 if agent else self._seat(thread, system, prompt)
+        seat = 0 if agent else self._seat(thread, system, prompt, chained=ready.chained)
         related: tuple[int, ...] = ()
         if entered.branch is not None:
             related = self._branched(entered, prompt, system, agent)
@@ -382,11 +414,12 @@ class Conversations:
         found = (self._holders.get(edge, ()) for edge in _edges(section))
         return next((holders for holders in found if holders), ())
 
-    def _seat(self, thread: _Thread, system: bytes, prompt: Prompt) -> int:
+    def _seat(self, thread: _Thread, system: bytes, prompt: Prompt, *, chained: bool) -> int:
         """Whose turn it is where agents have no names.
 
         Each system prompt is an agent's, unless an earlier one gave way to it: one that differs in ids and times
-        alone, or one that never comes again beside the same tools. What has another role and other tools is another.
+        alone, or one that never comes again beside the same tools. What has another role and other tools is another; a
+        few words of a long text are no role.
         """
         seat = thread.seats.get(system)
         messages, sections = prompt.digests[prompt.head :], prompt.sections[prompt.head :]
@@ -397,14 +430,12 @@ class Conversations:
         spoken = tuple(one for one in prompt.sections[: prompt.head] if one.tier == "system")
         tools = frozenset(one.digest for one in prompt.sections[: prompt.head] if one.tier == "tools")
         if seat is None:
+            turn = _Turn(spoken, tools, messages, sections, chained)
             like = [one for one, (_, text) in thread.last.items() if text == mask]
             gone = [
                 one
                 for one, (was, _) in thread.last.items()
-                if was not in thread.coming
-                and thread.tools[one] == tools
-                and _alike(thread.systems[one], spoken)
-                and any(_same_speaker(said, messages, sections) for said in thread.said[one])
+                if was not in thread.coming and _gave_way(thread, one, turn)
             ]
             seat = like[-1] if like else gone[-1] if gone else len(thread.last)
             thread.seats[system] = seat
@@ -415,17 +446,21 @@ class Conversations:
     def _branched(self, entered: _Entered, prompt: Prompt, system: bytes, agent: str) -> tuple[int, ...]:
         """The request that this one goes on from; none where that was another agent's.
 
-        Agents are told apart by their names, else by whose answer stands behind what both requests have.
+        Agents are told apart by their names, else by whose answer stands behind what both requests have. A question
+        that nothing answers yet is asked by many: whoever asks it again has some of the same system prompt or tools.
         """
         call = None if entered.branch is None else self._calls.get(entered.branch)
-        if call is None or call[1] != agent:
+        if call is None or call.agent != agent:
+            return ()
+        sections = prompt.sections[prompt.head :]
+        alone = system != call.system and not _has_answers(sections)
+        if alone and call.front.isdisjoint(prompt.digests[: prompt.head]) and call.mask != self._mask(prompt, system):
             return ()
         if agent:
-            return (call[0],)
-        sections = prompt.sections[prompt.head :]
+            return (call.number,)
         behind = entered.ends.index(entered.branch) if entered.branch in entered.ends else len(sections)
-        its_own = system == call[2] or behind == len(sections) or answers(sections[behind])
-        return (call[0],) if its_own else ()
+        its_own = system == call.system or behind == len(sections) or answers(sections[behind])
+        return (call.number,) if its_own else ()
 
     def _related(self, prompt: Prompt, agent: str, system: bytes) -> tuple[int, ...]:
         """First requests that said the same but for ids and times; none where such a front stands for long."""
@@ -481,10 +516,27 @@ def _system_text(prompt: Prompt) -> str:
     return "\n".join(one.text for one in prompt.sections[: prompt.head] if one.tier == "system")
 
 
-def _alike(a: Sequence[Section], b: Sequence[Section]) -> bool:
-    """Whether two texts have half of their words in common."""
+def _gave_way(thread: _Thread, seat: int, turn: _Turn) -> bool:
+    """Whether the latest system prompt of a seat may have become that of this turn."""
+    tools, said = thread.tools[seat], thread.said[seat]
+    same = tools == turn.tools
+    if not same and len(tools & turn.tools) < _MOSTLY * max(len(tools), len(turn.tools)):
+        return False
+    share = _alike(thread.systems[seat], turn.system)
+    if share < _HALF or (not same and share < _NEARLY):
+        return False
+    if any(_same_speaker(one, turn.messages, turn.sections) for one in said):
+        return True
+    if turn.chained and share >= _NEARLY:
+        return True  # It goes on from an answer that the provider keeps and no log has.
+    # Its earlier messages may have been changed at the same time.
+    return share >= _NEARLY and any(_goes_on_changed(one, turn.messages, turn.sections) for one in said)
+
+
+def _alike(a: Sequence[Section], b: Sequence[Section]) -> float:
+    """The share of words that two texts have in common."""
     ours, theirs = (Counter(word for one in row for word in one.text.split()) for row in (a, b))
-    return 2 * (ours & theirs).total() >= max(ours.total(), theirs.total())
+    return (ours & theirs).total() / max(1, ours.total(), theirs.total())
 
 
 def _same_speaker(said: _Said, messages: Sequence[bytes], sections: Sequence[Section]) -> bool:
@@ -496,7 +548,18 @@ def _same_speaker(said: _Said, messages: Sequence[bytes], sections: Sequence[Sec
     if shared < said.settled or shared == len(messages):
         return shared >= said.settled
     own = sections[shared]
-    return answers(own) and all(one.data != own.data for one in said.asked)
+    # What was asked may come back cut or edited.
+    return answers(own) and not any(alike(one, own) for one in said.asked)
+
+
+def _goes_on_changed(said: _Said, messages: Sequence[bytes], sections: Sequence[Section]) -> bool:
+    """The same where some of the earlier messages were changed: half of them stand there, the last answered one too."""
+    held = set(said.messages)
+    known = [at for at, digest in enumerate(messages) if digest in held]
+    if not known or 2 * len(known) < len(said.messages) or said.messages[said.settled - 1] not in messages:
+        return False
+    behind = known[-1] + 1
+    return behind < len(sections) and answers(sections[behind])
 
 
 def _said(messages: Sequence[bytes], sections: Sequence[Section]) -> _Said:

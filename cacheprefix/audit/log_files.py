@@ -36,6 +36,7 @@ _OPTIONS = re.compile(r"Request options: \{.*?'url': '([^']*)'.*?'json_data': (?
 """What the OpenAI and Anthropic SDKs log at level DEBUG before each request: a Python literal but for the functions
 and files in it, so only the body is read as one."""
 _TEXT = "text, no JSON"
+_TOO_DEEP = "lists or objects nested a thousand deep"
 _BINARY = {
     b"SQLite format 3": "a SQLite database",
     b"PAR1": "a Parquet file",
@@ -360,6 +361,9 @@ def _array(file: str, blocks: _Blocks) -> Iterator[Found | Broken]:
             begun = at
             try:
                 value, at = _ITEM.raw_decode(text, at)
+            except RecursionError:
+                yield Broken(file, None, f"{_TOO_DEEP}, and nothing behind it is read", item)
+                return
             except ValueError as error:
                 at, item = begun, item - 1
                 if ended and text[at:].strip():
@@ -387,12 +391,17 @@ def _documents(file: str, blocks: _Blocks, blank: int) -> Iterator[Found | Broke
     """A file whose first line is no JSON by itself: documents over many lines each, or lines of which one is broken."""
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     text, at, item, wanted, ended = "", 0, 0, 0, False
+    problem = "the last document does not end"
     while True:
         at = _behind_space(text, at)
         if ended and at == len(text):
             return
         try:
             value, end = _ITEM.raw_decode(text, at) if len(text) - at >= wanted or ended else (None, -1)
+        except RecursionError:
+            # Of a file of lines only that line is lost.
+            problem = f"{_TOO_DEEP}, and nothing behind it is read"
+            break
         except ValueError:
             end = -1
         if end >= 0:
@@ -412,7 +421,7 @@ def _documents(file: str, blocks: _Blocks, blank: int) -> Iterator[Found | Broke
                 ended = not block
                 text += decoder.decode(block, final=ended)
     if item:
-        yield Broken(file, None, blocks.broken or "the last document does not end", item)
+        yield Broken(file, None, blocks.broken or problem, item)
     else:
         rest = _Again(text[at:].encode("utf-8", "surrogateescape"), blocks)
         yield from _by_line(file, rest, blank)

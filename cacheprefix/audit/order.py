@@ -40,6 +40,8 @@ class Ready(NamedTuple):
     """Whose form its entry had."""
     unknown: Mapping[str, str] = MappingProxyType({})
     """Fields of its body that no rule knows."""
+    chained: bool = False
+    """Whether it goes on from an earlier one's answer by that one's id."""
 
 
 def in_time(items: Iterable[Ready | Broken]) -> Iterator[Ready | Broken]:

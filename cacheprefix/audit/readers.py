@@ -75,7 +75,8 @@ def _native(value: Mapping[str, Any]) -> Iterator[Record]:
         agent=text_or_empty(value.get("agent")),
         scope=text_or_empty(value.get("scope")),
         headers=None if headers is None else {name: text_or_empty(held) for name, held in headers.items()},
-        usage=mapping_or_none(value.get("usage"), "usage"),
+        # Whatever it is: a call whose counts cannot be read is one without.
+        usage=value.get("usage"),
         diagnostics=mapping_or_none(value.get("diagnostics"), "diagnostics"),
         response_id=text_or_empty(value.get("response_id")),
         events=tuple(events),
@@ -179,12 +180,17 @@ def records(
     reader: Reader | None = None
     model = ""
     unknown: dict[str, Broken] = {}
+
+    def name_once(found: Found, problem: str) -> None:
+        first = unknown.get(problem)
+        unknown[problem] = _broken(found, problem) if first is None else replace(first, count=first.count + 1)
+
     for found in _by_span(_by_page(values(file, on_bytes), readers)):
         if isinstance(found, Broken):
             yield found
             continue
         if type(found.value) is not dict and not isinstance(found.value, Mapping):
-            yield _broken(found, f"expected an object, found {type(found.value).__name__}")
+            name_once(found, f"expected an object, found {_JSON_NAMES.get(type(found.value), 'text')}")
             continue
         try:
             if reader is None or not reader.recognises(found.value):
@@ -193,9 +199,7 @@ def records(
             else:
                 fitting = reader
             if reader is None or fitting is None:
-                problem = guess(found.value)
-                first = unknown.get(problem)
-                unknown[problem] = _broken(found, problem) if first is None else replace(first, count=first.count + 1)
+                name_once(found, guess(found.value))
                 continue
             if reader.model_of is not None:
                 model = reader.model_of(found.value) or model
@@ -215,8 +219,12 @@ def records(
         yield replace(named, problem=named.problem + more)
 
 
+_JSON_NAMES = {type(None): "null", bool: "true or false", int: "a number", float: "a number", list: "a list"}
+"""What stands in a log where an object belongs, in JSON's words."""
+
 _PAGES = ("data", "items", "results", "rows")
 """Where an API's answer to a query holds its entries."""
+_ANY_PAGE = frozenset(_PAGES)
 
 
 def _by_page(found: Iterable[Found | Broken], readers: Sequence[Reader]) -> Iterator[Found | Broken]:
@@ -231,7 +239,7 @@ def _by_page(found: Iterable[Found | Broken], readers: Sequence[Reader]) -> Iter
 
 
 def _page(value: Any) -> list[Any] | None:
-    if type(value) is not dict and not isinstance(value, Mapping):
+    if (type(value) is not dict and not isinstance(value, Mapping)) or _ANY_PAGE.isdisjoint(value):
         return None
     lists = (value[name] for name in _PAGES if name in value)
     return next((held for held in lists if isinstance(held, list) and held and isinstance(held[0], Mapping)), None)

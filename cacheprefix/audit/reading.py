@@ -102,6 +102,7 @@ class Reading:
         model = self._overrides.model or _model(record)
         api = None if body is None else record.api or self._form(record.session, body, model, provider)
         prompt: Prompt | None = None
+        chained = False
         before = body.get("previous_response_id") if body is not None and api == "openai-responses" else None
         if body is not None and before is not None:
             body = {name: value for name, value in body.items() if name != "previous_response_id"}
@@ -110,6 +111,7 @@ class Reading:
         if body is not None and api is not None:
             prompt, unknown = self._without_unknown(self._prompt(body, api, model, record, profile), profile)
         if prompt is not None and api == "openai-responses":
+            chained = isinstance(before, str) and before in self._chains
             prompt = self._chained(prompt, before, record.response_id)
         at = record.ts
         if at is None:
@@ -128,7 +130,7 @@ class Reading:
         where = place(item.file, item.line, item.item)
         # Its body is in the prompt now, and thousands of requests wait for those before them.
         record.body, record.model, record.provider = None, model, provider
-        return Ready(index, where, at, record, prompt, profile, item.size, usage, item.reader, unknown)
+        return Ready(index, where, at, record, prompt, profile, item.size, usage, item.reader, unknown, chained)
 
     def _prompt(self, body: Mapping[str, Any], api: Api, model: str, record: Record, profile: Profile) -> Prompt:
         named = body.get(SHAPES[api].FIELDS.model)

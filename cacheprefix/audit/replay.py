@@ -219,9 +219,8 @@ class _Run:
         ended = max(started, _first_given(record.response_ended_ts, started))
         known = record.response_started_ts is not None or record.response_ended_ts is not None
         timed = Timed(prompt, ready.profile, record.scope, now, started, ended, known)
-        played = self._what_if is not None and self._what_if.add(
-            timed, conversation, record.agent, cost_units(observation.expectation.usage, ready.profile)
-        )
+        ours = cost_units(observation.expectation.usage, ready.profile)
+        played = self._what_if is not None and self._what_if.add(timed, conversation, record.agent, ours)
         needed = usage is None or usage.cache_read_tokens is None
         # The model's own expectation: what a cache with these rules would have answered.
         simulated = observation.expectation.usage if needed else None
@@ -440,7 +439,8 @@ def _first_given(*times: float | None) -> float:
 def _notes(totals: Totals, reading: Reading, conversations: Conversations, played: int | None) -> Iterator[str]:
     """What the reader of the numbers should know about them."""
     if totals.simulated and totals.reported:
-        yield f"{totals.simulated} calls have no usage; a simulated cache stands in for them"
+        some = "1 call has" if totals.simulated == 1 else f"{totals.simulated} calls have"
+        yield f"{some} no usage; a simulated cache stands in for them"
     elif totals.simulated:
         yield "the log has no usage; all cached tokens are those of a simulated cache"
     if totals.without_text:

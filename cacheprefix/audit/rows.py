@@ -13,6 +13,7 @@ from cacheprefix.cache import Verdict
 from cacheprefix.errors import named, plain
 from cacheprefix.profiles import Usage
 from cacheprefix.prompt import Prompt, common_prefix, dumps, loads, shared_characters
+from cacheprefix.prompt.compare import shared_ending
 
 _IN_MEMORY = 16_000_000
 
@@ -201,7 +202,7 @@ def wide_diff(before: Prompt, after: Prompt) -> dict[str, str] | None:
     left, right = _readable(a.kind, a.text), _readable(b.kind, b.text)
     at = shared_characters(left, right)
     # What is equal again at the end is no difference.
-    alike = shared_characters(left[at:][::-1], right[at:][::-1])
+    alike = shared_ending(left, right, at)
     return {
         "path": b.path,
         "lead": _last(left[:at]),

@@ -20,6 +20,7 @@ _LINT = 8
 _BROKEN = 10
 _PLACE = 32
 _WIDTH = 140
+_NONE = "none"
 _UNITS = "1 cost unit is the price of one input token that is not cached; read and written tokens count by their price"
 
 
@@ -71,8 +72,13 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
     else:
         yield _Lines("What you pay", (*head, _UNITS))
     if audit.what_if:
-        title = "What you could pay (the changes simulated, in proportion to what you pay)"
-        yield _Table(title, ("change", ">cost units", ">saving", ">USD"), _savings(audit))
+        rows = _savings(audit)
+        if all(row[2] in ("", _NONE) for row in rows):
+            said = f"as it is {rows[0][1]} units: none of {len(rows) - 1} changes that were simulated make it less"
+            yield _Lines("What you could pay", (said,))
+        else:
+            title = "What you could pay (the changes simulated, in proportion to what you pay)"
+            yield _Table(title, ("change", ">cost units", ">saving", ">USD"), rows)
     if totals.groups:
         columns = ("cause", "where", ">times", ">tokens lost", ">USD", "what to do")
         yield _Table("What broke the cache, dearest first", columns, tuple(_breaks(audit)))
@@ -112,7 +118,7 @@ def _savings(audit: Audit) -> tuple[tuple[str, ...], ...]:
     for saving in audit.what_if:
         then = saving.cost_units_then * whole
         share = 1 - then / now if now else 0.0
-        shown = f"{share:.1%}" if share >= 0.0005 else "none"
+        shown = f"{share:.1%}" if share >= 0.0005 else _NONE
         rows.append((CHANGES[saving.change], _number(then), shown, _money(None if price is None else then * price)))
     return tuple(rows)
 
@@ -153,6 +159,9 @@ def _evidence(audit: Audit) -> Iterator[str]:
 def _why_nothing(audit: Audit) -> Iterator[str]:
     """Why there is nothing to say about the cache, instead of the silence that would look like praise."""
     totals = audit.totals
+    if totals.failed and not totals.all.calls and not totals.broken_count:
+        yield f"{_counted(totals.failed, 'request')} failed or broke off, and no other was found: nothing was cached"
+        return
     if not totals.all.calls:
         yield "no request of a language model was found"
         for kind, count in sorted(totals.aside.items()):
@@ -177,7 +186,7 @@ def _next(audit: Audit) -> Iterator[str]:
         yield f"{saved:.0%} less: {HOW[best.change]}{adapters}"
     if breaks:
         yield "see both sides of a difference: add --include-text --html report.html"
-        yield "keep it so in CI: cacheprefix check LOG --max-breaks 0"
+        yield "keep it so in CI: cacheprefix check LOG --max-breaks 0, or cacheprefix record --check -- COMMAND"
 
 
 def _days(audit: Audit) -> tuple[tuple[str, ...], ...]:

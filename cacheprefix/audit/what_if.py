@@ -211,6 +211,8 @@ def _beginning(call: _Played, laid: Laid) -> object:
 
 def _at_most(before: Sequence[float], after: Sequence[float], keys: Sequence[object]) -> list[float]:
     """Costs call by call, for each team those of the cheaper of two layouts."""
+    if before is after:
+        return list(before)
     gain: dict[object, float] = {}
     for key, old, new in zip(keys, before, after, strict=True):
         gain[key] = gain.get(key, 0.0) + old - new

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,7 +22,8 @@ from cacheprefix.prompt import (
     shared_characters,
     shared_sections,
 )
-from cacheprefix.prompt.sections import relearn
+from cacheprefix.prompt.compare import shared_ending
+from cacheprefix.prompt.sections import relearn, with_sections
 
 VOLATILE = re.compile(
     r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?"
@@ -63,7 +64,7 @@ class Marking:
         if prompt.top_marker is None and not prompt.marked:
             return prompt
         sections = tuple([one if one.marker is None else self._copy(one, None) for one in prompt.sections])
-        made = replace(prompt, sections=sections, top_marker=None)
+        made = Prompt(prompt.api, prompt.model, sections, prompt.settings)
         relearn(made, prompt, set(prompt.marked))
         return made
 
@@ -75,7 +76,7 @@ class Marking:
         sections = list(prompt.sections)
         for at, marker in places.items():
             sections[at] = self._copy(sections[at], marker)
-        made = replace(prompt, sections=tuple(sections))
+        made = with_sections(prompt, tuple(sections))
         relearn(made, prompt, {at % len(sections) for at in places})
         return made
 
@@ -84,7 +85,8 @@ class Marking:
         found = self._copies.get(key)
         if found is None:
             # The original is held as well, so that its id stays its own.
-            found = self._copies[key] = (one, replace(one, marker=marker))
+            copy = Section(one.tier, one.path, one.kind, one.head, one.data, one.digest, one.tokens, marker)
+            found = self._copies[key] = (one, copy)
         return found[1]
 
 
@@ -139,7 +141,7 @@ class VolatileText:
                 moved.append(made[1])
             else:
                 kept.append(one)
-        return Laid(replace(prompt, sections=(*kept, _tail("\n".join(moved)))), 1)
+        return Laid(with_sections(prompt, (*kept, _tail("\n".join(moved)))), 1)
 
     def _split(self, one: Section) -> tuple[Section, str]:
         moved: list[str] = []
@@ -290,7 +292,7 @@ def roles_to_tail(team: Team, laid: Laid) -> Laid:
     role = rest.replace(text, "", 1).strip("\n") if text else rest
     own = (_tail(role),) if role else ()
     sections = (*prompt.tier("tools"), *head, *prompt.tier("messages"), *own)
-    return Laid(replace(prompt, sections=sections), laid.tail + len(own))
+    return Laid(with_sections(prompt, sections), laid.tail + len(own))
 
 
 def tools_unified(team: Team, laid: Laid) -> Laid:
@@ -299,33 +301,32 @@ def tools_unified(team: Team, laid: Laid) -> Laid:
         return laid
     prompt = laid.prompt
     rest = tuple(one for one in prompt.sections if one.tier != "tools")
-    return Laid(replace(prompt, sections=(*team.unite(), *rest)), laid.tail)
+    return Laid(with_sections(prompt, (*team.unite(), *rest)), laid.tail)
 
 
 def fork_points(prompts: Sequence[Prompt]) -> Callable[[Prompt], int | None]:
     """For each prompt the longest beginning from which the prompts went on in more than one way, in sections."""
     numbers: dict[tuple[int, bytes], int] = {}
-    children: dict[int, int] = {}
+    children = [0]
+    """Of each number how many ways go on from it."""
+    ways: dict[int, list[int]] = {}
+    """Of each prompt, by its identity, the numbers along it."""
     for prompt in prompts:
         node = 0
-        for one in prompt.sections:
-            key = (node, one.digest)
-            found = numbers.get(key)
+        way: list[int] = []
+        for digest in prompt.digests:
+            found = numbers.get((node, digest))
             if found is None:
-                found = numbers[key] = len(numbers) + 1
-                children[node] = children.get(node, 0) + 1
+                found = numbers[node, digest] = len(children)
+                children[node] += 1
+                children.append(0)
+            way.append(found)
             node = found
+        ways[id(prompt)] = way
 
     def boundary(prompt: Prompt) -> int | None:
-        node = 0
-        deepest = 0
-        for index, one in enumerate(prompt.sections, 1):
-            node = numbers.get((node, one.digest), -1)
-            if node < 0:
-                break
-            if children.get(node, 0) > 1:
-                deepest = index
-        return deepest or None
+        way = ways[id(prompt)]
+        return next((at for at in range(len(way), 0, -1) if children[way[at - 1]] > 1), None)
 
     return boundary
 
@@ -340,7 +341,7 @@ def _same_but_volatile(a: str, b: str) -> bool:
     start = max(0, front - _REACH)
     if not all(_DIGIT.search(text, start, front + _REACH) for text in (a, b)):
         return False
-    back = max(0, shared_characters(a[front:][::-1], b[front:][::-1]) - _REACH)
+    back = max(0, shared_ending(a, b, front) - _REACH)
     left, right = a[start : len(a) - back], b[start : len(b) - back]
     if left.isascii() and right.isascii():
         # What the pattern never takes has to be equal, which is told two hundred times as fast.

@@ -34,6 +34,8 @@ class Calibration:
 
     def __init__(self) -> None:
         self._scales: dict[tuple[str, int], list[float]] = {}
+        self._models: set[str] = set()
+        """Those that have a scale."""
         self._kinds: dict[bytes, int] = {}
 
     def weigh(self, sections: Sequence[Section], model: str) -> float:
@@ -44,6 +46,15 @@ class Calibration:
             found += one.tokens if row is None else one.tokens * (row[0] / row[1])
         return found
 
+    def exact(self, sections: Sequence[Section], model: str, within: float) -> bool:
+        """Whether no report speaks against one token of theirs for one of ours, in any kind of content.
+
+        ``within`` is the share by which a scale may be another.
+        """
+        if model not in self._models:
+            return True
+        return all(abs(self._scale(model, kind) - 1) <= within for kind in {self._kind(one) for one in sections})
+
     def learn(self, sections: Sequence[Section], model: str, counted: int) -> None:
         """The provider counted ``counted`` tokens for these sections together."""
         ours: dict[int, int] = {}
@@ -53,6 +64,7 @@ class Calibration:
         expected = sum(tokens * self._scale(model, kind) for kind, tokens in ours.items())
         if expected <= 0 or counted <= 0:
             return
+        self._models.add(model)
         for kind, tokens in ours.items():
             row = self._scales.setdefault((model, kind), [_FIRST, _FIRST])
             theirs = tokens * self._scale(model, kind) * min(4.0, max(0.25, counted / expected))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cacheprefix.cache.verdict import Cause
 from cacheprefix.errors import named
 from cacheprefix.prompt import TIERS, Divergence, Section, difference, shared_characters, shared_sections
+from cacheprefix.prompt.compare import shared_ending
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -142,7 +143,7 @@ def alike(a: Section, b: Section) -> bool:
     if not longer:
         return True
     front = shared_characters(left, right)
-    back = shared_characters(left[front:][::-1], right[front:][::-1])
+    back = shared_ending(left, right, front)
     return (front + back) / longer >= _ALIKE
 
 
@@ -156,6 +157,11 @@ def _in_front(old: Sequence[Section], new: Sequence[Section], tier: int) -> Chan
         cause = "tools_reordered"
     path, divergence = _place(mine, theirs, old[0], new[0], moved=cause == "tools_reordered")
     touched = min(mine[0].tokens, theirs[0].tokens) if mine and theirs and alike(mine[0], theirs[0]) else 0
+    if name == "tools":
+        # The system prompt may have been edited as well.
+        prompts = [[one for one in row if one.tier == "system"] for row in (old, new)]
+        pairs = [(a, b) for a, b in zip(*prompts, strict=False) if a.digest != b.digest and alike(a, b)]
+        touched += sum(min(a.tokens, b.tokens) for a, b in pairs)
     return Change(cause, path, divergence, _behind(old, new, _contents(old), _contents(new)), touched)
 
 
@@ -177,7 +183,7 @@ def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Ch
     first, then = old[0], new[0]
     later_old, later_new = set(before[1:]), set(after[1:])
     goes_on, comes = before[0] in later_new, after[0] in later_old
-    if goes_on and comes and not _slid(before, after):
+    if goes_on and comes and not _slid(old, new):
         return Change("history_reordered", then.path, _whole(first, then), behind)
     if comes:
         return Change("history_truncated", first.path, _whole(first, then), behind)
@@ -200,11 +206,13 @@ def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Ch
     return Change("history_truncated", first.path, _whole(first, then), behind, 0, answers(then))
 
 
-def _slid(before: Sequence[Hashable], after: Sequence[Hashable]) -> bool:
+def _slid(old: Sequence[Section], new: Sequence[Section]) -> bool:
     """Whether a window moved on: what comes begins as what was there ended, and not with what went behind that.
 
-    One section alone says nothing: people ask to go on in the same words again and again.
+    One section alone says nothing: people ask to go on in the same words again and again. Whose each is does not count:
+    to each agent of a team the others' answers are questions.
     """
+    before, after = [one.data for one in old], [one.data for one in new]
     ends = ((at, len(before) - at) for at in range(1, len(before) - 1) if before[at] == after[0])
     return any(before[at:] == after[:size] and before[:at] != after[size : size + at] for at, size in ends)
 
@@ -277,11 +285,11 @@ def difference_from(
     rows = [row for row in earlier if not row[0].failed]
     best: SentRequest | None = None
     best_shared, most = 0, 0
-    said = set(own.prompt.digests)
+    said = set(own.digests)
     for record, equal in rows:
         common = own.totals[equal - 1] if equal else 0
         # What stands behind the first difference can only be compared where the rest is not all new.
-        if not said.isdisjoint(record.prompt.digests[equal:]):
+        if not said.isdisjoint(record.digests[equal:]):
             common += kept(record.sections, own.sections, equal)
         if common > most:
             best, best_shared, most = record, equal, common
@@ -300,7 +308,11 @@ def difference_from(
     # the difference in content would count as a break itself.
     wanted = most if own.agent or found is not None else (own.totals[best_shared - 1] if best_shared else 0)
     if wanted > reachable and (best is rows[0][0] or not any(_extends(own, one) for one, _ in rows)):
-        return _settings(own, best, most, profile) or found
+        tokens = most
+        if found is not None and most >= _RELATED * min(own.totals[-1], best.totals[-1]):
+            # What was changed beside it would have been read as well, had nothing been changed.
+            tokens = max(most, found.tokens)
+        return _settings(own, best, tokens, profile) or found
     return found
 
 
@@ -368,6 +380,8 @@ def _values(path: str, before: str, after: str) -> Divergence:
 def _content(
     own: SentRequest, before: SentRequest, equal: int, shared: int, common: int, *, rewritten: bool
 ) -> Finding | None:
+    if not own.agent and not rewritten and _told_by_another(before.sections, own.sections, equal):
+        return None
     found = change(before.sections, own.sections, equal, tails=not rewritten)
     if found is None:
         return None
@@ -388,6 +402,15 @@ def _content(
     if not sure and not found.behind:
         return None
     return Finding(found.cause, found.path, found.divergence, before, tokens, sure, before.totals[-1])
+
+
+def _told_by_another(before: Sequence[Section], after: Sequence[Section], equal: int) -> bool:
+    """Whether the first difference is who said it: what one agent answered, the others of its team were asked."""
+    if equal >= min(len(before), len(after)):
+        return False
+    old, new = before[equal], after[equal]
+    same = old.data == new.data and old.kind == new.kind and "messages" == old.tier == new.tier
+    return same and old.head != new.head and answers(old) != answers(new)
 
 
 def _goes_on(own: SentRequest, before: SentRequest, found: Change) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cacheprefix.cache.verdict import FIXES, QUIET, STRUCTURAL, Cause, Diagnosis, Verdict, VerdictKind
 from cacheprefix.errors import named
-from cacheprefix.profiles import Profile, Usage, lost_money
+from cacheprefix.profiles import Amount, Profile, Usage, lost_money
 
 if TYPE_CHECKING:
     from cacheprefix.cache.calibration import Calibration
@@ -121,7 +122,7 @@ def judge(
         reported_tokens=reported,
         lost_tokens=lost,
         lost_units=lost * max(0.0, paid - profile.read),
-        lost_usd=lost_money(lost, record.prompt.model, profile, written=written, at=record.at),
+        loss=Amount(partial(lost_money, lost, record.prompt.model, profile, written=written, at=record.at)),
         ancestor_index=sight.finding.record.index if sight.finding is not None else sight.ancestor,
         agent=record.agent,
         session=record.session,
@@ -232,6 +233,11 @@ class _Counts:
         self._calibration = calibration
 
     @property
+    def exact(self) -> bool:
+        """Whether our counter is the provider's, as far as was reported."""
+        return self._calibration.exact(self._record.sections, self._record.prompt.model, _NOISE_KNOWN)
+
+    @property
     def sent(self) -> int:
         """Tokens of the whole prompt."""
         return self._totals[-1] if self._totals else 0
@@ -248,7 +254,7 @@ class _Counts:
 
     def theirs(self, tokens: int) -> float:
         """``tokens`` from the start of the prompt, as the provider counts them."""
-        if self.scale == 1 and self.before(tokens) < 0:
+        if self.scale == 1 and self.before(tokens) < 0 and self.exact:
             return tokens
         low, high = self.before(tokens), self.after(tokens)
         start, known = (self._totals[low], self._path[low].known) if low >= 0 else (0, 0)
@@ -299,12 +305,14 @@ def _in_their_tokens(
     """
     seen = sight.outlook
     at = counts.before(seen.read)
-    if counts.scale == 1 and at < 0:
+    if counts.scale == 1 and at < 0 and (not known or counts.exact):
         return seen.read, int(seen.read * (_NOISE_KNOWN if known else _NOISE_GUESSED))
     # Where both prompts come out as ours but for an envelope's odd token, our counter is the provider's.
     ours = record.totals[-1], record.totals[at] if at >= 0 else 0
     theirs = counts.scale * ours[0], path[at].known if at >= 0 else 0
-    if known and all(abs(a - b) <= _ENVELOPE for a, b in zip(ours, theirs, strict=True)):
+    agree = known and all(abs(a - b) <= _ENVELOPE for a, b in zip(ours, theirs, strict=True))
+    # Of one prompt alone that may be chance: prose above our count and JSON below it.
+    if agree and (at >= 0 or counts.exact):
         return seen.read, int(seen.read * _NOISE_KNOWN)
     sure = path[at].known if at >= 0 else 0
     could = counts.theirs(seen.read)

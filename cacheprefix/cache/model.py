@@ -231,6 +231,13 @@ class CacheModel:
             )  # fmt: skip
             return self._expectation(request, outlook(request))
 
+    def standing(self, prompt: Prompt, profile: Profile, *, scope: str, at: float) -> tuple[int, ...]:
+        """The sections of a prompt at whose end something of an earlier one can be read, in order."""
+        with self._lock:
+            lane, salts = self._address(prompt, profile, scope)
+            _, path = self._forest.look(lane, keys_of(prompt, salts), self._known((), prompt, lane, salts))
+            return tuple(index for index, node in enumerate(path) if node.readable(at))
+
     def begin(
         self,
         prompt: Prompt,
@@ -262,7 +269,8 @@ class CacheModel:
             line = self._line(session, agent)
             held = line if kin is None or line.records else self._lines.get((kin, agent), line)
             rows = held.shared(prompt.digests)
-            rows += self._related(related, prompt, rows)
+            if related != ():
+                rows += self._related(related, prompt, rows)
             known = self._known(rows, prompt, lane, salts)
             keys, totals = keys_of(prompt, salts), prompt.totals
             root, path = self._forest.look(lane, keys, known)
@@ -277,11 +285,11 @@ class CacheModel:
             seen = outlook(request)
             expectation = self._expectation(request, seen)
             record = SentRequest(
-                self._next, agent, session, scope, profile.name, prompt, lane, keys, totals,
+                self._next, agent, session, scope, profile.name, prompt, lane, prompt.digests, keys, totals,
                 path[-1] if path else self._forest.root(lane), now, seen.marks.all, line, salts,
             )  # fmt: skip
             self._next += 1
-            compacted = any(_type(event) in _COMPACTIONS for event in events)
+            compacted = events != () and any(_type(event) in _COMPACTIONS for event in events)
             finding = self._finding(record, path, rows, profile, rewritten=compacted)
             if begins and finding is not None and finding.cause.startswith("history"):
                 finding = None
@@ -439,7 +447,7 @@ class CacheModel:
             return []
         known = {id(record) for record, _ in rows}
         return [
-            (record, equal_digests(prompt.digests, record.prompt.digests))
+            (record, equal_digests(prompt.digests, record.digests))
             for record in found
             if record is not None and not record.slim and not record.failed and id(record) not in known
         ]
@@ -468,7 +476,7 @@ class CacheModel:
         if record is None:
             latest = self._forest.latest.get(lane)
             if latest is not None and latest.salts == salts:
-                record, shared = latest, equal_digests(prompt.digests, latest.prompt.digests)
+                record, shared = latest, equal_digests(prompt.digests, latest.digests)
         return () if record is None else record.path[:shared]
 
     def _earlier(self, path: Sequence[Node]) -> tuple[int, ...]:

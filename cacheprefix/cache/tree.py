@@ -9,11 +9,12 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
 from cacheprefix.prompt import TIERS, Prompt, Section, SettingScope, lane_key, salt
+from cacheprefix.prompt.sections import with_sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,6 +34,8 @@ class SentRequest:
     provider: str
     prompt: Prompt
     lane: bytes
+    digests: Sequence[bytes]
+    """Those of its sections."""
     keys: Sequence[bytes]
     """Per section its key in the tree: the digest, and where a tier begins what salts it."""
     totals: Sequence[int]
@@ -93,19 +96,19 @@ class AgentHistory:
         a whole, and of the others what stands behind that.
         """
         found: list[tuple[SentRequest, int]] = []
-        equal, alike = 0, None
+        equal, alike, own = 0, None, len(digests)
         for record in reversed(self.records):
             if alike is None:
-                equal = equal_digests(digests, record.prompt.digests)
+                equal = equal_digests(digests, record.digests)
             elif alike == equal:
-                held = record.prompt.digests
+                held = record.digests
                 # Most part right here, and to look costs a tenth of a call.
-                if len(digests) > equal < len(held) and digests[equal] == held[equal]:
+                if own > equal < len(held) and digests[equal] == held[equal]:
                     equal = equal_digests(digests, held, equal)
-                else:
-                    equal = min(equal, len(held))
-            else:
-                equal = min(equal, alike)
+                elif len(held) < equal:
+                    equal = len(held)
+            elif alike < equal:
+                equal = alike
             found.append((record, equal))
             alike = record.alike
         return found
@@ -386,8 +389,8 @@ class PromptTrees:
         self._bytes -= _weight(record)
         record.slim = True
         self._not_latest(record)
-        record.prompt = replace(record.prompt, sections=())
-        record.keys, record.totals, record.path = (), (), ()
+        record.prompt = with_sections(record.prompt, ())
+        record.digests, record.keys, record.totals, record.path = (), (), (), ()
         self._bytes += _weight(record)
 
     def _not_latest(self, record: SentRequest) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
+
+from cacheprefix.profiles import Amount
 
 Cause = Literal[
     "hit",
@@ -56,7 +58,7 @@ FIXES: Mapping[Cause, str] = MappingProxyType(
         "ttl_expired": "Call again sooner, use a longer lifetime, or compact now while the cache is cold anyway.",
         "concurrent_cold_start": "Send one call first and the others when its answer has begun.",
         "provider_miss": "Nothing on this side explains it; use one routing key and watch whether it stays.",
-        "unreported": "Have the usage reported (stream_options.include_usage, or the provider's usage fields).",
+        "unreported": "Ask for it: stream_options={'include_usage': True} (LangChain: stream_usage=True).",
     }
 )
 """One line for each cause."""
@@ -152,7 +154,9 @@ class Verdict:
     lost_units: float = 0.0
     """Cost units: what was paid for the lost tokens less what reading them would have cost."""
 
-    lost_usd: float | None = None
+    loss: Amount = field(default_factory=Amount)
+    """``lost_units`` in USD, as ``lost_usd`` tells them."""
+
     ancestor_index: int | None = None
     """Index of the call this one was compared with."""
 
@@ -176,6 +180,16 @@ class Verdict:
     def broken(self) -> bool:
         """Whether something that can be helped cost tokens, alarmed or not (a break that goes on alarms once)."""
         return self.lost_tokens > 0 and self.cause not in QUIET
+
+    @property
+    def lost_usd(self) -> float | None:
+        """What the lost tokens cost, in USD; None where nobody knows the model's price."""
+        return self.loss.usd
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, with the few characters of prompt text that ``redacted`` leaves out."""
+        known = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "loss"}
+        return {**known, "lost_usd": self.lost_usd}
 
     def redacted(self) -> Verdict:
         """The same without prompt text."""

@@ -10,21 +10,25 @@ from functools import partial
 from typing import Any
 
 from cacheprefix.cache import Breakpoint, mark, plan_breakpoints
+from cacheprefix.cache.breakpoints.plan import carries
 from cacheprefix.cache.lifetimes import AUTO, offered
 from cacheprefix.calls.gating import AnyGate
 from cacheprefix.calls.pending import PendingCall, Started
 from cacheprefix.calls.report import Call, units_of
 from cacheprefix.calls.state import SharedState
 from cacheprefix.conversation import Conversation
+from cacheprefix.effects import Flow, adrive, drive
 from cacheprefix.errors import named
 from cacheprefix.layout import FOLLOW, ForkPolicy, Pass, Worth, said_with_authority
 from cacheprefix.layout.baseline import Own, Times
 from cacheprefix.layout.plan import RequestPlan
 from cacheprefix.layout.team import Team
+from cacheprefix.layout.worth_sharing import scale_in
 from cacheprefix.plugins import Plugins
-from cacheprefix.profiles import Profile, Ttl, Usage, cost_units, money, normalise_usage
+from cacheprefix.profiles import Amount, Profile, Ttl, Usage, cost_units, money, normalise_usage
 from cacheprefix.prompt import Api, Layout, Prompt, Reason, chain, dumps_sorted, lane_key, reason
 from cacheprefix.prompt.reasons import LEFT_ALONE
+from cacheprefix.services import in_our_tokens
 from cacheprefix.wire import redecode
 
 Boundary = Callable[[Prompt], int | None] | int | None
@@ -59,6 +63,8 @@ class Request:
     repeated: bool = False
     """For a layout that nobody may share: where the provider keeps only what is marked, it is marked as far as an
     earlier request began with it, so that a call that stays the only one pays for no write."""
+    last: bool = False
+    """Whether it is known that none will begin like it: then it reads what stands, and writes nothing."""
     continues: bool = False
     """Whether a request that begins like this one will follow."""
     trailing: bool = False
@@ -74,7 +80,9 @@ class Request:
     def laid_out(self, plan: RequestPlan[Any]) -> Request:
         """The same, with what its plan says of it."""
         tail = plan.text if plan.forks else ""
-        return replace(self, layout=plan.layout, reasons=plan.reasons, tail=tail, said_as=plan.said_as)
+        return replace(
+            self, layout=plan.layout, reasons=plan.reasons, tail=tail, said_as=plan.said_as, last=plan.last
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,7 @@ class Requests:
             sent = laid = self._spoken(asked)
             prompt = state.decode(sent, asked.api, headers=asked.headers)
             profile = services.profile(prompt.model, asked.api, asked.provider)
-            given = prompt
+            given, rules = prompt, in_our_tokens(profile, services.scale(prompt.model))
             marks = self.forks and not any(one.why in LEFT_ALONE for one in asked.reasons)
             agent = team.agent(asked.agent)
             if not talk and asked.agent:
@@ -121,12 +129,12 @@ class Requests:
             of = _Of((scope, talk), now)
             again = marks and asked.repeated and profile.markers is not None and not profile.implicit_breakpoint
             if again:
-                sent, prompt = self._marked_again(sent, prompt, profile, of, trailing=asked.trailing)
+                sent, prompt = self._marked_again(sent, prompt, rules, of, trailing=asked.trailing, last=asked.last)
             elif marks and asked.rewrite:
                 limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
                 skip = asked.policy is not None and asked.policy.skip_cache_write
                 sent, prompt = self._marked(
-                    sent, prompt, profile, limit, of, skip=skip, continues=asked.continues, trailing=asked.trailing
+                    sent, prompt, rules, limit, of, skip=skip, continues=asked.continues, trailing=asked.trailing
                 )
             kin = state.unnamed.kin(owner, talk)
             self._foresee(prompt, agent, talk)
@@ -138,6 +146,8 @@ class Requests:
             )  # fmt: skip
             state.cards.sent(asked.agent, prompt.sections, observation.outlook.sections)
             own = self._own(asked, given, Own(given, scope, agent, talk, now - leave.waited))
+            if asked.original is not None and own[0] is not None and own[0].prompt.sections:
+                team.asked(asked.agent, own[0].prompt)
             purpose = asked.policy.purpose if asked.policy else ""
             layout, reasons = self._why(asked)
             started = Started(
@@ -198,7 +208,8 @@ class Requests:
         if not self.forks:
             return ()
         prompt = self.state.decode(body, api)
-        profile = self.state.services.profile(prompt.model, api)
+        services = self.state.services
+        profile = in_our_tokens(services.profile(prompt.model, api), services.scale(prompt.model))
         limit = boundary(prompt) if callable(boundary) else boundary
         gating, streams = self.state.gating, bool(body.get("stream")) if streams is None else streams
         shared = prompt.totals[min(limit, len(prompt.sections)) - 1] if limit and prompt.sections else 0
@@ -232,15 +243,17 @@ class Requests:
         skip: bool = False,
         continues: bool = False,
         trailing: bool = False,
+        given: Sequence[Breakpoint] | None = None,
     ) -> tuple[Mapping[str, Any], Prompt]:
         """The body with breakpoints, lifetime and routing key; the very same objects when nothing is to be added.
 
-        ``of`` is whose request it is; None for one that is only looked at.
+        ``of`` is whose request it is; None for one that is only looked at. ``given`` are the breakpoints, where they
+        are known.
         """
         lifetime = None if of is None else self._lifetime(prompt, profile, of)
-        chosen: Sequence[Breakpoint] | None = self.plugins.call_first(
-            "place_breakpoints", prompt=prompt, profile=profile
-        )
+        chosen = given
+        if chosen is None:
+            chosen = self.plugins.call_first("place_breakpoints", prompt=prompt, profile=profile)
         if chosen is None:
             chosen = plan_breakpoints(
                 prompt, profile, boundary=limit, skip_tail=skip, continues=continues, trailing=trailing,
@@ -300,12 +313,20 @@ class Requests:
         return added
 
     def _marked_again(
-        self, body: Mapping[str, Any], prompt: Prompt, profile: Profile, of: _Of, *, trailing: bool
+        self, body: Mapping[str, Any], prompt: Prompt, profile: Profile, of: _Of, *, trailing: bool, last: bool
     ) -> tuple[Mapping[str, Any], Prompt]:
         """A body marked where it begins as an earlier one did, and at its end where it goes on from that.
 
-        The first time nobody knows whether it will come again, and a write that nobody reads is paid for in vain.
+        The first time nobody knows whether it will come again, and a write that nobody reads is paid for in vain. The
+        ``last`` one is marked where something stands: a provider reads only up to a mark, and behind it nothing is
+        written.
         """
+        if last:
+            if prompt.marked or prompt.top_marker is not None:
+                return body, prompt  # the application's own marks read
+            standing = self.state.model.standing(prompt, profile, scope=of.talk[0], at=of.now)
+            found = next((at for at in reversed(standing) if carries(prompt, at)), None)
+            return self._marked(body, prompt, profile, None, of, given=() if found is None else (Breakpoint(found),))
         known = self.state.model.expect(prompt, profile, scope=of.talk[0], at=of.now).shared_tokens
         limit = bisect_right(prompt.totals, known)
         if not limit:
@@ -387,6 +408,10 @@ class Requests:
         for agent, why in state.arms.take(call, seen.observation.record.scope).items():
             state.notices.note(f"role {agent!r} goes back to its own layout: {why.said}")
         if seen.held is not None:
+            if self.forks:
+                # On record from now on, wherever the conversation goes on.
+                note = partial(scale_in, seen.held, state.services, seen.prompt.model)
+                state.notices.attempt("counts", note, 1.0)
             seen.held.answered(seen.agent, seen.prompt.model, seen.epoch, _cold_after(seen.prompt, seen.profile, ended))
         return call
 
@@ -421,7 +446,7 @@ class Requests:
             verdict=verdict,
             unmodified_units=self._unmodified(seen, usage, units, Times(seen.started_at, first_token_at, ended)),
             units=units,
-            money=money(usage, seen.prompt.model, seen.profile, at=seen.started_at),
+            paid=Amount(partial(money, usage, seen.prompt.model, seen.profile, at=seen.started_at)),
             started_at=seen.started_at,
             first_token_at=first_token_at,
             ended_at=ended,
@@ -505,25 +530,17 @@ class Waiting:
 
         ``gates`` name the parts, the longest one first: only who leads there waits for those who share less.
         """
-        passed, leave, keys = self.requests.state.gating.passed, FOLLOW, list[bytes]()
-        for key, worth in gates:
-            try:
-                entered = self._entered(key, worth)
-            except BaseException:
-                leave.release(ok=False)
-                raise
-            keys.append(key)
-            leave = leave.within(entered) if leave.leader else entered
-            if not leave.leader:
-                break
-        return passed(leave, *keys)
+        return drive(self._following(gates))
 
     async def afollow(self, *gates: tuple[bytes, Worth]) -> Pass:
         """``follow`` without blocking the event loop."""
-        passed, leave, keys = self.requests.state.gating.passed, FOLLOW, list[bytes]()
+        return await adrive(self._following(gates))
+
+    def _following(self, gates: Sequence[_Gate]) -> Flow[Pass]:
+        leave, keys = FOLLOW, list[bytes]()
         for key, worth in gates:
             try:
-                entered = await self._aentered(key, worth)
+                entered = FOLLOW if self.gate is None else (yield from self.gate.entering(key, worth))
             except BaseException:
                 leave.release(ok=False)
                 raise
@@ -531,13 +548,7 @@ class Waiting:
             leave = leave.within(entered) if leave.leader else entered
             if not leave.leader:
                 break
-        return passed(leave, *keys)
-
-    def _entered(self, key: bytes, worth: Worth) -> Pass:
-        return FOLLOW if self.gate is None else self.gate.enter(key, worth)
-
-    async def _aentered(self, key: bytes, worth: Worth) -> Pass:
-        return FOLLOW if self.gate is None else await self.gate.aenter(key, worth)
+        return self.requests.state.gating.passed(leave, *keys)
 
     def followed(self, leave: Pass, agent: str, model: str, *, expected: bool = False) -> bool:
         """Whether a leader's whole answer is to be received as a stream, so that siblings go with its first token.
@@ -546,17 +557,19 @@ class Waiting:
         time, or may wait in another process. Else one is looked for, for ``LINGER`` seconds; where none comes, those
         who come later go by how long whole answers take.
         """
-        if not leave.leader:
-            return False
-        gating = self.requests.state.gating
-        return expected or gating.awaited(leave, agent) or leave.joined() or not gating.goes_whole(leave, model)
+        return drive(self._followed(leave, agent, model, expected=expected))
 
     async def afollowed(self, leave: Pass, agent: str, model: str, *, expected: bool = False) -> bool:
         """``followed`` without blocking the event loop."""
+        return await adrive(self._followed(leave, agent, model, expected=expected))
+
+    def _followed(self, leave: Pass, agent: str, model: str, *, expected: bool) -> Flow[bool]:
         if not leave.leader:
             return False
         gating = self.requests.state.gating
-        return expected or gating.awaited(leave, agent) or await leave.ajoined() or not gating.goes_whole(leave, model)
+        if expected or gating.awaited(leave, agent) or (yield from leave.joining()):
+            return True
+        return not gating.goes_whole(leave, model)
 
     def _gates(
         self, body: Mapping[str, Any], api: Api, boundary: Boundary, scope: str | None, *, streams: bool | None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from cacheprefix.cache import Verdict
+from cacheprefix.cache.verdict import FIXES
 from cacheprefix.errors import plain
 from cacheprefix.locks import Lock
-from cacheprefix.profiles import Profile, Usage, cost_units
+from cacheprefix.profiles import Amount, Profile, Usage, cost_units
 from cacheprefix.prompt import Layout, Reason
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class Call:
     """Estimated cost of the request as the application made it, in cost units."""
     units: float
     """Cost of the request as sent: by the reported usage, else by the expectation."""
-    money: float | None
-    """USD of the reported usage, where a price is known."""
+    paid: Amount
+    """USD of the reported usage, as ``money`` tells them."""
     started_at: float
     first_token_at: float | None
     ended_at: float
@@ -54,6 +55,11 @@ class Call:
     """``fork``, ``own`` (the application's own, by a decision of ours) or ``observed`` (only measured)."""
     reasons: tuple[Reason, ...] = ()
     """Why it went out as it did."""
+
+    @property
+    def money(self) -> float | None:
+        """USD of the reported usage, where a price is known. See ``profiles.load_price_library`` for event loops."""
+        return self.paid.usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +114,8 @@ class WentOut:
 
     @property
     def told(self) -> bool:
-        """Whether a report says it in words: what kept the application's own layout, and what the user can remove."""
-        return self.layout == "own" or self.reason.removable
+        """Whether a report says it in words: what kept the application's own layout or tools, what can be removed."""
+        return self.layout == "own" or self.reason.removable or self.reason.why == "own_tools"
 
     def __str__(self) -> str:
         own = " in the application's own layout" if self.layout == "own" else ""
@@ -341,12 +347,18 @@ def tally(agent: str, calls: Iterable[Call]) -> ReportLine:
     )
 
 
-def breaks_of(calls: Iterable[Call]) -> tuple[Break, ...]:
-    """Group the alarms by cause and place, dearest first."""
+def breaks_of(calls: Sequence[Call], going_on: Iterable[Break] = ()) -> tuple[Break, ...]:
+    """Group what alarmed by cause and place, dearest first: with all calls in which it went on without a new alarm.
+
+    ``going_on`` are breaks of earlier calls.
+    """
+    places = {(one.cause, one.path) for one in going_on}
+    places |= {(call.verdict.cause, call.verdict.path) for call in calls if call.verdict.alarm}
     groups: dict[tuple[str, str | None], list[Call]] = {}
     for call in calls:
-        if call.verdict.alarm:
-            groups.setdefault((call.verdict.cause, call.verdict.path), []).append(call)
+        place = (call.verdict.cause, call.verdict.path)
+        if call.verdict.broken and place in places:
+            groups.setdefault(place, []).append(call)
     found = []
     for (cause, path), rows in groups.items():
         usd = [row.verdict.lost_usd for row in rows if row.verdict.lost_usd is not None]
@@ -440,7 +452,7 @@ def _text(report: Report) -> Iterable[str]:
     if report.total.unreported:
         yield (
             f"{report.total.unreported} of {report.total.calls} calls were answered without the tokens read from the "
-            "cache: they count by what was foreseen"
+            f"cache: they count by what was foreseen. {FIXES['unreported']}"
         )
     if report.unanswered:
         said = "got no answer (failed or cancelled); what they cost, if anything, is in no sum"
@@ -524,7 +536,7 @@ class Totals:
         for agent in sorted(folded.keys() | by_agent.keys()):
             line = tally(agent, by_agent.get(agent, ()))
             lines.append(_sum(agent, (folded[agent], line)) if agent in folded else line)
-        breaks = _merged([*old, *breaks_of(calls)])
+        breaks = _merged([*old, *breaks_of(calls, old)])
         total = _sum("all", lines)
         if self.unseen:
             # A note says which; the lines of those that are seen stay as they are.
@@ -541,7 +553,7 @@ class Totals:
             line = tally(agent, (call for call in old if call.agent == agent))
             known = self._folded.get(agent)
             self._folded[agent] = line if known is None else _sum(agent, (known, line))
-        self._breaks = list(_merged([*self._breaks, *breaks_of(old)]))
+        self._breaks = list(_merged([*self._breaks, *breaks_of(old, self._breaks)]))
         self._layouts = _went_out(self._layouts, old)
 
 

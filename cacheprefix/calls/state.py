@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cacheprefix.bounded import Bounded
@@ -83,6 +83,7 @@ class SharedState:
             CacheModel(clock=services.clock, count=services.count, envelope=envelope) for _ in range(2)
         )
         own = Unmodified(unmodified)
+        services = replace(services, scale=own.scale)
         return cls(services, envelope, model, own, gating=Gating(gate_price), arms=ForkShare(fork_share))
 
     @property

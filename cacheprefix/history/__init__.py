@@ -12,6 +12,7 @@ from cacheprefix.history.record import join_context
 from cacheprefix.history.replaying import replay
 from cacheprefix.history.rewriting import compact, compact_for_request, compaction_hook, plan
 from cacheprefix.history.saved import dumps, loads
+from cacheprefix.history.settling import Terms
 from cacheprefix.history.situation import Policy, Situation
 from cacheprefix.history.state import (
     ContextState,
@@ -51,6 +52,7 @@ __all__ = [
     "Strategy",
     "Summarise",
     "SummaryRequest",
+    "Terms",
     "ToolResultBudget",
     "TransitionHook",
     "append_context",

@@ -146,7 +146,9 @@ def build(
     open_messages = [*state.pending, *state.waiting]
     suffix = sum(view.tokens for view in views_of(open_messages, state.api, counter)) if open_messages else 0
     if volatile:
-        out.append(text_message(volatile_role, volatile))
+        # As whom a text may be said there: Anthropic's API refuses all but the user.
+        role = CHATS[state.api].with_last((), volatile, volatile_role)[0]["role"]
+        out.append(text_message(role, volatile))
         suffix += counter(volatile) + MESSAGE_TOKENS
     out += sendable(open_messages)
     return Built(out, system, tuple(boundaries), last, tokens, suffix)

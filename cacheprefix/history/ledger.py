@@ -20,13 +20,15 @@ from cacheprefix.errors import StateError
 
 VERSION: Final = 1
 SECTIONS: Final = (
-    "results", "turns", "actions", "inserts", "blocks", "places", "lanes", "unions", "shares", "rules", "epochs",
+    "results", "turns", "actions", "inserts", "blocks", "places", "lanes", "kits", "unions", "shares", "rules",
+    "epochs",
 )  # fmt: skip
 """``results``: cut or kept at first sight, by result digest. ``turns``: a turn's shared limit, by the digest
 of its ordered results. ``actions``: what compactions did, by address. ``inserts``: texts put into the
 history. ``blocks``: durable context joined to one text a key, with its sources' addresses. ``places``: where long
 role texts stood, by the text's digest, the number of messages before it and the last one's digest. ``lanes``:
-whether a role's requests carry the tools of all, by the digest of its name and model. ``unions``: names of the tools
+whether a role's requests carry the tools of all, by the digest of its name and model. ``kits``: that its requests
+carried tools of its own, by the digest of those and the model and that of the role. ``unions``: names of the tools
 of all, line by line, where more came while the conversation was under way, by their digest. ``shares``: whose requests
 have become forks, by the digest of model and prefix, or of role and model. ``rules``: parameters of decisions, by their
 own digest. ``epochs``: compactions, by their digest."""
@@ -34,7 +36,7 @@ own digest. ``epochs``: compactions, by their digest."""
 _ON_CONTENT: Final = frozenset({"results", "turns", "actions", "inserts", "blocks"})
 """Sections whose decisions were taken on content of the history, which may be gone from it."""
 
-_ON_LAYOUT: Final = frozenset({"lanes", "unions", "shares"})
+_ON_LAYOUT: Final = frozenset({"lanes", "kits", "unions", "shares"})
 """Sections whose decisions are on no message."""
 
 _DETAIL = re.compile("[#/~]")

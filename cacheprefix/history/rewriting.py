@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from cacheprefix.errors import BudgetError, SetupError
-from cacheprefix.history.budget import Results
 from cacheprefix.history.compaction import Circumstances, Compaction, plan_compaction
 from cacheprefix.history.compaction_plan import Plan
 from cacheprefix.history.groups import digests_of
@@ -16,7 +15,6 @@ from cacheprefix.history.replaying import holding, replay
 from cacheprefix.history.settling import Standing, Terms, decided, planned
 from cacheprefix.history.state import ContextState, Log, refresh_zones, tokens_beside
 from cacheprefix.history.window import RequestBudget
-from cacheprefix.history.zones import Consolidate, concatenate
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.prompt.decisions import Decision, Insert
 from cacheprefix.prompt.views import MESSAGE_TOKENS, Count, digest_of
@@ -24,91 +22,76 @@ from cacheprefix.wire.apply_decisions import apply, kept, sendable
 from cacheprefix.wire.message_views import views_of
 from cacheprefix.wire.messages import Form
 
+_TERMS = Terms()
+
 
 def standing(state: ContextState) -> Standing:
     """The history before a request. It holds what is sent, so nothing of its ledger is still to be carried out."""
     return Standing(state.views, Ledger(), state.tokens)
 
 
-def with_beside(state: ContextState, around: Circumstances, system: str, count: Count) -> Circumstances:
+def with_beside(state: ContextState, around: Circumstances, terms: Terms) -> Circumstances:
     """The circumstances with what stands beside the history, and whether a compaction shows other zones."""
     moves = around.front_moves or any(zone.staged is not None for zone in state.zones)
-    tokens = around.static_tokens + tokens_beside(state, system, count)
-    return replace(around, static_tokens=tokens, front_moves=moves)
+    beside = terms.static_tokens + tokens_beside(state, terms.system, terms.count)
+    return replace(around, static_tokens=around.static_tokens + beside, front_moves=moves)
 
 
 def plan(
     state: ContextState,
     settings: Compaction | None = None,
     around: Circumstances | None = None,
+    terms: Terms = _TERMS,
     *,
-    system: str = "",
-    readable: bool = False,
     force: bool = False,
-    count: Count | None = None,
 ) -> Plan:
     """What ``compact`` would do, what it costs and whether it is due; nothing changes."""
-    counter = count or estimate_tokens
-    here = with_beside(state, around or Circumstances(), system, counter)
-    return planned(standing(state), settings or Compaction(), here, count=counter, readable=readable, force=force)
+    here = with_beside(state, around or Circumstances(), terms)
+    readable = terms.store is not None
+    return planned(standing(state), settings or Compaction(), here, count=terms.count, readable=readable, force=force)
 
 
 def compact(
     state: ContextState,
     settings: Compaction | None = None,
     around: Circumstances | None = None,
+    terms: Terms = _TERMS,
     *,
-    system: str = "",
-    store: Results | None = None,
     scope: str = "",
-    consolidate: Consolidate = concatenate,
     summary: str = "",
     force: bool = False,
-    count: Count | None = None,
 ) -> ContextState:
     """The state compacted, if that is due; the very same state if not.
 
     The prefix is rewritten here anyway, so durable context is consolidated to one block a key at the
-    front, and staged zones are shown. ``summary`` is a model's answer to ``plan(...).request``.
+    front, and staged zones are shown. Of ``terms`` count what stands beside the history, the counter, the store and
+    ``consolidate``. ``summary`` is a model's answer to ``plan(...).request``.
     Raises ``BudgetError`` when a request budget in ``around`` cannot be met.
     """
-    counter = count or estimate_tokens
-    made = plan(state, settings, around, system=system, readable=store is not None, force=force, count=counter)
+    made = plan(state, settings, around, terms, force=force)
     if not made.due:
         return state
-    terms = Terms(store=store, consolidate=consolidate, count=counter)
     ledger = decided(standing(state), made.with_summary(summary), terms, scope)
-    return state if ledger is None else carried_out(state, made, ledger, counter)
+    return state if ledger is None else carried_out(state, made, ledger, terms.count)
 
 
 def compact_for_request(
     state: ContextState,
     request: RequestBudget,
     settings: Compaction | None = None,
+    terms: Terms = _TERMS,
     *,
-    system: str = "",
-    static_tokens: int = 0,
-    store: Results | None = None,
     scope: str = "",
-    consolidate: Consolidate = concatenate,
-    count: Count | None = None,
 ) -> ContextState:
-    """The state such that the whole request fits the budget; the same state when it does already.
-
-    ``static_tokens`` are tools and whatever else is sent beside the system text and the history.
-    """
-    counter = count or estimate_tokens
-    fixed = static_tokens + (counter(system) + MESSAGE_TOKENS if system else 0)
+    """The state such that the whole request fits the budget; the same state when it does already."""
+    fixed = terms.static_tokens + (terms.count(terms.system) + MESSAGE_TOKENS if terms.system else 0)
     if fixed >= request.room:
         over = fixed - request.room
         raise BudgetError(
             f"system text and tools have {fixed} tokens and leave no room for a history in {request.room}", over
         )
     rules = replace(settings or Compaction(), trigger=None, target=None)
-    around = Circumstances(static_tokens=static_tokens, request=request)
-    return compact(
-        state, rules, around, system=system, store=store, scope=scope, consolidate=consolidate, count=counter
-    )
+    return compact(state, rules, Circumstances(request=request), terms, scope=scope)
 
 
 def carried_out(

@@ -79,18 +79,28 @@ def union_starts(*, foreign: int, opening: int, before: int, write: float, whole
         f    <=  FIRST*(o + f)      with its first request, b = 0
         f*w  <=  LATER*(o + b)      later
 
-    ``whole`` says that the provider keeps whole requests only: f is paid ``UNITS`` times.
+    ``whole`` says that the provider keeps whole requests only: f is paid ``UNITS`` times, and the second line holds for
+    the first request too, as others gain by it from the third one on only.
     """
     paid = foreign * (UNITS if whole else 1)
-    return paid * write <= LATER * (opening + before) or (not before and paid <= FIRST * (opening + foreign))
+    first = not before and not whole
+    return paid * write <= LATER * (opening + before) or (first and paid <= FIRST * (opening + foreign))
 
 
-def union_gains(*, foreign: int, missed: int, read: float) -> bool:
-    """Whether a role that kept its own tools reads more in this request by carrying those of all.
+def union_gains(*, foreign: int, missed: int, read: float, text: int = 0, before: int = 0, others: int = 1) -> bool:
+    """Whether a role that kept its own tools is to carry those of all from this request on.
 
-    f*r  <  (1 - r)*m       for m tokens that others' requests with them know of, and its own last one did not
+    With m tokens that others' requests with them know of, and its own last one did not, this request gains
+
+        g = (1 - r)*m - r*f
+
+    and pays (1 - r)*t once for the ``text`` of the role that it has read in its own layout. That must come back at
+    once, or be no more than each of the ``others``'s part of what a guess may cost a conversation (``union_starts``):
+
+        0 < g   and   (1 - r)*t < g   or   n*(1 - r)*t <= 0.1*b
     """
-    return foreign * read < (1.0 - read) * missed
+    gain, anew = (1.0 - read) * missed - read * foreign, (1.0 - read) * text
+    return gain > 0 and (anew < gain or anew * others <= LATER * before)
 
 
 # ---------------------------------------------------------------------------------- a team that is known beforehand

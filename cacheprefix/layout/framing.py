@@ -52,6 +52,11 @@ _OURS = re.compile(
 )
 
 
+def framing_in(text: str) -> list[str]:
+    """What of a prompt's text reads as our own words, whoever said it: an application may say them too."""
+    return [found[0] for found in _OURS.finditer(text)]
+
+
 def unframed(text: str) -> str:
     """A prompt's text without our own words."""
     return _OURS.sub(" ", text)

@@ -161,13 +161,14 @@ class Pass:
 
     def joined(self, seconds: float = LINGER) -> bool:
         """Whether somebody came to wait for this request, now or within so many seconds."""
-        return drive(self._joining(seconds))
+        return drive(self.joining(seconds))
 
     async def ajoined(self, seconds: float = LINGER) -> bool:
         """``joined`` without blocking the event loop."""
-        return await adrive(self._joining(seconds))
+        return await adrive(self.joining(seconds))
 
-    def _joining(self, seconds: float) -> Flow[bool]:
+    def joining(self, seconds: float = LINGER) -> Flow[bool]:
+        """``joined`` as a flow."""
         flight, wider = self.flight if self._release else None, self._wider
         if flight is None or flight.joined.done():
             return flight is not None

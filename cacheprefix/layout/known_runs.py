@@ -172,6 +172,8 @@ class KnownRuns:
 
 def heard(run: RunState, facts: RunFacts) -> int:
     """Note what was said since, and give the length that answers are likely to have."""
+    # Its minimum in our tokens is known once the provider has counted a request.
+    run.cache.prices = run.unmodified.prices = facts.prices
     end = sum(facts.said)
     before, calls = run.ends.get(facts.talk), run.unread.get(facts.talk, 0)
     if before is not None and calls and end > before:

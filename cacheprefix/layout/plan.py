@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from cacheprefix.layout.cost_model import CachePrices
 from cacheprefix.layout.economics import NAMED, TaskPosition
@@ -24,7 +24,7 @@ from cacheprefix.layout.tail import RoleAs
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.layout.tool_restriction import FREE, Restriction, restrict
 from cacheprefix.layout.tool_sets import ToolsAsked, ToolSet, ToolSets
-from cacheprefix.layout.worth_sharing import WorthSharing
+from cacheprefix.layout.worth_sharing import WorthSharing, rules_in
 from cacheprefix.prompt import Api
 from cacheprefix.prompt.reasons import LEFT_ALONE, Layout, Reason, reason
 from cacheprefix.services import Services
@@ -168,7 +168,7 @@ class RequestPlan(Generic[M]):
         """Whether costs decided for the application's own layout: so it may come again, and is marked then."""
         others = ("failed", "kept_by_provider", "own_prompt")
         decided = self.at is None and self.layout == "own" and not self.left_alone
-        return decided and not self.last and self.reasons[-1].why not in others
+        return decided and self.reasons[-1].why not in others
 
     @property
     def left_alone(self) -> bool:
@@ -225,9 +225,11 @@ class Planner:
         refused = self._refused(asked, tools, shared, text, history)
         run = self._run(asked) if refused is None else None
         if run is not None:
-            position = self._placed_in(asked, run, history)
+            position = self._placed_in(asked, run, tools, text, history)
             if not run.forks:
-                refused = reason("little_to_share", cost=run.cost, saved=run.own)
+                # What is too short says so: the costs of the run follow from it.
+                refused = self._too_short(asked, shared, text)
+                refused = refused or reason("little_to_share", cost=run.cost, saved=run.own)
         elif not callable(asked.place):
             position = self._placed(asked, asked.place, tools, text, history, shares=refused is None)
         else:
@@ -240,8 +242,7 @@ class Planner:
                 said = (*history.messages, *history.behind)
             size = self._size(text, asked.model)
             why = refused or reason("role_costs_more", size=size)
-            last = asked.ahead is not None and all(call.role != asked.role for call in asked.ahead.calls[1:])
-            return RequestPlan("own", (*mistakes, why), text, None, said, tools, restriction, last=last)
+            return RequestPlan("own", (*mistakes, why), text, None, said, tools, restriction, last=_last_call(asked))
         alone = asked.alone or asked.base is not None
         reasons = [*mistakes, reason("alone") if alone else reason("shares", shared=shared)]
         if tools is not None and tools.name:
@@ -370,11 +371,7 @@ class Planner:
         key = (asked.conversation, asked.role, asked.model)
         if asked.long_text_stays and size > shared and not self.sharing.moved(*key):
             return reason("text_longer_than_shared", size=size, shared=shared)
-        # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
-        counted = shared + size if asked.text_counts and size < LONG else shared
-        refused = self.sharing.refusal(
-            self.team, self.services, asked.conversation, asked.model, counted, base=asked.base is not None
-        )
+        refused = self._too_short(asked, shared, text)
         # One that is no longer than the shared text never is again: nothing need be recorded.
         always = self.team.prefix.text if asked.base is None else asked.base
         if refused is None and asked.long_text_stays and size > self._size(always, asked.model):
@@ -385,12 +382,22 @@ class Planner:
             return None
         return refused or self._little(asked, tools, history)
 
+    def _too_short(self, asked: AgentRequest[M], shared: int, text: str) -> Reason | None:
+        """Why nothing of what a request shares would be cached; None where it would."""
+        size = self._size(text, asked.model)
+        # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
+        counted = shared + size if asked.text_counts and size < LONG else shared
+        return self.sharing.refusal(
+            self.team, self.services, asked.conversation, asked.model, counted, base=asked.base is not None
+        )
+
     def _run(self, asked: AgentRequest[M]) -> RunLayout | None:
         """How a request of a run is laid out whose layouts are played; None for others. Asked again, it is the same."""
         run = asked.ahead
         if (run is None and not asked.played) or (run is not None and not run.calls) or asked.place != "cheapest":
             return None
-        profile, carried = self.services.profile(asked.model, asked.api), asked.tools.carried if asked.tools else "own"
+        profile = rules_in(asked.conversation, self.services, asked.model, asked.api)
+        carried = asked.tools.carried if asked.tools else "own"
         carries = self.tool_sets.union(self.team, asked.conversation) if asked.tools else ()
         own = asked.tools.names if asked.tools else ()
         text = self._size(asked.instruction, asked.model)
@@ -416,13 +423,20 @@ class Planner:
             return self.open_runs.layout(key, facts, len(self.team.roles))
         return self.runs.layout((scope, asked.conversation.id if run.joint else "", asked.model, self.team.key), facts)
 
-    def _placed_in(self, asked: AgentRequest[M], run: RunLayout, history: CountedHistory[M]) -> RolePosition:
+    def _placed_in(
+        self, asked: AgentRequest[M], run: RunLayout, tools: ToolSet | None, text: str, history: CountedHistory[M]
+    ) -> RolePosition:
         """Where the role's text stands in a run that is known."""
-        if not run.forks:
-            return RolePosition(None)
-        # What was decided on the history may have made it shorter; a text for this request alone stands behind it.
-        behind = asked.volatile or run.at >= len(history.messages)
-        return RolePosition(len(history.messages) if behind else run.at, run.continues and not asked.volatile)
+        found = RolePosition(None)
+        if run.forks:
+            # What was decided on the history may have made it shorter; a text for this request alone stands behind it.
+            behind = asked.volatile or run.at >= len(history.messages)
+            found = RolePosition(len(history.messages) if behind else run.at, run.continues and not asked.volatile)
+        self.positions.settle(
+            self.team, self.services, asked.conversation, asked.role, text, history, asked.model, found,
+            cached=asked.cached, lane=tools.name if tools is not None else "", last_call=_last_call(asked),
+        )  # fmt: skip
+        return found
 
     def _little(self, asked: AgentRequest[M], tools: ToolSet | None, history: CountedHistory[M]) -> Reason | None:
         """Why a fork would gain nothing yet, where requests begin alike without us; None where it may gain."""
@@ -467,3 +481,8 @@ class Planner:
 
     def _size(self, text: str, model: str) -> int:
         return self.services.count(text, model) if text else 0
+
+
+def _last_call(asked: AgentRequest[Any]) -> bool:
+    """Whether it is known that no request of this role comes behind it."""
+    return asked.ahead is not None and all(call.role != asked.role for call in asked.ahead.calls[1:])

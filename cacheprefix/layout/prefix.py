@@ -108,14 +108,17 @@ def context_block(key: str, text: str) -> str:
 
 
 def union_tools(tools: Iterable[Any], *, render: Callable[[Any], Mapping[str, Any]] | None = None) -> tuple[Tool, ...]:
-    """The union of tools by name, sorted by name; the same name with another schema raises ``ToolClashError``."""
+    """The union of tools by name, sorted by name; the same name with another schema raises ``ToolClashError``.
+
+    Keywords in another order are no other schema: the first one's spelling stands for both.
+    """
     union: dict[str, Tool] = {}
     for item in tools:
         tool = item if isinstance(item, Tool) else tool_of(item, render)
         known = union.get(tool.name)
         if known is None:
             union[tool.name] = tool
-        elif known.schema != tool.schema:
+        elif known.schema != tool.schema and _meant(known.schema) != _meant(tool.schema):
             raise ToolClashError(tool.name, _first_difference(known.schema, tool.schema))
     return tuple(union[name] for name in sorted(union))
 
@@ -160,6 +163,17 @@ def _listed(tools: Any) -> Sequence[Any]:
         message = f"SharedPrefix(tools=...) takes a list of tools, found {type(tools).__name__}"
         raise SetupError(message)
     return tuple(tools)
+
+
+def _meant(schema: bytes) -> bytes:
+    """A schema with its keywords in one order. That of a function's arguments counts: a model writes them in it."""
+
+    def ordered(value: Any, name: str = "") -> Any:
+        if isinstance(value, Mapping):
+            return {key: ordered(value[key], key) for key in (value if name == "properties" else sorted(value))}
+        return [ordered(one) for one in value] if isinstance(value, list) else value
+
+    return dumps(ordered(loads(schema)), "schema")
 
 
 def _first_difference(a: bytes, b: bytes) -> str:

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.layout.team import Decided, Team
+from cacheprefix.layout.worth_sharing import rules_in
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import digest_of
@@ -47,6 +48,17 @@ class RolePosition(NamedTuple):
     """Messages that stand before it; None where the application's own layout costs less."""
     continues: bool = False
     """Whether the request is to be marked at its end, since the next one of this role may begin with it."""
+
+
+class Outrun(NamedTuple):
+    """How far a role's own requests are behind those with the tools of all; nothing where there were no such ones."""
+
+    end: int = 0
+    """Messages that its last one held."""
+    line: int = 0
+    """Messages that can be read of those with the tools of all."""
+    kept: bool = False
+    """Whether the provider keeps its last one to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,8 @@ class _LastRequest:
     """Whether it was marked at its end."""
     long: bool = True
     """Whether the text may keep its place; what was saved by an earlier version counts as such."""
+    size: int = 0
+    """Tokens of the text, with all that moves with it."""
 
 
 @dataclass(slots=True)
@@ -245,9 +259,7 @@ class RolePositions:
             if stays and (long or talk.saved + gain < -(talk.fresh // _SPARE)):
                 at, continues, kept, gain = seat.at if seat.kept else end, rules.marked, True, 0
         if not shared:
-            # Marked from the second one on, where the provider keeps only what is marked (``Session.begin``).
-            again = seat is not None and seat.at is None and opening + size + spoken >= rules.least
-            at, gain, kept = None, 0, rules.alone or again
+            at, gain, kept = None, 0, rules.alone or _marked_own(seat, opening + size + spoken, rules)
         with self._lock:
             talk.fresh += history.since(seat.end) if seat is not None and rules.alone else opening + size + spoken
             talk.last, talk.spoken, talk.asked = end, spoken, talk.asked + 1
@@ -256,8 +268,48 @@ class RolePositions:
                 # A second one with the same beginning; the same role's next request begins with its own text, too.
                 talk.line, talk.before = at, line
             continues = continues and at is not None
-            talk.seats[role] = _LastRequest(text, at, end, kept, worth, continues, long)
+            talk.seats[role] = _LastRequest(text, at, end, kept, worth, continues, long, size)
         return RolePosition(None if at is None else at.index, continues)
+
+    def settle(
+        self,
+        team: Team,
+        services: Services,
+        conversation: Decided,
+        role: str,
+        text: str,
+        history: CountedHistory[M],
+        model: str,
+        position: RolePosition,
+        *,
+        cached: bool = False,
+        lane: str = "",
+        last_call: bool = False,
+    ) -> None:
+        """Note a place that was decided elsewhere: later requests, of which less is known, go by it.
+
+        ``last_call`` says that it is known that no request of the role comes behind it, for which nothing is written.
+        """
+        talk, own = self._talk((conversation.scope, conversation.id, f"{model}{_PART}{lane}")), digest_of(role, text)
+        rules = CacheRules.of(rules_in(conversation, services, model), cached=cached)
+        size = self.size(own, text, model, services.count)
+        seat, end = talk.seats.get(team.role(role)), history.point(len(history.messages))
+        last = talk.last if history.holds(talk.last) else _START
+        spoken = history.since(last) + (talk.spoken if last.index else 0)
+        at = None if position.at is None else history.point(position.at)
+        whole = self.size(team.prefix.key, team.prefix.text, model, services.count) + size + spoken
+        kept = position.continues or not rules.marked
+        if at is None:
+            kept = rules.alone or (not last_call and _marked_own(seat, whole, rules))
+        goes_on = seat is not None and rules.alone and history.holds(seat.end)
+        with self._lock:
+            talk.fresh += history.since(seat.end) if seat is not None and goes_on else whole
+            talk.last, talk.spoken, talk.asked = end, spoken, talk.asked + 1
+            if at is not None and at.index >= talk.line.index and not (seat is not None and seat.at == at):
+                talk.line, talk.before = at, talk.line
+            talk.seats[team.role(role)] = _LastRequest(
+                own, at, end, kept, continues=position.continues, long=size >= LONG or rules.units, size=size
+            )
 
     def place(
         self,
@@ -291,7 +343,7 @@ class RolePositions:
             own,
             history,
             size=size,
-            rules=CacheRules.of(services.profile(model), cached=cached),
+            rules=CacheRules.of(rules_in(conversation, services, model), cached=cached),
             shared=shared,
             joint=joint and not team.alone,
             private=not joint,
@@ -306,19 +358,18 @@ class RolePositions:
             conversation.decide("places", f"{own}@{at}@{history.digest(history.messages[-1])}")
         return found
 
-    def outrun(self, conversation: Decided, lane: str, role: str, *, units: bool) -> tuple[int, int]:
-        """How many messages a role's last request in a lane held, and how many of those with all tools can be read.
+    def outrun(self, conversation: Decided, lane: str, role: str, *, units: bool) -> Outrun:
+        """How far a role's last request in a lane is behind those with all tools.
 
-        ``lane`` is the model and the name of the role's own tool set; ``units`` as in ``CacheRules``. Both are 0 where
-        there were no such requests.
+        ``lane`` is the model and the name of the role's own tool set; ``units`` as in ``CacheRules``.
         """
         with self._lock:
             talks = self._talks.get((conversation.scope, conversation.id), {})
             own, all_tools = talks.get(lane), talks.get(f"{lane.partition(_PART)[0]}{_PART}")
             seat = own.seats.get(role) if own is not None else None
             if seat is None or all_tools is None:
-                return 0, 0
-            return seat.end.index, (all_tools.before if units else all_tools.line).index
+                return Outrun()
+            return Outrun(seat.end.index, (all_tools.before if units else all_tools.line).index, seat.kept)
 
     def paid(self, conversation: Decided, model: str) -> int:
         """Tokens that the application's own requests of a conversation would have paid in full by now."""
@@ -333,9 +384,7 @@ class RolePositions:
         """
         with self._lock:
             talks = self._talks.get((scope, conversation), {})
-            seats = (seat for talk in talks.values() for seat in talk.seats.values())
-            repeats = any(talk.saved < 0 for talk in talks.values())
-            if sparing and not repeats and not any(seat.long or seat.at is None for seat in seats):
+            if sparing and not any(_matters(talk, seat) for talk in talks.values() for seat in talk.seats.values()):
                 return {}
             return {name: _plain(talk) for name, talk in talks.items()}
 
@@ -361,6 +410,22 @@ class RolePositions:
         with self._lock:
             known: dict[str, _Talk] = self._talks.of(key[:2], dict)
             return known.setdefault(key[2], _Talk())
+
+
+def _marked_own(seat: _LastRequest | None, tokens: int, rules: CacheRules) -> bool:
+    """Whether the application's own layout is marked where the application marks nothing (``Request.repeated``).
+
+    It is from the role's second one on, where it begins with what the provider would keep.
+    """
+    return seat is not None and seat.at is None and tokens >= rules.least
+
+
+def _matters(talk: _Talk, seat: _LastRequest) -> bool:
+    """Whether a role's next request may be laid out otherwise by who knows nothing of its last one (``choose``)."""
+    # At worst a short text is paid for once more and nothing is read for it; where others have asked since, and the
+    # history goes back to before that, all that was said may be.
+    dear = talk.saved - seat.size < -(talk.fresh // _SPARE) or talk.line != seat.end
+    return seat.long or seat.at is None or dear
 
 
 def _plain(talk: _Talk) -> dict[str, Any]:

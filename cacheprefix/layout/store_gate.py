@@ -63,13 +63,14 @@ class StoreGate:
 
     def enter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
         """Become the leader of ``key``, or wait in this thread for the one there is, in whatever process."""
-        return drive(self._entering(key, worth))
+        return drive(self.entering(key, worth))
 
     async def aenter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
         """``enter`` without blocking the event loop."""
-        return await adrive(self._entering(key, worth))
+        return await adrive(self.entering(key, worth))
 
-    def _entering(self, key: bytes, worth: Worth) -> Flow[Pass]:
+    def entering(self, key: bytes, worth: Worth) -> Flow[Pass]:
+        """``enter`` as a flow."""
         began = self._clock()
         mine = yield from self._local.entering(key, worth)
         if not mine.leader or self._clock() < self._rests_until or not (yield MayBlock()):

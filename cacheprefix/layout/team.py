@@ -10,8 +10,13 @@ from cacheprefix.errors import ToolClashError, named
 from cacheprefix.layout.cards_advice import Placement
 from cacheprefix.layout.fork import TailPlacement
 from cacheprefix.layout.prefix import SharedPrefix, Tool
+from cacheprefix.layout.shared_text import LEAST, find_text
 from cacheprefix.layout.tail import tail_text
 from cacheprefix.locks import RLock
+from cacheprefix.prompt import CountTokens, Prompt
+
+_ROLES = 1_000
+"""Roles whose requests are looked at, at most."""
 
 
 class Decided(Protocol):
@@ -53,12 +58,23 @@ class Team:
     """Names of tools that came after the first request."""
     clashing: set[str] = field(default_factory=set)
     """Names of tools that were declared with two schemas."""
+    given: SharedPrefix = field(init=False)
+    """The prefix as the user gave it: without tools and text that were found in requests."""
     found: str = ""
     """The shared system text, where it was found in the agents' own and nobody gave it to the session."""
+    _holds: dict[str, bool] = field(default_factory=dict)
+    """Whether a role's own requests hold the shared text, by their first one."""
     _models: dict[str, str] = field(default_factory=dict)
     """The model that each role asked last."""
     _key: str = ""
     """The prefix's key as it was before its tools grew."""
+
+    def __post_init__(self) -> None:
+        self.given = self.prefix
+
+    def inherit(self, outer: Team) -> None:
+        """Take over what a nested team's prefix holds of what was found in the requests of the one around it."""
+        self.given, self.found, self.late = outer.given, outer.found, set(outer.late)
 
     def owner(self, scope: str | None) -> tuple[str, str]:
         """Whose conversations these are: the team's name, and the scope given or the team's own."""
@@ -129,6 +145,34 @@ class Team:
             if not taken:
                 self.prefix = self.freeze(replace(self.prefix, system=text))
                 self.found = self.prefix.system
+
+    @property
+    def _told(self) -> str:
+        """The shared system text, where the user gave it and it is more than a remark."""
+        text = "" if self.found else self.prefix.system
+        return text if len(text) >= LEAST else ""
+
+    def asked(self, role: str, own: Prompt) -> None:
+        """Look, at a role's first request, whether it holds the shared text as the application made it."""
+        told = self._told
+        if not told or role in self._holds or len(self._holds) >= _ROLES:
+            return
+        holds = any(find_text(told, one.text) is not None for one in own.sections if one.tier != "tools")
+        with self.lock:
+            self._holds[role] = holds
+
+    def told_more(self, model: str, count: CountTokens) -> str:
+        """What the user should know where the shared text stands in no role's own requests; empty where it does."""
+        told = self._told
+        with self.lock:
+            held = list(self._holds.values())
+        if not told or not held or any(held):
+            return ""
+        return (
+            f"SharedPrefix(system=...), {count(told, model):,} tokens, stands in no role's own requests: it was added "
+            "to each, and what they cost unmodified is reckoned without it. It is for what the roles' own prompts have "
+            "in common: say it in them too if they are to have it, or leave it out"
+        )
 
     def other_model(self, role: str, model: str) -> bool:
         """Note which model a role asks; whether all others, two at least, ask one and the same other model."""

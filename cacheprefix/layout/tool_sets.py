@@ -6,18 +6,20 @@ reads the others' tools in each request; without, it reads nothing of what they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.layout.economics import REPLY, union_gains, union_pays, union_starts
 from cacheprefix.layout.prefix import Tool
+from cacheprefix.layout.role_position import Outrun
 from cacheprefix.layout.team import Decided, Team
+from cacheprefix.layout.worth_sharing import rules_in
 from cacheprefix.locks import Lock
 from cacheprefix.prompt import digest_of
 from cacheprefix.services import Services
-from cacheprefix.unnamed import common_key
+from cacheprefix.unnamed import common_key, is_named
 
 _KNOWN = 4
 """Messages from which on their own length counts."""
@@ -26,6 +28,8 @@ _KITS = 1_000
 _UNION, _OWN = "union", "own"
 _UNIONS = "unions"
 """The section of a conversation's decisions that says which tools it carries, where more came after it began."""
+_KITS_OF = "kits"
+"""The section that says which tools requests with a role's own carried: others with the very same share with them."""
 
 
 class ToolSet(NamedTuple):
@@ -53,9 +57,9 @@ class ToolsAsked:
     """Tokens of the role's own text."""
     paid: Callable[[], int] = lambda: 0
     """Tokens that the application's own requests of the conversation would have paid in full so far."""
-    outrun: Callable[[str, bool], tuple[int, int]] = lambda _lane, _units: (0, 0)
-    """How many messages the role's last request with its own tools held, and how many of those with the tools of all
-    can be read, by the name of its own tool set and whether whole requests are kept only."""
+    outrun: Callable[[str, bool], Outrun] = lambda _lane, _units: Outrun()
+    """How far its own requests are behind those with the tools of all, by the name of its own tool set and whether
+    whole requests are kept only."""
 
 
 @dataclass(slots=True)
@@ -173,51 +177,58 @@ class ToolSets:
             may = {*self._open(team, conversation.scope), *began, *mine}
         everything = tuple(tool.name for tool in tools if tool.name in may)
         union, lane = began if mine <= set(began) else everything, "\0".join(sorted(mine)) or "no tools"
+        # What was decided of a named conversation is in its record, but for joins where nobody has any tools: this
+        # process may know of what was taken back since.
+        told = is_named(conversation.id) and bool(began)
 
         def sizes() -> dict[str, int]:
             return {tool.name: services.count(tool.schema.decode(), model) for tool in tools}
+
+        def opening(size: Mapping[str, int]) -> int:
+            """Tokens of what stands before the conversation in the role's own layout."""
+            return services.count(team.prefix.text, model) + sum(size[name] for name in mine) + asked.text
 
         def pays() -> bool:
             size = sizes()
             # What is added is foreign to all others.
             foreign = max(sum(size[name] for name in set(union) - one) for one in (mine, set(began)))
-            found = _pays(team, services, foreign, asked.spoken(), model)
-            if not found:
-                services.notices.note(
-                    f"role {role!r} keeps its own tools: reading the others' ({foreign:,} tokens) with each request "
-                    "would cost more than sharing saves"
-                )
-            return found
+            return _pays(team, services, foreign, asked.spoken(), model)
 
         def starts() -> bool:
-            if self._carried(talk, conversation, model):
+            if self._carried(talk, conversation, model, told=told):
                 return True
             size, rules = sizes(), services.profile(model)
             return union_starts(
                 foreign=sum(size[name] for name in set(union) - mine),
-                opening=services.count(team.prefix.text, model)
-                + sum(asked.spoken())
-                + sum(size[name] for name in mine)
-                + asked.text,
+                opening=opening(size) + sum(asked.spoken()),
                 before=asked.paid(),
                 write=rules.default_ttl.write,
                 whole=rules.match == "unit",
             )
 
         def gains() -> bool:
-            rules = services.profile(model)
-            end, line = asked.outrun(lane, rules.match == "unit")
-            missed = sum(asked.spoken()[end:line])
+            rules = rules_in(conversation, services, model)
+            found = asked.outrun(lane, rules.match == "unit")
+            said = asked.spoken()
+            missed = sum(said[found.end : found.line])
             if not missed:
                 return False
             size = sizes()
-            return union_gains(foreign=sum(size[name] for name in set(union) - mine), missed=missed, read=rules.read)
+            last = opening(size) + sum(said[: found.end])
+            return union_gains(
+                foreign=sum(size[name] for name in set(union) - mine),
+                missed=missed,
+                read=rules.read,
+                text=asked.text if found.kept and last >= rules.min_tokens else 0,
+                before=asked.paid(),
+                others=max(1, len(team.roles) - 1),
+            )
 
         joins = False
         if mine <= set(union):
             entry, moved = digest_of(*key), digest_of(*key, _UNION)
             recorded = conversation.decided("lanes", moved) or conversation.decided("lanes", entry)
-            known = recorded == _UNION if recorded else self.settled(talk, key)
+            known = recorded == _UNION if recorded else None if told else self.settled(talk, key)
             alike = mine == set(union) and union == began
             if known is None:
                 joins = alike or (pays() and starts())
@@ -228,20 +239,37 @@ class ToolSets:
                 conversation.decide("lanes", moved, _UNION)
             if (joins and union != everything) or union != began:
                 self._keep(talk, conversation, union if joins else began)
-            if not recorded and not (joins and mine == set(union)):
+            # A join is recorded even where a role's tools are those of all: its next request may carry none.
+            if not recorded and (union or not joins):
                 conversation.decide("lanes", entry, _UNION if joins else _OWN)
-        # Those that are sent beside it carry the very same tools, which need not be another role's.
-        shares = self.settle(talk, key, tuple(sorted(mine)), joins=joins) or asked.fans_out
+        shares = self.settle(talk, key, tuple(sorted(mine)), joins=joins)
         if joins:
             return ToolSet(union, shares=True)
+        # Those that are sent beside it carry the very same tools, which need not be another role's.
+        shares = _found_alike(conversation, key, mine) or (shares and not told) or asked.fans_out
         return ToolSet(tuple(name for name in everything if name in mine), shares, lane)
 
-    def _carried(self, key: tuple[str, str], conversation: Decided, model: str) -> bool:
-        """Whether requests of a conversation have carried the tools of all."""
+    def _carried(self, key: tuple[str, str], conversation: Decided, model: str, *, told: bool) -> bool:
+        """Whether requests of a conversation have carried the tools of all; ``told`` where its record says so alone."""
         with self._lock:
-            if any(one == model for one, _ in self._of(key).joined):
+            if not told and any(one == model for one, _ in self._of(key).joined):
                 return True
         return any(conversation.decided("lanes", one) == _UNION for one in conversation.decided_keys("lanes"))
+
+
+def _found_alike(conversation: Decided, key: tuple[str, str], mine: Collection[str]) -> bool:
+    """Whether a conversation's decisions say that another role carried the very same tools; records that this one did.
+
+    In the process that saved them ``settle`` knows it, but no other one does.
+    """
+    kit, entry = digest_of(key[0], *sorted(mine)), digest_of(*key)
+    known = [one for one in conversation.decided_keys(_KITS_OF) if one.startswith(f"{kit}.")]
+    own = f"{kit}.{entry}"
+    if own not in known and len(conversation.decided_keys(_KITS_OF)) < _KITS:
+        conversation.decide(_KITS_OF, own, digest_of(*key, _UNION))
+    # One that went over to the tools of all since then sends nothing that begins like these.
+    moved = (conversation.decided(_KITS_OF, one) or "" for one in known if one != own)
+    return any(conversation.decided("lanes", one) != _UNION for one in moved)
 
 
 def _pays(team: Team, services: Services, foreign: int, said: Sequence[int], model: str) -> bool:

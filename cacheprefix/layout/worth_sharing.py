@@ -5,9 +5,10 @@ from __future__ import annotations
 from cacheprefix.errors import named
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.locks import Lock
-from cacheprefix.prompt import digest_of
+from cacheprefix.profiles import Profile
+from cacheprefix.prompt import Api, digest_of
 from cacheprefix.prompt.reasons import Reason, reason
-from cacheprefix.services import Services
+from cacheprefix.services import Services, in_our_tokens
 from cacheprefix.unnamed import common_key, is_named
 
 _KEEP = 10_000
@@ -46,6 +47,8 @@ class WorthSharing:
             note(f"{named(model)}: {profile.name} has no prompt cache, requests are left as they are")
             return reason("no_cache", profile.name)
         entry, minimum = digest_of(common_key(conversation.id), model, team.key), profile.min_tokens
+        scale = scale_in(conversation, services, model)
+        shared = round(shared * scale)
         if self._decided(conversation, entry):
             return None
         # Below its minimum a provider caches nothing, so that sharing would gain nothing.
@@ -57,7 +60,7 @@ class WorthSharing:
             )
             return reason("prefix_below_minimum", profile.name, shared=shared, minimum=minimum)
         # Where the shared text alone is long enough, each request shares enough by itself.
-        if base or services.count(team.prefix.text, model) < minimum:
+        if base or services.count(team.prefix.text, model) * scale < minimum:
             self._decide(conversation, entry)
         return None
 
@@ -75,6 +78,28 @@ class WorthSharing:
             if len(self._unnamed) > _KEEP:
                 self._unnamed.clear()
             self._unnamed.add(entry)
+
+
+def scale_in(conversation: Decided, services: Services, model: str) -> float:
+    """What the provider counts for a token of ours, as far as layouts of a conversation go by it.
+
+    The provider's minimum is in its tokens. Recorded once it is known, so that another process decides by the same.
+    """
+    if not is_named(conversation.id):
+        return services.scale(model)
+    entry = digest_of("counted", model)
+    known = conversation.decided("shares", entry)
+    if known is not None:
+        return float(known)
+    found = services.scale(model)
+    if found != 1.0:
+        conversation.decide("shares", entry, str(found))
+    return found
+
+
+def rules_in(conversation: Decided, services: Services, model: str, api: Api | None = None) -> Profile:
+    """The provider's rules with its sizes in our tokens, as far as layouts of a conversation go by them."""
+    return in_our_tokens(services.profile(model, api), scale_in(conversation, services, model))
 
 
 def _moved(conversation: Decided, role: str, model: str) -> str:

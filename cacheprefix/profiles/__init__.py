@@ -2,6 +2,7 @@
 
 from cacheprefix.profiles.lookup import ProfileLookup, Profiles
 from cacheprefix.profiles.prices import (
+    Amount,
     ListPrice,
     Money,
     cost_units,
@@ -33,6 +34,7 @@ from cacheprefix.profiles.usage import NO_CALLS, Usage, merge_usage, normalise_u
 __all__ = [
     "NO_CALLS",
     "VALUE_FIELDS",
+    "Amount",
     "CacheprefixProfileWarning",
     "Confidence",
     "Control",

@@ -21,7 +21,7 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import ModuleType
 
     from cacheprefix.profiles.profile import Profile
@@ -62,17 +62,45 @@ class Money:
     """``genai-prices VERSION``, or the shipped table's source."""
 
 
+class Amount:
+    """A sum in USD that is looked up when it is first asked for.
+
+    The library of prices takes 0.1 s to import and 0.1 ms a question, and of most calls nobody asks.
+    """
+
+    __slots__ = ("_ask", "_usd")
+
+    def __init__(self, ask: Callable[[], float | None] | None = None, usd: float | None = None) -> None:
+        self._ask, self._usd = ask, usd
+
+    @property
+    def usd(self) -> float | None:
+        """The sum; ``None`` where nobody knows the price."""
+        if self._ask is not None:
+            self._usd, self._ask = self._ask(), None
+        return self._usd
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Amount) and self.usd == other.usd
+
+    def __hash__(self) -> int:
+        return hash(self.usd)
+
+    def __repr__(self) -> str:
+        return f"Amount(usd={self.usd!r})"
+
+
 def cost_units(usage: Usage, profile: Profile) -> float:
     """The input's cost in uncached input tokens: uncached + read at its rate + written at their rates.
 
     What was not reported counts as nothing, so an unreported read is paid in full: an upper bound. Output
     is left out, since no layout changes it.
     """
-    read = (usage.cache_read_tokens or 0) * profile.read
-    written = 0.0
+    read, written, units = usage.cache_read_tokens or 0, 0, 0.0
     for ttl, count in usage.cache_write.items() if usage.cache_write else ():
-        written += count * profile.ttl(ttl).write
-    return (usage.uncached_tokens or 0) + read + written
+        written += count
+        units += count * profile.ttl(ttl).write
+    return max(0, (usage.input_tokens or 0) - read - written) + read * profile.read + units
 
 
 def money(usage: Usage, model: str, profile: Profile, *, at: float | None = None) -> float | None:
@@ -194,22 +222,16 @@ def load_price_table() -> None:
 def load_price_library() -> None:
     """Import, once, the library that prices are looked up with; it is slow to import.
 
-    Never in an event loop, which would stand still, and never in a thread: beside the application's own imports a
-    module may be seen half made. Where a loop runs, the shipped table prices until it was imported elsewhere.
+    For who may ask where nobody waits for an import; a question imports it too. Never in an event loop, which would
+    stand still, and never in a thread of ours: beside the application's own imports a module may be seen half made.
+    Where a loop runs, the shipped table prices until it was imported elsewhere.
     """
     _library()
 
 
-_imported: list[bool] = []
-
-
 def _library() -> tuple[ModuleType, str] | None:
     """The library; None where there is none, or where it was not imported yet and an event loop runs."""
-    if not _imported:
-        if in_a_loop():
-            return None
-        _imported.append(True)
-    return _genai()
+    return None if in_a_loop() and not _genai.cache_info().currsize else _genai()
 
 
 @lru_cache(maxsize=1)

@@ -16,6 +16,8 @@ _LONG = b"0" * 19
 _STEP = 6
 _DENSE = b"0" * (len(_LONG) // _STEP)
 """What so many digits leave of themselves where only each sixth byte is looked at, which costs a sixth."""
+_BYTES_A_VALUE = 512
+"""Looking at one value takes as long as looking at so many bytes."""
 _HUGE = 2.0**63
 """Integers from here on are floats where they were rounded."""
 
@@ -50,7 +52,11 @@ def loads(data: bytes | str, path: str = "body") -> Any:
     except orjson.JSONDecodeError:
         pass
     else:
-        if not _may_have_long_number(data) or not _has_huge_float(value):
+        # Of a long text in few values it is cheaper to look at the values.
+        huge = _has_huge_float(value, len(data) // _BYTES_A_VALUE)
+        if huge is None:
+            huge = _may_have_long_number(data) and _has_huge_float(value)
+        if not huge:
             return value
     try:
         return json.loads(data)
@@ -64,10 +70,15 @@ def _may_have_long_number(data: bytes | str) -> bool:
     return _DENSE in raw[::_STEP].translate(_DIGITS)
 
 
-def _has_huge_float(value: Any) -> bool:
-    """Whether a number in a JSON value is, or may have been made of, an integer of more than 64 bits."""
+def _has_huge_float(value: Any, most: int | None = None) -> bool | None:
+    """Whether a number in a JSON value is, or may have been made of, an integer of more than 64 bits.
+
+    None where that takes a look at more than ``most`` values.
+    """
     rest = [value]
     for held in rest:
+        if most is not None and len(rest) > most:
+            return None
         if type(held) is dict:
             rest += [inner for inner in held.values() if type(inner) is not str]
         elif type(held) is list:

@@ -21,6 +21,9 @@ DEFAULT_PLACEMENT = "*"
 
 _AROUND = 24
 
+_FIRST_STEP, _LONGER = 64, 8
+"""Characters that are compared first, and how many times more are next: most texts part early or not at all."""
+
 _WORD = 32
 """Characters in which a word and the space in front of it are looked for."""
 _LAST_WORD = re.compile(r"\s*\S*\s*\Z")
@@ -57,13 +60,40 @@ def shared_sections(a: Sequence[Section], b: Sequence[Section]) -> int:
 
 
 def shared_characters(a: AnyStr, b: AnyStr) -> int:
-    """Length of the longest common beginning, by bisection on slices (compared in C)."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
+    """Length of the longest common beginning, by ever longer slices and bisection of the last (compared in C)."""
+    low, high, step = 0, min(len(a), len(b)), _FIRST_STEP
+    while low < high:
+        end = min(low + step, high)
+        if a[low:end] != b[low:end]:
+            break
+        low, step = end, step * _LONGER
+    else:
         return high
+    high = end
     while high - low > 1:
         middle = (low + high) // 2
         if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def shared_ending(a: AnyStr, b: AnyStr, front: int = 0) -> int:
+    """Length of the longest common end of what stands behind the first ``front`` characters of both."""
+    left, right = len(a), len(b)
+    low, high, step = 0, min(left, right) - front, _FIRST_STEP
+    while low < high:
+        end = min(low + step, high)
+        if a[left - end : left - low] != b[right - end : right - low]:
+            break
+        low, step = end, step * _LONGER
+    else:
+        return max(0, high)
+    high = end
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[left - middle : left - low] == b[right - middle : right - low]:
             low = middle
         else:
             high = middle

@@ -69,7 +69,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "response_schema": "its answer follows a schema, which is another prompt for the provider",
         "forced_tool": "it must call a tool, which is another prompt for the provider",
         "provider_tools": "it has tools that the provider runs ({name})",
-        "kept_by_provider": "it goes on from a history that the provider keeps",
+        "kept_by_provider": "it goes on from a history that the provider keeps; given whole, it could be shared",
         "own_prompt": "the application words this prompt itself ({name})",
         "own_history": "the history is not ours to lay out ({name})",
         "marks_hidden": "its model class ({name}) shows no place for marks, without which nothing is cached",

@@ -6,11 +6,9 @@ import hmac
 import os
 import secrets
 import threading
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api, dumps, loads
 from cacheprefix.wire import api_of_path
 from cacheprefix.wire.apis import SHAPES
+from cacheprefix.wire.content_encoding import decoded
 
 HEADERS = ("anthropic-beta", "anthropic-version", "openai-beta")
 """Request headers that are written down: those that decide about the cache. Nothing else is, so no key ever is."""
@@ -30,8 +29,9 @@ _ENTRY_KEYS = frozenset({"type", "role", "model", "modelId", "ttl", "effort", "m
 _RUN = 48
 """Characters of text behind one digest. Two prompts that begin alike are seen to, to this many characters."""
 
-_LARGEST = 64_000_000
-"""Bytes of a body or an answer that are kept in memory until it is written down. Larger ones only pass."""
+_LARGEST = 48_000_000
+"""Bytes of a body, of an answer and of a line that is written down: an audit reads no longer line. Larger ones only
+pass."""
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ class CallLog:
             self._count("unreached")
             return None
         try:
-            request = None if exchange.too_large else loads(_decoded(exchange.body, exchange.headers))
+            request = None if exchange.too_large else loads(decoded(exchange.body, exchange.headers))
         except BodyError:
             request = None
         if not isinstance(request, dict):
@@ -172,10 +172,6 @@ class CallLog:
         reports = () if exchange.too_large else tuple(_reports(exchange))
         usage = _usage(reports)
         failed = exchange.status >= 400 or not exchange.whole
-        if failed:
-            self._count("failed")
-        elif not usage:
-            self._count("without_counts")
         line: dict[str, Any] = {"ts": exchange.started, "provider": _provider(exchange.provider), "api": api}
         optional = {
             "headers": {name: exchange.headers[name] for name in HEADERS if name in exchange.headers} or None,
@@ -188,7 +184,15 @@ class CallLog:
             "response_ended_ts": exchange.ended,
             "failed": failed or None,
         }
-        return dumps(line | {name: value for name, value in optional.items() if value is not None}, "call") + b"\n"
+        written = dumps(line | {name: value for name, value in optional.items() if value is not None}, "call") + b"\n"
+        if len(written) > _LARGEST:
+            self._count("unreadable")
+            return None
+        if failed:
+            self._count("failed")
+        elif not usage:
+            self._count("without_counts")
+        return written
 
     def _count(self, name: str) -> None:
         with self._lock:
@@ -223,45 +227,10 @@ def _provider(route: str) -> str | None:
     return next((name for name in ("openai", "anthropic", "gemini") if name in route and "azure" not in route), None)
 
 
-def _decoded(data: bytes | bytearray, headers: Mapping[str, str]) -> bytes:
-    """A body without its content encoding. Raises ``BodyError`` for one that cannot be undone here."""
-    plain = bytes(data)
-    for encoding in reversed([part.strip().lower() for part in headers.get("content-encoding", "").split(",")]):
-        undo = _ENCODINGS.get(encoding)
-        if undo is None:
-            raise BodyError("content-encoding", f"cannot read {encoding[:20]!r}")
-        try:
-            plain = undo(plain)
-        except Exception as error:  # each library has errors of its own; an answer that broke off ends in one
-            raise BodyError("content-encoding", f"{encoding}: {error}") from error
-    return plain
-
-
-def _zstd(data: bytes) -> bytes:
-    plain: bytes = import_module("zstandard").ZstdDecompressor().decompressobj().decompress(data)
-    return plain
-
-
-def _brotli(data: bytes) -> bytes:
-    plain: bytes = import_module("brotli").decompress(data)
-    return plain
-
-
-_ENCODINGS: Mapping[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    "identity": bytes,
-    "gzip": lambda data: zlib.decompressobj(31).decompress(data),
-    "x-gzip": lambda data: zlib.decompressobj(31).decompress(data),
-    "deflate": lambda data: zlib.decompressobj(15 if data[:1] == b"\x78" else -15).decompress(data),
-    "br": _brotli,
-    "zstd": _zstd,
-}
-
-
 def _reports(exchange: Exchange) -> Iterator[Mapping[str, Any]]:
     """The answer's JSON objects: one, or those of a stream's events. Nothing where it cannot be read."""
     try:
-        plain = _decoded(exchange.answer, exchange.answer_headers)
+        plain = decoded(exchange.answer, exchange.answer_headers)
     except BodyError:
         return
     if exchange.answer_headers.get("content-type", "").startswith("text/event-stream"):

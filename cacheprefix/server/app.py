@@ -18,6 +18,7 @@ from cacheprefix.errors import BodyError
 from cacheprefix.prompt import Api, dumps, loads
 from cacheprefix.server.outcome import RefusedError
 from cacheprefix.server.simulator import WIRES, Exchange, Simulator, scope_of
+from cacheprefix.wire.content_encoding import decoded
 
 _SSE = "text/event-stream; charset=utf-8"
 _FRAMES = "application/vnd.amazon.eventstream"
@@ -172,7 +173,8 @@ def _counting(simulator: Simulator, api: Api) -> Handler:
 
 async def _count(simulator: Simulator, request: Request, api: Api, model: str | None, field: str) -> Response:
     try:
-        return JSONResponse({field: simulator.count(api, await request.body(), model)})
+        body = decoded(await request.body(), request.headers)
+        return JSONResponse({field: simulator.count(api, body, model)})
     except BodyError as error:
         return JSONResponse(WIRES[api].error(400, str(error), error.path), 400)
     except (AttributeError, TypeError, ValueError, KeyError) as error:
@@ -222,7 +224,7 @@ def _attempt(action: Callable[[], dict[str, Any]]) -> Response:
 async def _embed(request: Request) -> Response:
     """Vectors that follow from the text, for applications that want some to work at all."""
     try:
-        body = loads(await request.body())
+        body = loads(decoded(await request.body(), request.headers))
         given = body.get("input", "")
         texts = given if isinstance(given, list) else [given]
         size = min(max(int(body.get("dimensions") or _DIMENSIONS), 1), _MOST_DIMENSIONS)

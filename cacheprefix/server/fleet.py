@@ -14,8 +14,10 @@ from math import inf
 from typing import Literal, TypeVar
 
 from cacheprefix.cache.routing import Keys, RoutingKeys
+from cacheprefix.calls.fleet_traffic import FleetTraffic
 from cacheprefix.errors import SetupError
 from cacheprefix.profiles import Profile
+from cacheprefix.stores import MemoryStore
 
 Routing = Literal["spread", "sticky", "keys"]
 
@@ -50,7 +52,7 @@ class Setting:
     provider that routes by key: requests of one key go to one replica, and those beyond the rate that a key serves to
     any; ``keys`` says how many the conversations of one prefix have (``Caching.routing_keys``). The application is as
     many ``processes``, each of which sees the part of the traffic that comes to it, and a conversation's requests come
-    to any of them.
+    to any of them; ``together`` they count what comes to all, through one store (``Gate(store=...)``).
     """
 
     ttl: float | None = 300.0
@@ -59,6 +61,7 @@ class Setting:
     routing: Routing = "spread"
     keys: Keys = 1
     processes: int = 1
+    together: bool = False
 
     def __post_init__(self) -> None:
         for name in ("ttl", "capacity", "replicas", "processes"):
@@ -183,7 +186,11 @@ class _Keyed:
     def __init__(self, fleet: Sequence[_Replica], setting: Setting, profile: Profile) -> None:
         self._fleet = fleet
         self._profile = replace(profile, rate_per_key=profile.rate_per_key or RATE)
-        self._processes = [RoutingKeys(setting.keys) for _ in range(setting.processes)]
+        store = MemoryStore()
+        self._processes = [
+            RoutingKeys(setting.keys, FleetTraffic(store, _raised) if setting.together else None)
+            for _ in range(setting.processes)
+        ]
         self._talks: dict[Hashable, int] = {}
         self._starts: dict[str, deque[float]] = {}
         self._count = 0
@@ -206,6 +213,10 @@ class _Keyed:
         if served:
             starts.append(arrival.at)
         return self._fleet[zlib.crc32((key if served else f"{key} beyond {self._count}").encode()) % len(self._fleet)]
+
+
+def _raised(error: Exception) -> None:
+    raise error
 
 
 class _Router:

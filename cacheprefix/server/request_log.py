@@ -26,7 +26,7 @@ class Record:
     api: Api
     path: str
     body: bytes
-    """The bytes as they came."""
+    """The bytes as they came, without the content encoding."""
 
     headers: Mapping[str, str]
     """Headers that matter to the cache; never a key."""

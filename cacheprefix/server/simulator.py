@@ -26,6 +26,7 @@ from cacheprefix.server.replies import ScriptedTurn, Stop, Wire, cut, obey, seed
 from cacheprefix.server.request_log import Log, Record
 from cacheprefix.server.script import Asked, Echo, Fault, Reply, Request, Script
 from cacheprefix.wire import Memo, decode, structure_errors
+from cacheprefix.wire.content_encoding import decoded
 
 WIRES: Mapping[Api, Wire] = {
     "openai-chat": wire_chat,
@@ -183,7 +184,7 @@ class Simulator:
 
     def create_named(self, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
         """Make a named cache. Raises ``RefusedError`` or ``BodyError``."""
-        fields = loads(body)
+        fields = loads(decoded(body, headers))
         prompt = decode(fields, "gemini", count=self._count, memo=self._memo)
         profile = self.profile_for(prompt.model, "gemini")
         return self.named.create(prompt, fields, profile, scope_of(headers), self.clock())
@@ -210,6 +211,7 @@ class Simulator:
 
     def _serve(self, exchange: Exchange, headers: Mapping[str, str], model: str | None, *, stream: bool | None) -> None:
         record, wire, api = exchange.record, exchange.wire, exchange.record.api
+        record.body = decoded(record.body, headers)
         fields = self._continued(_addressed(loads(record.body), api, model), api)
         record.model = str(fields.get("model", fields.get("modelId", "")))
         profile = self.profile_for(record.model, api)

@@ -172,7 +172,9 @@ def keys_of(prompt: Prompt, placement: Mapping[str, SettingScope]) -> list[bytes
     A tier's salt is part of the key of the first section at or behind the tier's place: a setting that
     invalidates a tier thereby invalidates everything from there on.
     """
-    keys = [one.digest for one in prompt.sections]
+    keys = list(prompt.digests)
+    if not any(where in TIERS for where in placement.values()):
+        return keys
     entered = 0
     for index, one in enumerate(prompt.sections):
         salts = b""

@@ -261,7 +261,7 @@ class SqliteStore:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         connection = sqlite3.connect(self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False)
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            self._to_wal(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
             # Two processes may create the file at once: only the one inside the lock sees format 0.
             connection.execute("BEGIN IMMEDIATE")
@@ -282,6 +282,19 @@ class SqliteStore:
             )
         self._inode = _inode(self.path)
         return connection
+
+    def _to_wal(self, connection: sqlite3.Connection) -> None:
+        """Readers beside a writer. SQLite does not wait here where two processes ask for it at once, so that we do."""
+        until = time.monotonic() + self._timeout
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError:  # noqa: PERF203 - a file that is busy is asked again
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(0.005)
+            else:
+                return
 
     def _opened(self) -> sqlite3.Connection:
         """This process's connection to the file that stands at ``path`` now."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from cacheprefix._version import __version__
 from cacheprefix.errors import MissingExtraError, SetupError
 from cacheprefix.locks import Lock
+from cacheprefix.profiles import load_price_library
 from cacheprefix.telemetry.attributes import METRICS, Value, attributes_of, first_chunk, provider_of
 from cacheprefix.telemetry.tool_cache import ToolCaches
 
@@ -92,6 +93,7 @@ class Telemetry:
 
         As a plugin alone the tool cache is not told: no hook shows it. Binding again changes nothing.
         """
+        load_price_library()
         if not session.plugins.holds(self):
             session.plugins.register(self)
         if session.tool_cache is not None:

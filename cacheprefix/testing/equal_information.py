@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cacheprefix.layout import find_text, unframed
+from cacheprefix.layout.framing import framing_in
 from cacheprefix.prompt import Prompt
 
 
@@ -33,15 +34,18 @@ def information(unmodified: Prompt, fork: Prompt, shared: str = "") -> Informati
     the unmodified request does.
     """
     own, known = _said(unmodified), _words(unframed(shared))
-    expected = _words(own)
+    expected = _words(unframed(own))
     times, rest = 0, own
     while shared.strip() and (span := find_text(unframed(shared), rest)) is not None:
         times, rest = times + 1, f"{rest[: span[0]]} {rest[span[1] :]}"
     expected.update(known)
     for _ in range(times):
         expected.subtract(known)
-    found = _words(unframed(_said(fork)))
-    return Information(+(expected - found), +(found - expected))
+    said = _said(fork)
+    found = _words(unframed(said))
+    # The application may have said one of our own words itself: then the fork has it as well.
+    lost = Counter(framing_in(rest)) - Counter(framing_in(said))
+    return Information(+(expected - found) + lost, +(found - expected))
 
 
 _ID = re.compile(r"\b(?:call|toolu|fc|rs|msg)_\w+")

@@ -22,6 +22,9 @@ STREAMED_TOKENS = 200
 _TOGETHER = 0.1
 """Share of the shorter of two answers that must have come while the other one came too."""
 
+_TOGETHER_SECONDS = 0.1
+"""And how long that must have lasted: on a busy machine a thread may read the end of an answer as late as this."""
+
 _LINE = "Record {:05d}: the pump was checked, its pressure written down, and the sheet signed.\n"
 
 
@@ -53,7 +56,8 @@ class Answer:
         """Whether both were being answered at one time; a server that serves one at a time does not do that."""
         together = min(self.ended_at, other.ended_at) - max(self.began_at, other.began_at)
         # By a hair is no proof: two threads note the times, and one may be late.
-        return together > _TOGETHER * min(self.ended_at - self.began_at, other.ended_at - other.began_at)
+        shorter = min(self.ended_at - self.began_at, other.ended_at - other.began_at)
+        return together > max(_TOGETHER * shorter, _TOGETHER_SECONDS)
 
     @property
     def total(self) -> int:

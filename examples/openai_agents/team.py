@@ -32,12 +32,14 @@ DUTIES = {
 
 
 def script(request: Request) -> Reply:
-    """The simulated model passes a question on once where its agent can, and else answers."""
-    may = request.asked.allowed or request.asked.tools
+    """The simulated model passes a question on once where its agent can, and else answers, alike in whatever order."""
+    may = () if request.asked.choice == "none" else request.asked.allowed or request.asked.tools
     passing = [name for name in ("transfer_to_critic", "transfer_to_writer", "ask_critic", "ask_writer") if name in may]
     if passing and not request.rounds:
         return Reply(tool_calls=tuple(ToolCall(one, {"input": "?"} if "ask" in one else {}) for one in passing))
-    return Reply(fill(f"Answer {request.index}:", 60))
+    told = " ".join(one.text for one in request.prompt.sections)
+    who = next(name for name, duty in DUTIES.items() if duty in told)
+    return Reply(fill(f"The {who}'s answer to {len(request.prompt.sections)} parts:", 60))
 
 
 def team(pattern: str) -> Agent:

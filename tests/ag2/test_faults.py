@@ -10,7 +10,7 @@ from ag2_driver import configured
 from test_layout import named
 
 from cacheprefix_ag2 import wrap
-from tests.fault_matrix import FOUND, HANDBOOK, PROVIDER, Case, check, check_event_loop, check_stall, names
+from tests.fault_matrix import FOUND, HANDBOOK, PROVIDER, Case, check, check_event_loop, check_fork, check_stall, names
 
 STEPS = (
     "cacheprefix_ag2.layout._seated",
@@ -96,3 +96,8 @@ def test_a_store_that_hangs_never_holds_the_event_loop(application):
 def test_the_event_loop_goes_on_while_a_store_takes_its_time(application):
     """A second and a half for each call, longer than the gate waits for one: no event loop stands still for it."""
     check_stall(application)
+
+
+def test_a_child_that_is_forked_off_from_a_busy_process_runs_it(application):
+    """Prefork servers and pools: no lock of the parent's holds it, and nothing of the parent's is waited for."""
+    check_fork(application)

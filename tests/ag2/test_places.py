@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -147,6 +148,27 @@ async def test_a_stream_that_goes_back_sends_what_a_fresh_process_sends(fresh, a
         await again.history.replace(saved)
         await made()[0].ask("And now?", stream=again)
     assert server.requests[-1].body == server.requests[-2].body
+
+
+async def test_a_stream_put_in_the_place_of_copies_of_it_sends_what_a_fresh_process_sends(fresh):
+    """Of the agents who asked on copies that the application let go, its history tells nothing."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+
+        def made():
+            return wrap(
+                [Agent(n, f"{role_text(n)}\n\n{HANDBOOK}", config=config, tools=[named("look")]) for n in NAMES],
+                session(),
+            )
+
+        agents, name = made(), MemoryStream().id
+        for each in agents:
+            await each.ask("What now?", stream=MemoryStream(id=name))
+        for asked in (agents, made()):
+            await asked[0].ask("Call look.", stream=MemoryStream(id=name))
+    bodies = [re.sub(rb"call_\w+", b"", record.body) for record in server.requests[len(NAMES) :]]
+    assert len(bodies) == 4
+    assert bodies[:2] == bodies[2:]
 
 
 def spent(servers, plan, api, shared=None):

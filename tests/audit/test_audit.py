@@ -4,6 +4,7 @@ import gc
 import gzip
 import json
 import random
+import re
 from datetime import datetime, timedelta, timezone
 from io import BytesIO, StringIO
 from uuid import uuid4
@@ -399,6 +400,16 @@ def test_the_summary_says_what_is_paid_lost_and_to_be_saved(tmp_path, plain):
         ":13",
     ):
         assert expected in text
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_where_no_change_would_help_one_line_says_so(tmp_path, plain):
+    """Instead of a table of nothing."""
+    told = StringIO()
+    with audit([log_of(tmp_path, quiet(3))]) as found:
+        write_summary(found, told, plain=plain)
+    assert re.search(r"as it is [\d,]+ units: none of 5 changes that were simulated make it less", told.getvalue())
+    assert "saving" not in told.getvalue()
 
 
 def test_unknown_rules_and_no_log_are_named(tmp_path):

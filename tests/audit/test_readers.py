@@ -169,6 +169,28 @@ def test_many_broken_lines_at_the_start_are_each_named(tmp_path):
     assert [one.line for one in broken] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("form", ["{deep}\n{call}\n", "{{\n}}\n{deep}\n{call}\n", "[\n{deep},\n{call}\n]"])
+@pytest.mark.parametrize("deep", ["[" * 20_000 + "]" * 20_000, '{"a":' * 20_000 + "1" + "}" * 20_000])
+def test_what_is_nested_without_end_is_named(tmp_path, form, deep):
+    """In lines, documents and an array; of lines only that one is lost, unless it makes the file look like an array."""
+    path = tmp_path / "log"
+    path.write_text(form.format(deep=deep, call=json.dumps(quiet(1)[0])))
+    found, broken = read(path)
+    assert len(found) == (form.startswith("{deep}") and deep.startswith("{"))
+    assert any("recursion" in one.problem or "nested" in one.problem for one in broken)
+
+
+def test_what_is_no_object_is_named_once(tmp_path):
+    """With how many of its kind there are, and in JSON's own words."""
+    _, broken = read(write(tmp_path / "log", ["null", "1", "null", *quiet(1), "null", "2.5", '"text"']))
+    assert sorted(one.problem.partition(" (")[0] for one in broken) == [
+        "expected an object, found a number",
+        "expected an object, found null",
+        "expected an object, found text",
+    ]
+    assert sum(one.count for one in broken) == 6
+
+
 def test_blank_lines_and_a_byte_order_mark_are_nothing(tmp_path):
     """Editors leave both behind; neither is an error."""
     path = tmp_path / "log"

@@ -12,6 +12,7 @@ from audit_logs import Conversation, chat_tool, prose, quiet, write
 from cacheprefix.audit import audit, write_summary
 from cacheprefix.cli import main
 from cacheprefix.prompt import estimate_tokens
+from cacheprefix.wire import decode
 
 
 def counted(text):
@@ -422,3 +423,106 @@ def test_what_is_has_one_figure_also_where_only_the_first_calls_are_played_again
     assert paid is not None
     assert as_it_is is not None
     assert paid[1] == as_it_is[1]
+
+
+@pytest.mark.parametrize("beside", ["tools", "history"])
+def test_a_system_prompt_edited_beside_something_else_is_no_other_agent(tmp_path, beside):
+    """A few words of a long prompt are no role, although the tools or an earlier message are others too."""
+    talk = Conversation(seed=1, tools=("search", "book", "cancel"))
+    lines = []
+    for turn in range(6):
+        if turn:
+            talk.turn()
+        if turn == 4:
+            talk.system = "v2 " + talk.system
+            if beside == "tools":
+                talk.tools.insert(0, "refund")
+            else:
+                talk.messages[0]["content"] = "Hello. " + talk.messages[0]["content"]
+        lines.append(talk.line(1_000 + 20 * turn))
+        del lines[-1]["session"]
+    (found,) = breaks(tmp_path / "log.jsonl", answered(lines)).items()
+    cause, lost = found[1][0], found[1][2]
+    assert (found[0], cause) == (4, "tools_changed" if beside == "tools" else "system_changed")
+    assert lost > 1_000
+
+
+def test_two_applications_that_are_asked_the_same_question_are_not_held_against_each_other(tmp_path):
+    """Nothing but the question is the same: neither a tool nor the system prompt."""
+    question = "Write the daily report."
+    lines = []
+    for number in range(2):
+        talk = Conversation(seed=number, tools=(f"search_{number}", f"book_{number}"))
+        talk.messages[0]["content"] = question
+        for turn in range(3):
+            if turn:
+                talk.turn()
+            lines.append(talk.line(1_000 + 200 * number + 15 * turn))
+    assert not breaks(tmp_path / "log.jsonl", answered(lines))
+
+
+def test_a_model_and_a_system_prompt_changed_at_once_lose_what_both_had(tmp_path):
+    """Had neither been changed, all of the earlier prompt would have been read."""
+    talk = Conversation(seed=1)
+    lines = []
+    for turn in range(5):
+        if turn:
+            talk.turn()
+        if turn == 4:
+            talk.model, talk.system = "gpt-4o", "v2 " + talk.system
+        lines.append(talk.line(1_000 + 20 * turn, agent="coder"))
+    with_counts = answered(lines)
+    with_counts[4]["usage"]["prompt_tokens_details"]["cached_tokens"] = 0
+    (found,) = breaks(tmp_path / "log.jsonl", with_counts).values()
+    assert found[0] == "model_changed"
+    assert found[2] > 0.9 * with_counts[3]["usage"]["prompt_tokens"]
+
+
+def test_a_prompt_that_happens_to_count_as_ours_does_not_make_our_counter_the_providers(tmp_path):
+    """Prose counts less than ours and digits more: where there is as much of either, the sums are the same."""
+
+    def size(text):
+        return int(estimate_tokens(text) * (1.2 if text[:1].isdigit() else 0.8))
+
+    lines = []
+    for number in range(30):
+        talk = Conversation(system=prose(("handbook", number % 15), 1_600), seed=number)
+        talk.messages[0]["content"] = " ".join(str(number * 10**6 + at) for at in range(1, 101))
+        lines.append(talk.line(1_000 + 8 * number))
+        del lines[-1]["session"]
+    last = lines[-1]["request"]
+    rest = decode({**last, "messages": last["messages"][:1]}, "openai-chat").tokens
+    last["messages"][1]["content"] = "1234567 " * (rest // 2)
+    answered(lines, size)
+    lines[-1]["usage"]["prompt_tokens"] = decode(last, "openai-chat").tokens
+    assert not breaks(tmp_path / "log.jsonl", lines)
+
+
+@pytest.mark.parametrize("speakers", ["ooaobocodoa", "oaobocoa"])
+def test_what_one_agent_answered_and_another_was_asked_is_no_edit(tmp_path, speakers):
+    """Agents without names and system prompts: each sees its own messages as its answers."""
+    words = [800, 275, 50, 70, 118, 235, 35, 64, 295, 289, 67]
+    said = [("user", prose("task", 900))]
+    lines = []
+    for turn, who in enumerate(speakers):
+        messages = [{"role": "assistant" if by == who else "user", "content": text} for by, text in said]
+        body = {"model": "gpt-4.1", "messages": messages}
+        lines.append({"ts": 1_000 + 9 * turn, "provider": "openai", "request": body})
+        said.append((who, prose(("said", turn), words[turn])))
+    assert not breaks(tmp_path / "log.jsonl", lines)
+
+
+def test_what_an_agent_answered_is_anothers_also_when_it_comes_back_cut(tmp_path):
+    """An application that cuts old messages, of agents without names: the next agent's system prompt is no edit."""
+    handbook = prose("handbook", 900)
+    answer = prose("answer", 200)
+    asked = [{"role": "user", "content": prose("task", 300)}, {"role": "user", "content": answer}]
+    cut = [asked[0], {"role": "assistant", "content": answer[: len(answer) * 4 // 5]}]
+    lines = []
+    for turn, (role, messages) in enumerate(
+        [("statistics", asked), ("validation", [*cut, {"role": "user", "content": "Is it so?"}])]
+    ):
+        system = {"role": "system", "content": f"{prose(role, 300)} {handbook}"}
+        body = {"model": "gpt-4.1", "messages": [system, *messages]}
+        lines.append({"ts": 1_000 + 9 * turn, "provider": "openai", "request": body})
+    assert not breaks(tmp_path / "log.jsonl", lines)

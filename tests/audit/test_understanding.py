@@ -126,6 +126,16 @@ def test_counts_that_cannot_be_are_named_and_left_out(tmp_path, wrong):
     assert 0 < found.totals.all.input_tokens < 20_000
 
 
+@pytest.mark.parametrize("usage", ["text", 7, float("nan"), True])
+def test_usage_that_is_no_object_leaves_the_call(tmp_path, usage):
+    """The call is judged without counts of its own, and the note says what was wrong with them."""
+    lines = reported(quiet(4))
+    lines[2]["usage"] = usage
+    found, rows = judged(tmp_path / "log.jsonl", lines)
+    assert any("usage of no known form" in note for note in found.notes)
+    assert [row.public["cached_source"] for row in rows] == ["reported", "reported", "simulated", "reported"]
+
+
 def test_one_leak_is_one_row_with_its_fix(tmp_path, capsys):
     """The same edit at five places of the history, and what to do about it beside it."""
     lines = []
@@ -239,3 +249,7 @@ def test_a_previous_response_is_followed(tmp_path):
     _, rows = judged(tmp_path / "log.jsonl", lines)
     assert [row.public["cause"] for row in rows] == ["cold_start", "hit", "hit", "provider_miss", "hit"]
     assert [row.view["sections"] for row in rows] == [2, 3, 4, 5, 6]
+    for line in lines[3:]:
+        line["request"]["instructions"] += " Be brief."
+    _, rows = judged(tmp_path / "log.jsonl", lines)
+    assert [row.public["cause"] for row in rows][2:] == ["hit", "system_changed", "hit"]

@@ -13,7 +13,7 @@ from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, ta
 from cacheprefix import History, Session, SharedPrefix
 from cacheprefix.errors import BudgetError
 from cacheprefix.history import Compaction, RequestBudget
-from cacheprefix.server import Reply
+from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_autogen import PrefixClient, session_of, wrap
 
 
@@ -40,6 +40,26 @@ async def test_a_long_conversation_is_compacted_the_same_for_everyone(provide, n
     assert 1 <= len(breaks) <= 4
     assert max(sizes) < 6000
     assert session_of(team).failures == {}
+
+
+async def test_a_compaction_keeps_what_an_agent_answers_through_its_rounds_of_tools(provide, new_client):
+    """Another agent has said it: it is this one's question, though nobody of the users has asked it."""
+
+    def look(at: str) -> str:
+        """Looks it up."""
+        return f"At {at} there is nothing. " * 60
+
+    answers = [Reply("A proposal. " + "It names its sources. " * 300)]
+    answers += [Reply(tool_calls=(ToolCall("look", {"at": at}, id=f"call_{at}"),)) for at in ("one", "two")]
+    provider = provide("openai", Queue([*answers, Reply("Done.")]))
+    planner = role("planner", new_client(provider))
+    critic = role("critic", new_client(provider), tools=[look], max_tool_iterations=3)
+    team, session = RoundRobinGroupChat([planner, critic], max_turns=2), Session(compaction=Compaction(3_600))
+    await wrap(team, session).run(task=TASK)
+    sent = ["".join(section.text for section in prompt.sections) for prompt in prompts(provider.requests)]
+    assert len(sent) == 4
+    assert all("A proposal." in text for text in sent[1:])
+    assert session.failures == {}
 
 
 async def test_a_compacted_team_resumes_with_the_same_bytes(provide, new_client):

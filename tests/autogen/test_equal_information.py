@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from autogen_agentchat.agents import AssistantAgent
-from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
+from autogen_agentchat.base import Handoff
+from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat, Swarm
 from autogen_core.memory import ListMemory, MemoryContent
 from autogen_core.models import ModelFamily, ModelInfo
 from autogen_core.tools import FunctionTool
@@ -93,14 +94,16 @@ def texts_of(body: dict[str, Any]) -> list[str]:
 AGENT = st.fixed_dictionaries(
     {
         "system": st.sampled_from(["behind", "before", "indented", "crlf", "double", "other", "none"]),
-        "tools": st.sampled_from(["none", "summary", "reflect", "loop"]),
+        "tools": st.sampled_from(["none", "summary", "brief", "reflect", "loop"]),
         "memory": st.booleans(),
     }
 )
 
 
-def _search(name: str) -> FunctionTool:
+def _search(name: str, *, brief: bool = False) -> FunctionTool:
     def search(query: str) -> str:
+        if brief:
+            return f"Yes, {query.split()[-3]}."
         return "\n".join(f"Line {n} of what was found for {query} by {name}, of some length." for n in range(12))
 
     return FunctionTool(search, name=f"search_{name}", description=f"Looks things up for {name}.")
@@ -111,10 +114,10 @@ def _replies(agents: list[dict[str, Any]], turns: int) -> list[Reply]:
     said: list[Reply] = []
     for turn in range(turns):
         name, tools = NAMES[turn % len(agents)], agents[turn % len(agents)]["tools"]
-        rounds = {"none": 0, "summary": 1, "reflect": 1, "loop": 2}[tools]
+        rounds = {"none": 0, "summary": 1, "brief": 1, "reflect": 1, "loop": 2}[tools]
         calls = [ToolCall(f"search_{name}", {"query": f"the question {turn}.{n} of {name}"}) for n in range(rounds)]
         said += [Reply(tool_calls=(call,)) for call in calls]
-        if tools != "summary":
+        if tools not in ("summary", "brief"):
             said.append(Reply(f"In turn {turn} it was answered by {name}, with reasons that fill a line."))
     return said
 
@@ -124,7 +127,7 @@ def _team(client: Any, agents: list[dict[str, Any]], turns: int) -> RoundRobinGr
     for name, one in zip(NAMES, agents, strict=False):
         options: dict[str, Any] = {}
         if one["tools"] != "none":
-            options["tools"] = [_search(name)]
+            options["tools"] = [_search(name, brief=one["tools"] == "brief")]
             options["reflect_on_tool_use"] = one["tools"] == "reflect"
             options["max_tool_iterations"] = 3 if one["tools"] == "loop" else 1
         if one["memory"]:
@@ -151,6 +154,17 @@ async def _sent(provider: SimulatedProvider, agents: list[dict[str, Any]], turns
     return [record.json for record in provider.requests]
 
 
+def _hold_the_same(plain: list[dict[str, Any]], ours: list[dict[str, Any]], given_text: str | None = None) -> None:
+    """Each line of a request stands in ours once, and no other but those that may."""
+    assert len(ours) == len(plain) > 0
+    for theirs, mine in zip(map(texts_of, plain), map(texts_of, ours), strict=True):
+        # What AutoGen says twice, such as a memory's text, stands twice in an agent's own layout.
+        assert {text: n for text in theirs if (n := mine.count(text)) not in (1, theirs.count(text))} == {}
+        may = {*theirs, *texts_of({"messages": [{"content": given_text}]})}
+        strange = [text for text in mine if text not in may]
+        assert [text for text in strange if not any(one.fullmatch(text) for one in OURS)] == []
+
+
 @settings(max_examples=25, deadline=None, phases=[Phase.generate], derandomize=True)
 @given(st.lists(AGENT, min_size=2, max_size=4), st.integers(2, 9), st.booleans())
 def test_each_text_of_the_applications_request_stands_in_ours_once_and_no_other(agents, turns, user_gave):
@@ -159,13 +173,53 @@ def test_each_text_of_the_applications_request_stands_in_ours_once_and_no_other(
     with SimulatedProvider("openai") as provider:
         plain = asyncio.run(_sent(provider, agents, turns, given_text, on=False))
         ours = asyncio.run(_sent(provider, agents, turns, given_text, on=True))
-    assert len(ours) == len(plain) > 0
-    for theirs, mine in zip(map(texts_of, plain), map(texts_of, ours), strict=True):
-        # What AutoGen says twice, such as a memory's text, stands twice in an agent's own layout.
-        assert {text: n for text in theirs if (n := mine.count(text)) not in (1, theirs.count(text))} == {}
-        may = {*theirs, *texts_of({"messages": [{"content": given_text}]})}
-        strange = [text for text in mine if text not in may]
-        assert [text for text in strange if not any(one.fullmatch(text) for one in OURS)] == []
+    _hold_the_same(plain, ours, given_text)
+
+
+STEPS = st.lists(st.sampled_from(["text", "search", "hand over", "search and hand over"]), min_size=3, max_size=9)
+"""What the two agents of a swarm do, a request each."""
+
+
+async def _swarm(provider: SimulatedProvider, steps: list[str], *, brief: bool, on: bool) -> list[dict[str, Any]]:
+    provider.reset()
+    replies: list[Reply] = []
+    for number, step in enumerate(steps):
+        found = ToolCall("search_all", {"query": f"the question {number} of all"})
+        calls = [found] * ("search" in step) + [ToolCall("pass_on", {})] * ("hand" in step)
+        thought = f"It was thought over in step {number}." if number % 3 else ""
+        said = thought if calls else f"In step {number} a line was said."
+        replies.append(Reply(said, tool_calls=tuple(calls)))
+    provider.simulator.script = Queue(replies)
+    client = OpenAIChatCompletionClient(
+        model="gpt-5-2025-08-07", base_url=provider.openai_base_url, api_key="any", model_info=INFO
+    )
+    agents = [
+        AssistantAgent(
+            name,
+            client,
+            tools=[_search("all", brief=brief)],
+            handoffs=[Handoff(target=other, name="pass_on", message=f"{other} goes on.")],
+            system_message=_system(name, "behind"),
+        )
+        for name, other in (("ann", "bob"), ("bob", "ann"))
+    ]
+    team = Swarm(agents, max_turns=len(steps))
+    if on:
+        wrap(team)
+    await team.run(task="The task of this team is told in one line.")
+    await client.close()
+    assert not on or session_of(team).failures == {}
+    return [record.json for record in provider.requests]
+
+
+@settings(max_examples=20, deadline=None, phases=[Phase.generate], derandomize=True)
+@given(STEPS, st.booleans())
+def test_what_a_hand_off_says_and_takes_along_stands_once(steps, brief):
+    """However short it is: in the request of the agent that handed over too, whose own calls and results they are."""
+    with SimulatedProvider("openai") as provider:
+        plain = asyncio.run(_swarm(provider, steps, brief=brief, on=False))
+        ours = asyncio.run(_swarm(provider, steps, brief=brief, on=True))
+    _hold_the_same(plain, ours)
 
 
 @pytest.mark.parametrize("outlier", ["crlf", "indented", "double"])

@@ -13,7 +13,7 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 from cacheprefix.server import SimulatedProvider
 from cacheprefix_autogen import wrap
-from tests.fault_matrix import FOUND, HANDBOOK, cases, check, check_event_loop, check_stall, names
+from tests.fault_matrix import FOUND, HANDBOOK, cases, check, check_event_loop, check_fork, check_stall, names
 
 CASES = cases(answers=False)
 KNOWN: dict[str, list[str]] = {}
@@ -89,3 +89,8 @@ def test_a_store_that_hangs_never_holds_the_event_loop(application):
 def test_the_event_loop_goes_on_while_a_store_takes_its_time(application):
     """A second and a half for each call, longer than the gate waits for one: no event loop stands still for it."""
     check_stall(application)
+
+
+def test_a_child_that_is_forked_off_from_a_busy_process_runs_it(application):
+    """Prefork servers and pools: no lock of the parent's holds it, and nothing of the parent's is waited for."""
+    check_fork(application)

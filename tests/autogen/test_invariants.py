@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 from benchmarks.autogen_workloads import WORKLOADS
 from benchmarks.bench_autogen import RULES, run, summed
-from cacheprefix import CacheprefixWarning, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import CacheprefixWarning, Compaction, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import chain, lane_key
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix_autogen import session_of, wrap
 from cacheprefix_autogen.history import Views, condensed
 from cacheprefix_autogen.member import Member
+from tests.drawn import examples
 
 STEPS = {name: (ToolCall("search", {"query": name}), f"{name} is done") for name in ROLES}
 
@@ -96,7 +97,7 @@ def _turn(number: int, results: list[int]) -> list:
     return [UserMessage(content=f"[user]\nask {number} " * 40, source="user"), *(tools if calls else [])]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.lists(st.integers(0, 900), max_size=3), min_size=1, max_size=8))
 def test_no_call_is_parted_from_its_result(turns):
     """Whatever is shortened or compacted, calls and results come in pairs and in order, and nothing is empty."""
@@ -249,3 +250,18 @@ def test_the_rows_that_share_least_are_never_dearer(name, rules):
     wrapped, session = run(workload, rules, shared=True)
     assert summed(wrapped, rules)["cost_units"] <= summed(plain, rules)["cost_units"]
     assert session.failures == {}
+
+
+async def test_a_compaction_leaves_what_was_said_last_to_an_agent_that_has_called_tools(provide, new_client):
+    """Its own calls of earlier turns are older than what it is to answer to, and go before that."""
+    said = [f"critic part {n}. " + f"Reason {n} of the critic. " * 300 for n in range(3)]
+    provider = provide("openai", Says({"critic": said, "planner": [ToolCall("search", {"query": "q"})]}))
+    client, session = new_client(provider), Session(compaction=Compaction(trigger=4_000, horizon=1_000))
+    agents = [role("critic", client), role("planner", client, tools=[search(result="Found.")])]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=2), session)
+    for number in range(3):
+        await team.run(task=f"Part {number} of the task.")
+    asked = [record.body.decode() for record in list(provider.requests)[1::2]]
+    assert any("Earlier messages were removed" in body for body in asked)
+    assert [f"critic part {number}." in body for number, body in enumerate(asked)] == [True] * 3
+    assert not session.failures

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from autogen_agentchat.conditions import TextMentionTermination
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_agentchat.tools import AgentTool
 from autogen_core.model_context import BufferedChatCompletionContext
@@ -61,7 +62,8 @@ async def test_a_team_that_shares_less_than_is_cached_says_how_much(provide, new
     """The provider's minimum stands beside it."""
     provider = provide("openai", Says())
     agents = [role(name, new_client(provider), system_message=f"You are the {name}.") for name in ROLES]
-    team = wrap(RoundRobinGroupChat(agents, max_turns=1))
+    ends = TextMentionTermination("Never.")
+    team = wrap(RoundRobinGroupChat(agents, termination_condition=ends, max_turns=1))
     await team.run(task="Go.")
     session = session_of(team)
     assert whys(session) == [("planner", "own", ["prefix_below_minimum"])]
@@ -75,7 +77,8 @@ async def test_agents_whose_texts_would_cost_more_say_what_sharing_would_cost(pr
 
     def build():
         agents = [role(name, new_client(provider), system_message=LONG_DUTIES[name]) for name in ROLES]
-        return wrap(RoundRobinGroupChat(agents, max_turns=2))
+        ends = TextMentionTermination("Never.")
+        return wrap(RoundRobinGroupChat(agents, termination_condition=ends, max_turns=2))
 
     team = build()
     await team.run(task=TASK)
@@ -86,6 +89,19 @@ async def test_agents_whose_texts_would_cost_more_say_what_sharing_would_cost(pr
     await resumed.load_state(json.loads(json.dumps(await team.save_state())))
     await resumed.run(task="Go on.")
     assert session_of(resumed).calls[-1].reasons == session.calls[0].reasons
+
+
+async def test_a_tool_that_comes_in_mid_conversation_is_named(provide, new_client):
+    """It stands behind the tools of all, so that this agent's prompt is another one from there on."""
+    provider = provide("openai", Says())
+    agents = [role(n, new_client(provider), tools=[FunctionTool(search(f"find_{n}"), "Looks.")]) for n in ROLES[:2]]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=2))
+    await team.run(task=TASK)
+    agents[1]._workbench[0]._tools.append(FunctionTool(search("later"), "Looks later."))
+    await team.run(task="Go on.")
+    session = session_of(team)
+    assert [list(map(str, call.reasons))[:-1] for call in session.calls] == [[], [], [], ["made_too_late later"]]
+    assert [call.layout for call in session.calls] == ["fork"] * 4
 
 
 async def test_an_agent_whose_context_the_application_bounds_says_so(provide, new_client):

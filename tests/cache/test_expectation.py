@@ -14,6 +14,7 @@ from cacheprefix.profiles import Profile, default_registry
 from cacheprefix.prompt import Prompt
 from cacheprefix.server import ProviderCache, RefusedError
 from cacheprefix.wire import decode
+from tests.drawn import examples
 
 ENVELOPE = 3
 """Tokens of a message's envelope in this project's counting."""
@@ -273,7 +274,7 @@ def request(name: str, rows: list[tuple[str, bool]], ttl: str | None, *, flag: b
 @pytest.mark.parametrize(
     "name", ["exact", "openai", "openai-5.6", "openai-5.6-prefix", "anthropic", "groq", "gemini-implicit", "deepseek"]
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=workloads())
 def test_the_expectation_is_what_the_simulated_provider_reads_and_writes(
     name: str, steps: list[tuple[Any, ...]]

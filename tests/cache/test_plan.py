@@ -16,6 +16,7 @@ from cacheprefix.profiles import Profile, default_registry
 from cacheprefix.prompt import Api, Prompt
 from cacheprefix.server import ProviderCache
 from cacheprefix.wire import decode
+from tests.drawn import examples
 
 LONG = "handbook " * 700
 
@@ -278,7 +279,7 @@ BLOCKS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     rows=st.lists(st.lists(BLOCKS, min_size=1, max_size=9), min_size=1, max_size=6),
     boundary=st.none() | st.integers(0, 40),

@@ -209,11 +209,14 @@ def test_a_message_that_stands_where_it_stood_is_no_tail_that_moved_on() -> None
     assert judged(bodies, "openai-chat", "openai")[0] == "history_reordered"
 
 
-def test_a_window_that_moved_on_is_truncated_also_where_a_text_is_said_twice() -> None:
-    """What comes begins as what was there ended; that its first text comes again later says nothing."""
+@pytest.mark.parametrize("other", [False, True], ids=["its own", "another agent's"])
+def test_a_window_that_moved_on_is_truncated_also_where_a_text_is_said_twice(*, other: bool) -> None:
+    """What comes begins as what was there ended; a text that comes again later, or who says it, tells nothing."""
     ahead = {"role": "assistant", "content": "Let me look."}
     rows = [ahead, *turns([f"{i} {TEXT * 5}" for i in range(6)])]
     later = [*rows[1:], {"role": "assistant", "content": f"7 {TEXT * 5}"}, ahead, {"role": "user", "content": "Well?"}]
+    if other:
+        later[3] = {**later[3], "role": "user" if later[3]["role"] == "assistant" else "assistant"}
     bodies = [
         {"model": "gpt-5.1", "messages": [{"role": "system", "content": TEXT * 90}, *given]} for given in (rows, later)
     ]

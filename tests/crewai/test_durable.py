@@ -175,6 +175,23 @@ def test_other_requests_go_on_while_a_consolidation_hook_runs(servers, new_llm) 
     assert session.failures == {}
 
 
+@pytest.mark.parametrize("name", ["own layouts", "own prompts", "structured answers"])
+def test_what_the_session_says_is_no_cost_of_the_unmodified_crew(servers, new_llm, name) -> None:
+    """Also where a task keeps its own layout and the text stands in front of it."""
+    provider = servers("openai")
+    plain = Session(mode="observe")
+    team = made(new_llm, provider, name)
+    with install(team, plain):
+        team.kickoff(inputs=CREWS[name][2])
+    team, session = made(new_llm, provider, name), Session(SharedPrefix(system="Name each source that you take. " * 9))
+    with install(team, session):
+        team.kickoff(inputs=CREWS[name][2])
+    first, said_first = plain.calls[0], session.calls[0]
+    assert said_first.layout == "own"
+    assert said_first.input_tokens > first.input_tokens + 50
+    assert said_first.unmodified_units == pytest.approx(first.units, rel=0.02)
+
+
 def test_observed_crews_are_told_nothing(servers, new_llm) -> None:
     """Every byte is as it was."""
     provider = servers("openai")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 import threading
 import warnings
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pydantic import BaseModel
@@ -77,6 +79,36 @@ def test_models_and_crews_stay_what_they_are(team) -> None:
         assert isinstance(llm, kind)
         assert type(llm).__name__ == kind.__name__
         assert isinstance(plain, type(plain).__mro__[1])
+
+
+@pytest.mark.parametrize("way", ["kickoff", "kickoff_async", "kickoff_for_each"])
+def test_what_replaces_a_crews_method_later_is_asked(team, monkeypatch, way) -> None:
+    """A tracer that comes after us has its span, and a test its fake, while it is there and no longer."""
+    provider, plain = team()
+    kind, given = type(plain), [INPUTS] if way == "kickoff_for_each" else INPUTS
+    fake, kickoff, seen = Mock(return_value="its own"), kind.kickoff, []
+
+    def traced(self, *given, **named):
+        seen.append(self)
+        return kickoff(self, *given, **named)
+
+    def ran() -> Any:
+        result = getattr(plain, way)(inputs=given)
+        return asyncio.run(result) if way == "kickoff_async" else result
+
+    with install(plain) as installed:
+        with monkeypatch.context() as replaced:
+            replaced.setattr(kind, "kickoff", fake)
+            assert ran() in ("its own", ["its own"])
+            assert not provider.requests
+            assert fake.call_count == 1
+            assert len(fake.call_args.args) <= 2, "as without us: inputs and files, no crew"
+            replaced.setattr(kind, "kickoff", traced)
+            ran()
+        assert len(seen) == 1
+        ran()
+    assert len(seen) == fake.call_count == 1
+    assert len(installed.session.calls) == len(provider.requests) == 16
 
 
 def test_installing_twice_is_once(team) -> None:

@@ -19,6 +19,7 @@ from cacheprefix.layout.economics import RoleText, Standing, costs, extra, keepi
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix.server import Reply, Request
 from cacheprefix_crewai import install
+from tests.drawn import examples
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ standings = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(standings)
 def test_agents_keep_their_place_only_where_that_is_cheaper(standing) -> None:
     """Never dearer over two runs than all texts behind the results; a short text is never in front."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cacheprefix.layout.economics import LaterTask, Stake, pays
 from cacheprefix_crewai.material import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
+from tests.drawn import examples
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=40)
 lines = st.sampled_from(["a" * 120, "b" * 90, "c" * 260, "", "  ", "short", "\u20ac" * 230, "d" * 199, "e" * 200])
@@ -27,7 +28,7 @@ stakes = st.builds(
 reads = st.floats(0.02, 0.9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(texts)
 def test_a_common_block_stands_in_two_texts_and_is_long_enough(found_in) -> None:
     """Every block is at least 200 characters, in two texts or twice as given, and none contains another."""
@@ -40,7 +41,7 @@ def test_a_common_block_stands_in_two_texts_and_is_long_enough(found_in) -> None
     assert not any(a is not b and a.text in b.text for i, a in enumerate(blocks) for b in blocks[:i])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(texts, st.integers(1, 9))
 def test_common_blocks_are_the_same_each_time(found_in, label) -> None:
     """The order of the texts decides, nothing else; labels count on from the one given."""
@@ -49,7 +50,7 @@ def test_common_blocks_are_the_same_each_time(found_in, label) -> None:
     assert [piece.label for piece in blocks] == [f"shared text {label + i}" for i in range(len(blocks))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(texts)
 def test_references_take_every_piece_out_of_a_text_and_lose_nothing(found_in) -> None:
     """A referred text holds no piece any more, and putting the pieces back gives the text."""
@@ -63,7 +64,7 @@ def test_references_take_every_piece_out_of_a_text_and_lose_nothing(found_in) ->
         assert short == text
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.one_of(st.integers(), words.map(lambda word: word * 30)), max_size=4),
     st.one_of(st.none(), st.lists(st.sampled_from("abcd"), max_size=3)),
@@ -94,7 +95,7 @@ def test_a_reference_names_its_piece() -> None:
     assert piece.block.startswith("[shared input 'brief']\n")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(stakes, reads)
 def test_what_pays_is_cheaper_however_long_the_loops(stake, read) -> None:
     """By the estimate's own account a fork that pays costs less with no loop, with some, and with all of them."""
@@ -113,7 +114,7 @@ def test_what_pays_is_cheaper_however_long_the_loops(stake, read) -> None:
         assert fork < own
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(stakes, reads, st.integers(1, 3_000))
 def test_more_to_share_and_less_to_write_never_turn_a_gain_into_a_loss(stake, read, more) -> None:
     """A fork that pays still does when later tasks carry more of the texts, or less of it is new."""
@@ -125,7 +126,7 @@ def test_more_to_share_and_less_to_write_never_turn_a_gain_into_a_loss(stake, re
     assert pays(replace(stake, own=stake.own + more), read)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(stakes, reads)
 def test_nothing_in_common_never_pays(stake, read) -> None:
     """Where the unmodified requests would carry none of it, a fork is all cost."""

@@ -105,7 +105,7 @@ def test_what_the_provider_keeps_holds_no_agents_text(servers, new_llm, volatile
         assert volatile in one["instructions"]
         assert not [other for other in who if other.backstory in str(one["input"])]
         assert not volatile or volatile not in str(one["input"])
-    assert any("auto_chain" in note for note in installed.session.report().notes)
+    assert any(one.reason.why == "kept_by_provider" for one in installed.session.report().layouts)
     assert installed.session.failures == {}
 
 

@@ -15,24 +15,26 @@ from damage import BODIES, USAGES, damaged, log_bytes, torn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawn import examples
+
 SEEDS = st.integers(0, 2**32)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(api=st.sampled_from(sorted(BODIES)), seed=SEEDS)
 def test_a_damaged_body_is_read_or_refused(api, seed):
     """What is read can be written again, marked and judged; what is not is refused by a typed error."""
     check_body(damaged(BODIES[api], seed), api, USAGES[api])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(api=st.sampled_from(sorted(BODIES)), seed=SEEDS)
 def test_a_damaged_usage_is_no_reason_to_fail(api, seed):
     """A provider that reports nonsense costs its report and no more."""
     check_body(BODIES[api], api, damaged({"usage": USAGES[api]}, seed).get("usage"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=SEEDS)
 def test_a_torn_log_is_read_as_far_as_it_goes(tmp_path_factory, seed):
     """Changed, missing and repeated bytes break lines, never the audit."""

@@ -13,6 +13,7 @@ from cacheprefix.history.strategies import Strategy
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.wire import apply, views_of
+from tests.drawn import examples
 
 APIS = ("openai-chat", "openai-responses", "anthropic")
 SMALL = ToolResultBudget(max_tokens=100, per_turn=150)
@@ -235,7 +236,7 @@ def test_an_impossible_budget_is_refused_at_once(values):
 
 
 @pytest.mark.parametrize("api", APIS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_budgeting_keeps_pairs_order_and_every_message(api, data):
     """Whatever the history, the same messages with the same calls and results come out."""
@@ -248,7 +249,7 @@ def test_budgeting_keeps_pairs_order_and_every_message(api, data):
 
 
 @pytest.mark.parametrize("api", APIS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), other=st.integers(1, 2_000))
 def test_replay_is_byte_identical_with_any_later_budget(api, data, other):
     """After a JSON round trip and with another setting, the same ledger gives the same bytes."""
@@ -261,7 +262,7 @@ def test_replay_is_byte_identical_with_any_later_budget(api, data, other):
 
 
 @pytest.mark.parametrize("api", APIS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_a_growing_history_never_changes_its_beginning(api, data):
     """What was sent for the first messages is sent again when more have come."""

@@ -28,6 +28,7 @@ from cacheprefix.history import (
 from cacheprefix.prompt import Drop, DropCall, DropResult, DropThinking, Insert
 from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.wire import apply, views_of
+from tests.drawn import examples
 
 APIS = ("openai-chat", "anthropic")
 
@@ -118,7 +119,7 @@ def test_done_file_edits_leave_with_their_results():
     assert not any(is_empty(message) for message in out)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     data=st.data(), share=st.integers(5, 95), policy=st.sampled_from([drop_tool_uses(None), clear_tool_results(None)])
 )
@@ -481,7 +482,7 @@ def test_impossible_settings_are_refused(settings_):
 
 
 @pytest.mark.parametrize("api", [*APIS, "openai-responses"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data(), share=st.integers(5, 95), users=st.booleans(), head=st.sampled_from([0, 0.2]))
 def test_any_history_comes_out_valid(api, data, share, users, head):
     """Pairs and order kept, no empty message, replay byte-identical, second run equal, within the window."""
@@ -601,7 +602,7 @@ def _is_told(done):
 
 
 @pytest.mark.parametrize("api", APIS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(data=st.data(), share=st.integers(5, 95), keep_users=st.booleans())
 def test_whatever_is_removed_the_model_is_told_so(api, data, share, keep_users):
     """In a window however small, and in every later compaction too; and the word is no longer than what is gone."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from cacheprefix.history import Compaction, Ledger, plan_compaction, replay
 from cacheprefix.prompt import Drop, Insert
 from cacheprefix.wire import apply, views_of
+from tests.drawn import examples
 
 WORDS = ("hello", "go on", "yes", "thank you", "what is next?")
 SAID = st.lists(st.tuples(st.sampled_from(WORDS), st.booleans()), min_size=1, max_size=40)
@@ -45,7 +46,7 @@ def _holds(messages, block):
 
 
 @given(st.lists(SAID, min_size=2, max_size=3), st.randoms(use_true_random=False))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_conversation_loses_a_message_or_gets_a_text_by_anothers_decisions(each, random):
     """Of conversations with equal texts, under one ledger of all of them, each shows all that it holds itself."""
     talks = [_history(said, name) for said, name in zip(each, ("alice", "bob", "carol"), strict=False)]
@@ -60,7 +61,7 @@ def test_no_conversation_loses_a_message_or_gets_a_text_by_anothers_decisions(ea
 
 
 @given(SAID, st.integers(0, 80), st.integers(0, 80))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example([("hello", True)] * 12, 4, 4)
 def test_a_rewound_history_shows_nothing_of_what_was_said_later(said, cut, more):
     """Cut back into what a compaction removed, a history goes out as it is; cut behind that, it goes out compacted."""
@@ -77,7 +78,7 @@ def test_a_rewound_history_shows_nothing_of_what_was_said_later(said, cut, more)
 
 
 @given(SAID, st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_an_edited_message_wakes_no_decision_on_what_stood_there_before(said, data):
     """Where one of the removed messages says something else now, it is shown, and nothing speaks for the old one."""
     whole = _history(said, "alice")

@@ -26,6 +26,7 @@ from cacheprefix_langgraph import (
 )
 from cacheprefix_langgraph.teams.templates import fill_in
 from cacheprefix_langgraph.teams.waves import waves_of
+from tests.drawn import examples
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 
@@ -191,7 +192,7 @@ def test_a_task_graph_is_drawn_streamed_and_resumed():
 
 
 @given(st.lists(st.sets(st.integers(0, 9), max_size=4), min_size=1, max_size=10), st.randoms())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_wave_needs_only_earlier_ones(dependencies, random):
     """Whatever the order in which tasks are given; all tasks stand in exactly one wave."""
     tasks = [Task(str(n), "", [str(m) for m in needs if m < n]) for n, needs in enumerate(dependencies)]
@@ -207,7 +208,7 @@ def test_every_wave_needs_only_earlier_ones(dependencies, random):
     st.text(alphabet="{}ab \n", max_size=40),
     st.dictionaries(st.sampled_from(["a", "b"]), st.text("{}ab", max_size=5)),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_filling_in_touches_nothing_but_known_places(template, values):
     """A template without a known name stays as it is."""
     filled = fill_in(template, values)

@@ -11,6 +11,7 @@ from cacheprefix_langgraph.history import carried_out
 from cacheprefix_langgraph.layout import settled
 from cacheprefix_langgraph.parts import instruction_of, taken_apart
 from cacheprefix_langgraph.views import KEY, Views
+from tests.drawn import examples
 
 WORDS = st.sampled_from(["yes", "no " * 200, "a line\n" * 150, "\ud800 é 日本", "value_1 = 42"])
 
@@ -76,7 +77,7 @@ def pairs(messages):
 
 
 @given(histories(), st.sampled_from([300, 900, 2_000]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_compaction_keeps_pairs_and_order_and_is_replayed(messages, trigger):
     """No half of a pair, no empty message, nothing moved; a second run and another session send the same."""
     state = Conversation("one")

@@ -12,7 +12,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from cacheprefix.server import SimulatedProvider
 from cacheprefix_langgraph import PrefixMiddleware, PrefixState, forked, wrap_model
-from tests.fault_matrix import FOUND, HANDBOOK, cases, check, check_event_loop, check_stall, names
+from tests.fault_matrix import FOUND, HANDBOOK, cases, check, check_event_loop, check_fork, check_stall, names
 
 CASES = cases()
 KNOWN = {}
@@ -141,3 +141,8 @@ def test_a_store_that_hangs_never_holds_the_event_loop(async_application):
 def test_the_event_loop_goes_on_while_a_store_takes_its_time(async_application):
     """Longer for each call than the gate waits for one: no event loop stands still for it, agent's or stream's."""
     check_stall(async_application)
+
+
+def test_a_child_that_is_forked_off_from_a_busy_process_runs_it(application):
+    """Prefork servers and pools: no lock of the parent's holds it, and nothing of the parent's is waited for."""
+    check_fork(application)

@@ -92,10 +92,19 @@ def test_threads_of_one_graph_never_mix(bench):
 
 
 def test_a_missing_channel_is_noticed_and_named(bench):
-    """LangGraph would drop the update without a word."""
+    """LangGraph would drop the update without a word; said once, however many nodes the graph has."""
     session = bench.session(HANDBOOK, **budget(200))
-    build(bench, session, state=MessagesState).invoke({"messages": history()})
-    assert any("has no channel 'cacheprefix'" in note for note in session.report().notes)
+    model = wrap_model(bench.model(), session)
+
+    def speak(given):
+        return {"messages": [AIMessage(model.invoke([SystemMessage("You read."), *given["messages"]]).text)]}
+
+    graph = StateGraph(MessagesState)
+    for role, before in (("reader", START), ("critic", "reader")):
+        graph.add_node(role, forked(session, role=role)(speak))
+        graph.add_edge(before, role)
+    graph.compile().invoke({"messages": history()})
+    assert sum("has no channel 'cacheprefix'" in note for note in session.report().notes) == 1
 
 
 class Fan(State):

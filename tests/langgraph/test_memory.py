@@ -24,6 +24,7 @@ from cacheprefix_langgraph import (
     read_update,
     wrap_model,
 )
+from tests.drawn import examples
 
 ONE = pytest.mark.parametrize("bench", ["anthropic"], indirect=True)
 """For what does not depend on the provider's form of messages."""
@@ -72,7 +73,7 @@ def test_removals_come_first_and_nothing_stands_twice():
 
 
 @given(st.text())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_id_leads_out_of_the_folder(id_):
     """Every id is one plain name inside it, and other ids have other names."""
     keeper = FileMemory("memories")

@@ -242,6 +242,26 @@ def test_a_result_without_generations_is_the_classs_own(monkeypatch):
         assert wrapped._generate(ASKED) == plain._generate(ASKED)
 
 
+class Sentinel(Parrot):
+    """As tests fake a class: its answers are no messages at all."""
+
+    def _generate(self, messages, stop=None, run_manager=None, **kwargs):
+        return "sentinel"
+
+    def _stream(self, messages, stop=None, run_manager=None, **kwargs):
+        yield "sentinel"
+
+
+def test_an_answer_that_is_no_message_is_a_call_of_unknown_usage_and_no_failure_of_ours():
+    """Nothing can be said of it; the call itself is counted, and nothing is warned of."""
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE))
+    model = wrap_model(Sentinel(), session, role="planner")
+    assert model._generate(ASKED) == "sentinel"
+    assert list(model._stream(ASKED)) == ["sentinel"]
+    assert not session.failures
+    assert len(session.calls) == 2
+
+
 def test_a_class_without_marks_is_left_alone_where_only_marks_are_cached():
     """A fork of it would be read by nobody; what the user gave to the session alone arrives all the same."""
     session = Session(
@@ -606,6 +626,6 @@ def test_what_the_provider_keeps_holds_no_role(servers, later):
     assert second["previous_response_id"]
     assert second["instructions"] == f"{HANDBOOK.strip()}\n\nI am the critic.\n\n<now>\ncritic\n</now>"
     assert "planner" not in "".join(one.text for one in provider.requests[1].prompt.sections)
-    assert any("use_previous_response_id" in note for note in session.report().notes)
+    assert any(one.reason.why == "kept_by_provider" for one in session.report().layouts)
     assert session.failures == {}
     assert len(session.calls) == 2

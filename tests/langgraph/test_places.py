@@ -16,7 +16,7 @@ from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, SimulatedProvider, fill
-from cacheprefix_langgraph import PrefixState, forked, wrap_model
+from cacheprefix_langgraph import PrefixState, forked, subgraph, wrap_model
 
 HANDBOOK = "Every statement needs a source that the reader can open. " * 80
 LONG = {name: f"You are the {name}. " + f"{name} rule, and its reason. " * 60 + "Go." for name in ("planner", "critic")}
@@ -34,8 +34,8 @@ def server():
         yield provider
 
 
-def team(provider, session, texts, saver):
-    """A graph in which each role answers once a turn."""
+def team(provider, session, texts, saver, *, whole=False):
+    """A graph in which each role answers once a turn; ``whole``: each a graph of its own, which has no such channel."""
     model = ChatOpenAI(model="gpt-5.2", base_url=provider.openai_base_url, api_key="k", max_retries=0)
     model = model if session is None else wrap_model(model, session)
     graph, previous = StateGraph(State), START
@@ -44,6 +44,9 @@ def team(provider, session, texts, saver):
         def answer(state):
             return {"messages": [model.invoke([SystemMessage(f"{texts[name]}\n\n{HANDBOOK}"), *state["messages"]])]}
 
+        if whole:
+            alone = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile(name=name)
+            return subgraph(alone, session, role=name)
         return answer if session is None else forked(session, role=name)(answer)
 
     for name in texts:
@@ -101,14 +104,15 @@ def test_another_process_takes_up_the_recorded_place(server):
     assert LONG["planner"] not in str(here[0][-1])
 
 
-def test_a_thread_resumed_after_each_turn_sends_what_one_process_sends():
+@pytest.mark.parametrize("whole", [False, True], ids=["nodes", "subgraphs"])
+def test_a_thread_resumed_after_each_turn_sends_what_one_process_sends(whole):
     """Also where a long text leaves its place, and after going back: the reckoning is saved, not only the place."""
 
     def turns(provider, saver, *, resumed):
         provider.reset()
-        graph, states = team(provider, fresh(), LONG, saver), []
+        graph, states = team(provider, fresh(), LONG, saver, whole=whole), []
         for number, size in enumerate((400, 1000, 400, 20, 400, 100)):
-            graph = team(provider, fresh(), LONG, saver) if resumed else graph
+            graph = team(provider, fresh(), LONG, saver, whole=whole) if resumed else graph
             # The last turn but one goes back to the second's end.
             thread = states[1].config if number == 4 else {"configurable": {"thread_id": "one"}}
             graph.invoke({"messages": [HumanMessage(f"{number}: {'pad ' * size}")]}, thread)

@@ -4,10 +4,11 @@ import json
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from cacheprefix import cli, preview
+from cacheprefix.errors import SetupError
 from cacheprefix.server import Reply
 from cacheprefix_langgraph import PrefixMiddleware, forked, subgraph, wrap_model
 from tests.langgraph.conftest import TOOLS
@@ -208,3 +209,25 @@ def test_doctor_says_it_of_a_program(app, capsys):
     assert (code, "writer: use one model for all roles" in capsys.readouterr().out) == (1, True)
     assert cli.main(["doctor", f"{app}:nothing"]) == 2
     assert "has no 'nothing'" in capsys.readouterr().err
+
+
+def test_a_node_whose_code_names_classes_of_messages_is_seen(chat):
+    """As every example has it: the node makes its own system message."""
+    session = chat.session(HANDBOOK)
+    model = wrap_model(chat.model(), session)
+
+    @forked(session, role="planner")
+    def planner(state):
+        return {"messages": [model.invoke([SystemMessage("You plan."), *state["messages"]])]}
+
+    said = preview(parallel({"planner": planner}), session, task="Go.")
+    assert [one.agent for one in said.requests] == ["planner"]
+
+
+@pytest.mark.filterwarnings("ignore::cacheprefix.plugins.CacheprefixPluginWarning")
+def test_a_preview_that_fails_is_not_taken_for_an_unknown_target(chat, monkeypatch):
+    """It names the adapter, and not a lack of adapters."""
+    session = chat.session(HANDBOOK)
+    monkeypatch.setattr("cacheprefix_langgraph.preview._state", lambda task: {}["gone"])
+    with pytest.raises(SetupError, match="failed in langgraph"):
+        preview(alone(session, chat), session)

@@ -4,14 +4,19 @@ import asyncio
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command
 
 from cacheprefix.errors import SetupError
-from cacheprefix_langgraph import subgraph, wrap_model
+from cacheprefix_langgraph import PrefixState, subgraph, wrap_model
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 ROLES = ("coder", "tester")
+
+
+class State(MessagesState, PrefixState):
+    """Messages, and what was decided on them."""
 
 
 def crew(bench, session):
@@ -64,3 +69,41 @@ def test_what_is_no_compiled_graph_is_refused_by_name(bench):
     """The error says what to do instead."""
     with pytest.raises(SetupError, match=r"found StateGraph; call \.compile"):
         subgraph(StateGraph(MessagesState), bench.session(HANDBOOK))
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_what_a_graph_decided_is_in_the_state_around_it(bench, later):
+    """Once an update, also where a node asks it twice or hands over; not where the state has no such key."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+
+    def speaks(state):
+        said = [SystemMessage(f"You are the coder. {'Mind the rules. ' * 99}\n\n{HANDBOOK}"), *state["messages"]]
+        return {"messages": [model.invoke(said)]}
+
+    def over(state):
+        return Command(graph=Command.PARENT, update={"messages": [HumanMessage("Over.")]})
+
+    alone = StateGraph(MessagesState).add_node(speaks).add_edge(START, "speaks")
+    coder = subgraph(alone.compile(), session, role="coder")
+    handing = subgraph(alone.add_node(over).add_edge("speaks", "over").compile(), session, role="coder")
+
+    def twice(state, config):
+        coder.invoke(state, config)
+        return coder.invoke(state, config)
+
+    async def atwice(state, config):
+        await coder.ainvoke(state, config)
+        return await coder.ainvoke(state, config)
+
+    async def updates(graph):
+        given = {"messages": [HumanMessage("Please begin.")]}
+        return [one async for one in graph.astream(given, stream_mode="updates")]
+
+    for node in (coder, handing, atwice if later else twice):
+        for kind, keys in ((State, {"messages", "cacheprefix"}), (MessagesState, {"messages"})):
+            graph = StateGraph(kind).add_node("coder", node).add_edge(START, "coder").compile()
+            given = {"messages": [HumanMessage("Please begin.")]}
+            made = asyncio.run(updates(graph)) if later else list(graph.stream(given, stream_mode="updates"))
+            assert [set(one["coder"]) for one in made] == [keys]
+    assert not session.failures

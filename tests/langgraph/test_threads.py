@@ -6,11 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AnyMessage, HumanMessage, RemoveMessage, SystemMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
-from cacheprefix import Compaction
+from cacheprefix import Caching, Compaction, Session, SharedPrefix
+from cacheprefix.prompt import ESTIMATE
 from cacheprefix_langgraph import PrefixState, forked, wrap_model
 
 HANDBOOK = "The handbook of the house, rule by rule. " * 150
@@ -307,3 +309,37 @@ def test_no_section_of_one_conversation_is_in_anothers_prompt(chat, way, turns):
         for body in _bodies(chat, before):
             assert not any(other in body for other in users if other != user)
     assert not session.failures
+
+
+@pytest.mark.parametrize("first", ["alice", "bob"])
+def test_a_tool_that_is_bound_in_one_tenants_run_is_in_no_other_tenants_prompt(bench, first):
+    """Whoever asks first, on one graph and one session: the tool may be made for that tenant."""
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=bench.rules, counter=ESTIMATE))
+    model = wrap_model(bench.model(), session)
+
+    def alices_house(at: str) -> str:
+        """Asks the house."""
+        return at
+
+    def node(given, config, role):
+        tools = [bench.tools[0], *([alices_house] if config["configurable"]["cacheprefix_scope"] == "alice" else [])]
+        asked = [SystemMessage(f"{HANDBOOK}\n\nYou are {role}."), *given["messages"]]
+        return {"messages": [model.bind_tools(tools).invoke(asked), HumanMessage("Go on.")]}
+
+    graph, before = StateGraph(MessagesState), START
+    for role in ("helper", "critic"):
+
+        def asks(given, config: RunnableConfig, role=role):
+            return node(given, config, role)
+
+        graph.add_node(role, forked(session, role=role)(asks))
+        graph.add_edge(before, role)
+        before = role
+    app = graph.compile()
+    others = ["bob", "carol"] if first == "alice" else ["alice", "carol"]
+    for who in (first, *others):
+        app.invoke({"messages": [HumanMessage("Hello.")]}, {"configurable": {"cacheprefix_scope": who}})
+    sent = ["alices_house" in body.decode() for body in bench.bodies]
+    assert sent == [who == "alice" for who in (first, *others) for _ in range(2)]
+    assert not session.failures
+    assert {call.layout for call in session.calls} == {"fork"}

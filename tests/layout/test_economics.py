@@ -22,6 +22,7 @@ from cacheprefix.layout.role_position import RolePosition
 from cacheprefix.layout.tool_restriction import restrict
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import Reason
+from tests.drawn import examples
 
 tokens = st.integers(0, 5_000)
 stakes = st.builds(
@@ -46,7 +47,7 @@ standings = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(stakes, standings)
 def test_a_task_is_a_fork_exactly_where_that_pays(stake, standing) -> None:
     """In front of the results where the agent's text is kept there, else behind all of them; else it says why not."""
@@ -64,7 +65,7 @@ def test_a_task_is_a_fork_exactly_where_that_pays(stake, standing) -> None:
         assert found == (RolePosition(0, continues=True) if in_front else RolePosition(standing.results))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(stakes, standings)
 def test_a_text_that_the_user_gave_makes_forks(stake, standing) -> None:
     """In any case, or but for agents whose long text the provider has in the crew's own layout."""

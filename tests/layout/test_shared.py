@@ -53,6 +53,18 @@ def test_the_mappings_of_a_prefix_cannot_be_changed():
         prefix.roles["c"] = "no"
 
 
+def test_keywords_in_another_order_are_no_other_schema():
+    """The first spelling stands for both; arguments in another order are another tool, since a model writes them so."""
+    first = tool("read", path={"type": "string", "description": "d"}, line={"type": "integer"})
+    again = {"input_schema": {"properties": {}, "type": "object"}, "description": "d", "name": "read"}
+    again["input_schema"]["properties"] = {"path": {"description": "d", "type": "string"}, "line": {"type": "integer"}}
+    (found,) = union_tools([first, again])
+    assert found.schema == tool_of(first).schema
+    turned = tool("read", line={"type": "integer"}, path={"type": "string", "description": "d"})
+    with pytest.raises(ToolClashError):
+        union_tools([first, turned])
+
+
 def test_one_name_with_two_schemas_is_an_error_at_set_up():
     """The error names the tool and what differs."""
     with pytest.raises(ToolClashError, match=r"'read' is declared twice.*description differs") as caught:

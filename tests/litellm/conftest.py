@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import litellm
 
 from cacheprefix.server import Reply, Rule, Rules, SimulatedProvider, ToolCall, fill
+from tests.collecting import by_hand, collected  # noqa: F401 - fixtures
 
 litellm.suppress_debug_info = True
 # Reading certificates takes longer than all the calls of a test, and nothing here speaks TLS.
@@ -56,7 +57,7 @@ def fresh(servers):
     return get
 
 
-_OF_LITELLM = (
+OF_LITELLM = (
     "ignore:Item .* is using the `ReadOnly` qualifier:UserWarning",
     # Event loops and connections that it leaves to the garbage collector.
     "ignore:Exception ignored in. <function BaseEventLoop.__del__:pytest.PytestUnraisableExceptionWarning",
@@ -67,5 +68,5 @@ _OF_LITELLM = (
 def pytest_collection_modifyitems(items):
     """What LiteLLM itself warns of, with cacheprefix and without."""
     for item in items:
-        for one in _OF_LITELLM:
+        for one in OF_LITELLM:
             item.add_marker(pytest.mark.filterwarnings(one))

@@ -250,7 +250,7 @@ def test_errors_are_the_applications_and_ours_are_nobodys(fresh, monkeypatch):
     with refusing, role("critic"), pytest.raises(litellm.BadRequestError):
         ask_(MODELS["openai"], messages("critic"), **place("openai", refusing))
     assert not own.calls
-    monkeypatch.setattr("cacheprefix_litellm.calls._body", lambda asked: 1 / 0)
+    monkeypatch.setattr("cacheprefix_litellm.calls._read", lambda *_: 1 / 0)
     with role("critic"), pytest.warns(UserWarning, match="body"):
         ask_(MODELS["openai"], messages("critic"), **place("openai", provider))
     assert provider.requests[0].json["messages"] == messages("critic")

@@ -20,15 +20,15 @@ MODELS = {"openai-chat": "gpt-5.6", "openai-responses": "gpt-5.6", "anthropic": 
 KINDS = {"openai-chat": OpenAIChatCompletionClient, "openai-responses": OpenAIChatClient}
 
 
-def make_client(api, provider):
-    """The framework's own client for an API."""
+def make_client(api, provider, hooks=None):
+    """The framework's own client for an API; ``hooks`` are httpx's."""
     if api == "anthropic":
-        http = anthropic.DefaultAsyncHttpxClient(verify=_CERTIFICATES)
+        http = anthropic.DefaultAsyncHttpxClient(verify=_CERTIFICATES, event_hooks=hooks)
         sdk = anthropic.AsyncAnthropic(
             base_url=provider.anthropic_base_url, api_key="k", max_retries=0, http_client=http
         )
         return AnthropicClient(model=MODELS[api], anthropic_client=sdk)
-    http = openai.DefaultAsyncHttpxClient(verify=_CERTIFICATES)
+    http = openai.DefaultAsyncHttpxClient(verify=_CERTIFICATES, event_hooks=hooks)
     sdk = openai.AsyncOpenAI(base_url=provider.openai_base_url, api_key="k", max_retries=0, http_client=http)
     return KINDS[api](model=MODELS[api], async_client=sdk)
 

@@ -354,6 +354,22 @@ async def test_a_session_that_goes_back_sends_what_a_fresh_process_sends(servers
     assert provider.requests[-1].body == provider.requests[-2].body
 
 
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_a_compaction_leaves_the_words_of_a_question_that_brings_an_image(servers, api):
+    """Whichever way the client sends them: that of OpenAI's chat makes a message of each."""
+    compaction = Compaction(trigger=3_500, horizon=10_000)
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    image = Content.from_uri("data:image/png;base64,AAAA", media_type="image/png")
+    async with served(servers, api, planner=["Said. " * 1_500, "Done."]) as (client, provider):
+        planner = wrap(role(client, "planner", **options), session_for(api, compaction=compaction))
+        held = AgentSession(session_id="s")
+        await planner.run(TASK, session=held)
+        await planner.run(Message("user", ["What is on it?", image]), session=held)
+    body = provider.requests[-1].body
+    assert b"Earlier messages were removed" in body
+    assert b"What is on it?" in body
+
+
 @pytest.mark.parametrize("api", ["openai-chat", "anthropic"])
 async def test_conversations_that_nobody_else_has_keep_their_role_in_front(servers, api):
     """Behind the shared system text, before the agent's own history, which is read again with every request."""

@@ -57,7 +57,7 @@ async def test_large_toolsets_stay_with_their_agents(servers, api, rounds):
     sent, cost = await played(servers, api, counts, rounds, session)
     assert sent == plain
     assert cost <= before * 1.001
-    assert any("keeps its own tools" in note for note in session.report().notes)
+    assert {"own_tools", "tools_cost_more"} & {one.reason.why for one in session.report().layouts}
     assert session.failures == {}
 
 
@@ -126,4 +126,22 @@ async def test_a_tool_made_for_another_tenant_is_in_no_prompt_before_that_one_as
         names = [[tool["function"]["name"] for tool in record.json["tools"]] for record in provider.requests]
     assert names[:4] == [["plan"]] * 4
     assert "betas" in names[4]
+    assert session.failures == {}
+
+
+async def test_a_tool_made_for_one_tenant_before_anybody_asks_is_in_no_other_tenants_prompt(servers):
+    """All agents are made first: what one of them has for its tenant is no tool of the team's."""
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat") as (client, provider):
+
+        def made(name, scope, *tools):
+            agent = role(client, name, tools=[look(tool) for tool in tools])
+            return wrap(agent, session, conversation="c", scope=scope)
+
+        acme = [made("planner", "acme", "plan", "acmes"), made("critic", "acme", "plan")]
+        gamma = [made("planner", "gamma", "plan"), made("critic", "gamma", "plan")]
+        for team in (acme, gamma):
+            await chat(team, 1)
+        names = [[tool["function"]["name"] for tool in record.json["tools"]] for record in provider.requests]
+    assert names == [["acmes", "plan"]] * 2 + [["plan"]] * 2
     assert session.failures == {}

@@ -14,7 +14,7 @@ from maf_driver import RULES, MafDriver
 from maf_teams import HANDBOOK, NAMES, look, prompts, role, served, texts
 from test_agents import session_for
 
-from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.profiles import cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, ToolCall
@@ -122,6 +122,33 @@ async def test_a_chat_resumed_after_each_turn_sends_what_one_process_sends(serve
             return [record.body for record in provider.requests]
 
     one, another = await turns(resumed=False), await turns(resumed=True)
+    assert list(map(operator.eq, one, another)) == [True] * 8
+
+
+async def test_agents_on_messages_resumed_with_what_the_application_kept_send_what_one_process_sends(servers):
+    """Nothing of the framework's holds their decisions: the conversation's own state does."""
+
+    async def turns(*, resumed):
+        async with served(servers, "openai-chat") as (client, provider):
+
+            def team():
+                session = session_for("openai-chat", compaction=Compaction(trigger=3_000, horizon=1_000))
+                agents = [role(client, name, instructions=long_text(name)) for name in NAMES[:2]]
+                return session, [wrap(agent, session, conversation="c") for agent in agents]
+
+            (session, agents), said = team(), []
+            for number in range(4):
+                if resumed and number:
+                    kept = session.conversation("c").dumps()
+                    session, agents = team()
+                    session.conversation("c").restore(kept)
+                said.append(Message("user", [f"{number}: {'pad ' * 600}"]))
+                said = await chat(agents, 1, said)
+            assert session.failures == {}
+            return [record.body for record in provider.requests]
+
+    one, another = await turns(resumed=False), await turns(resumed=True)
+    assert any(b"Earlier messages were removed" in body for body in one)
     assert list(map(operator.eq, one, another)) == [True] * 8
 
 

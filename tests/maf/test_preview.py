@@ -77,7 +77,8 @@ async def test_what_was_foreseen_is_what_is_sent(servers, api, build):
     for one, call in zip(asked, came, strict=True):
         assert [reason.why for reason in one.reasons] == [reason.why for reason in calls[one.agent].reasons]
         assert one.layout == calls[one.agent].layout
-        assert counted(one) == pytest.approx(counted(call), rel=0.05)
+        # A few tokens of the rounding to blocks are read or not by who came first.
+        assert counted(one) == pytest.approx(counted(call), rel=0.05, abs=8)
 
 
 async def test_the_application_and_its_session_are_as_they_were(servers):

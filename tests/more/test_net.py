@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # The slowest first, so that two of them side by side end together.
-ENVIRONMENTS = ("crewai", "core", "autogen", "maf", "ag2")
+ENVIRONMENTS = ("crewai", "core", "autogen", "maf", "ag2", "litellm", "openai_agents")
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)

@@ -16,9 +16,9 @@ MODELS = {"openai-chat": OpenAIChatCompletionsModel, "openai-responses": OpenAIR
 HANDBOOK = "The handbook says that every statement needs a source. " * 130
 
 
-def model_for(api, provider):
-    """A model of the SDK's own, asking the provider."""
-    http = openai.DefaultAsyncHttpxClient(verify=_CERTIFICATES)
+def model_for(api, provider, hooks=None):
+    """A model of the SDK's own, asking the provider; ``hooks`` are httpx's."""
+    http = openai.DefaultAsyncHttpxClient(verify=_CERTIFICATES, event_hooks=hooks)
     client = openai.AsyncOpenAI(base_url=provider.openai_base_url, api_key="k", max_retries=0, http_client=http)
     return MODELS[api]("gpt-5.6", openai_client=client)
 

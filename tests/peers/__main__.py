@@ -1,10 +1,13 @@
 """The frameworks' own tests with us underneath: ``python -m tests.peers [SUITE ...] [--sample] [--jobs N]``.
 
 Each suite is run plain, observed, forked and shared (``underneath.py`` says how); what passes is compared, and what is
-sent. Observed, nothing may differ: the same tests pass, and every HTTP request has the same bytes. Forked is a session
+sent. Observed, nothing may differ: the same tests pass, and every HTTP request has the same bytes. A test
+that differs is run again, plain and observed: where it differs from itself plain, that is chance. Forked is a session
 with its defaults: what one agent asks alone is left as it is. Shared is one with a handbook and another role, so that
-every request has a text of ours. In these two, tests may be lost that assert the very bytes of a prompt: whose failure
-shows our text, or that ``differences.toml`` lists with the reason. Nothing else may be lost.
+every request has a text of ours. There, many tests of LangChain are lost whose fake model answers with its prompt: so
+once more, answered, with fakes that say what they would without us. What is lost then asserts the very bytes of a
+prompt: its failure shows our text, or ``differences.toml`` lists it with the reason. That is at most 1 % of a suite,
+and nothing else may be lost.
 
 The tests are those of the source distributions of the pinned versions, which pip downloads into build/peers.
 ``CACHEPREFIX_PEERS`` names a folder to look into first, for NAME-VERSION or NAME: a checkout has tests that
@@ -37,12 +40,29 @@ else:
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 WORK = ROOT / "build" / "peers"
-LAYERS = ("plain", "observed", "forked", "shared")
+LAYERS = ("plain", "observed", "forked", "shared", "answered")
+AGAIN = 3
+"""Runs of what differs when observed, plain and observed."""
+MOST = 0.01
+"""Of a suite's tests: more is not lost where every request is a fork."""
 VARIABLE = "CACHEPREFIX_PEERS"
 
 _ADAPTERS = ("langgraph", "autogen", "crewai", "sdk")
 _PLUGINS = ("anyio", "cacheprovider", "cacheprefix", "xdist", "benchmark", "codspeed", "retry", "ddtrace")
 """Of other tests: they warn, change reports, or run a failed test again."""
+
+
+_ASKING = (
+    *("agents", "crew", "hooks", "llms", "project", "task", "test_callback.py", "test_crew.py", "test_custom_llm.py"),
+    *("test_crew_thread_safety.py", "test_llm.py", "test_markdown_task.py", "test_project.py", "test_streaming.py"),
+    *("test_streaming_integration.py", "test_task.py", "test_task_guardrails.py", "test_usage_shape_parity.py"),
+)
+"""Of CrewAI's tests those of what asks a model."""
+_ASKING_SHORTLY = (
+    *("crew_creation", "manager_agent_delegating_to_assigned_task_agent", "cache_hitting_between_agents"),
+    *("using_memory", "kickoff_for_each_error_handling", "kickoff_async_basic_functionality_and_output"),
+)
+"""Of these a few, of each way to ask one: all of them take the better part of an hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +78,11 @@ class Suite:
     sample: tuple[str, ...] = ()
     """What of it belongs to the sample; nothing is left out of it."""
     options: tuple[str, ...] = ()
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Those of LangChain's have fake models whose answers are their prompts."""
+        return LAYERS if "models" in self.under else LAYERS[:-1]
 
 
 SUITES = {
@@ -85,7 +110,15 @@ SUITES = {
         Suite("langgraph-supervisor", "", "models", ("tests",), ("tests",)),
         Suite("langgraph-swarm", "", "models", ("tests",), ("tests",)),
         Suite("autogen-agentchat", "autogen", "autogen", ("tests",)),
-        Suite("crewai", "crewai", "crewai", ("tests",)),
+        # Of its 5,800 tests those of what asks a model; some modules want packages of its development alone.
+        Suite(
+            "crewai",
+            "crewai",
+            "crewai",
+            tuple(f"tests/{name}" for name in _ASKING),
+            tuple(f"tests/test_crew.py::test_{name}" for name in _ASKING_SHORTLY),
+            options=("--continue-on-collection-errors", "-o", "asyncio_mode=strict", "--block-network", "--timeout=60"),
+        ),
     )
 }
 
@@ -181,14 +214,20 @@ def source(suite: Suite, python: Path) -> Path:
     return WORK / archive.name.removesuffix(".tar.gz")
 
 
-def run(suite: Suite, layer: str, *, sample: bool) -> Ran:
-    """Run a suite, or its sample, in one layer."""
+def run(suite: Suite, layer: str, *, sample: bool, only: Sequence[str] = (), name: str = "") -> Ran:
+    """Run a suite, its sample or some tests ``only`` in one layer."""
     python = environment(suite)
-    folder = source(suite, python)
-    seen = WORK / f"{suite.name}-{layer}.jsonl"
+    name = name or f"{suite.name}-{layer}"
+    # In a folder of its own: some tests write into the one that they are in, and others' prompts are read from there.
+    folder = WORK / f"tests-{name}"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(source(suite, python), folder)
+    seen = WORK / f"{name}.jsonl"
     without = [part for name in _PLUGINS for part in ("-p", f"no:{name}")]
-    chosen = suite.sample if sample else suite.tests
-    options = ("-q", "--tb=short", "-p", "underneath", *without, "-o", "addopts=", *suite.options)
+    chosen = only or (suite.sample if sample else suite.tests)
+    # Of a distribution that brings no settings for pytest, nobody else's count.
+    alone = ("-c", "pyproject.toml", "--rootdir", ".")
+    options = ("-q", "--tb=short", *alone, "-p", "underneath", *without, "-o", "addopts=", *suite.options)
     pytest = ["-m", "pytest", *options, *chosen]
     kept = {name: text for name, text in os.environ.items() if "API_KEY" not in name and not name.startswith("PYTEST")}
     parts = [HERE, ROOT, *(ROOT / "adapters" / name for name in _ADAPTERS)]
@@ -201,28 +240,71 @@ def run(suite: Suite, layer: str, *, sample: bool) -> Ran:
     began = time.monotonic()
     done = subprocess.run([python, *pytest], cwd=folder, env=kept | ours, capture_output=True, text=True, check=False)
     output = done.stdout + done.stderr
-    (WORK / f"{suite.name}-{layer}.log").write_text(output, "utf-8")
+    (WORK / f"{name}.log").write_text(output, "utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
     lines = seen.read_text("utf-8").splitlines() if seen.exists() else []
     tests = {found["test"]: found for found in map(json.loads, lines)}
     return Ran(layer, tests, time.monotonic() - began, output)
 
 
-def compare(suite: Suite, ran: Mapping[str, Ran], *, sample: bool) -> Verdict:
-    """What is not as it must be."""
+def differing(plain: Ran, observed: Ran) -> set[str]:
+    """The tests that pass plain, and observed do not or send something else."""
+    return {
+        name
+        for name in plain.passed
+        if name not in observed.passed or plain.tests[name]["bodies"] != observed.tests[name]["bodies"]
+    }
+
+
+def repeated(suite: Suite, names: set[str]) -> list[dict[str, Ran]]:
+    """More runs of some tests, plain and observed."""
+    only = sorted(names)
+    return [
+        {layer: run(suite, layer, sample=False, only=only, name=f"{suite.name}-{layer}-{n}") for layer in LAYERS[:2]}
+        for n in range(AGAIN if names else 0)
+    ]
+
+
+def by_chance(name: str, ran: Mapping[str, Ran], more: Sequence[Mapping[str, Ran]]) -> bool:
+    """Whether what differed in a test is chance: the order of its threads, a timeout on a busy machine.
+
+    A lost test is, where it passes each time that it is run again. Other bytes are, where plain runs send their
+    requests in one order and another: then those of the observed runs are to be the same ones, in any. Recorded answers
+    go to whoever asks first, so that plain runs may differ in what they send as well; nothing can be said of those.
+    """
+    plain, observed = ([runs[layer].tests.get(name) for runs in (ran, *more)] for layer in LAYERS[:2])
+    if not all(test and test["outcome"] == "passed" for test in (*plain, *observed[1:])):
+        return False
+    kept = [test["bodies"] for test in observed if test and test["outcome"] == "passed"]
+    asked = [test["bodies"] for test in plain if test]
+    if all(one == asked[0] for one in asked):
+        return all(one == asked[0] for one in kept)
+    sent = {tuple(sorted(one)) for one in asked}
+    return len(sent) > 1 or all(tuple(sorted(one)) in sent for one in kept)
+
+
+def compare(suite: Suite, ran: Mapping[str, Ran], *, sample: bool, chance: set[str]) -> Verdict:
+    """What is not as it must be; ``chance`` names the tests that differ from themselves."""
     found, plain = Verdict(), ran["plain"]
     if not plain.passed:
         found.wrong.append(f"no test passes plain: {plain.output[-600:]}")
     observed = ran["observed"]
-    found.of("lost when observed", plain.passed - observed.passed)
-    both = plain.passed & observed.passed
-    other = [name for name in both if plain.tests[name]["bodies"] != observed.tests[name]["bodies"]]
-    found.of("sends other bytes when observed", other)
+    other = differing(plain, observed) - chance
+    found.of("lost when observed", other - observed.passed)
+    found.of("sends other bytes when observed", other & observed.passed)
     listed = {name for names in differences(suite.name).values() for name in names}
-    for layer in LAYERS[2:]:
-        lost = plain.passed - ran[layer].passed
-        found.of(f"lost when {layer}, for a reason that is not known", lost - listed - ran[layer].about_prompts)
+    last = ran[suite.layers[-1]]
+    for layer in suite.layers[2:]:
+        lost = plain.passed - ran[layer].passed - listed - ran[layer].about_prompts
+        if layer == "shared":
+            # To the fakes' words alone those that are kept where these are what they would be without us.
+            lost -= last.passed
+        found.of(f"lost when {layer}, for a reason that is not known", lost)
     if not sample:
-        found.of("listed, and lost in no layer", listed.intersection(*(ran[layer].passed for layer in LAYERS[2:])))
+        lost = plain.passed - last.passed
+        if len(lost) > MOST * len(plain.passed):
+            found.of(f"more than {MOST:.0%} lost when {last.layer}", lost)
+        found.of("listed, and kept", listed & last.passed)
     return found
 
 
@@ -236,12 +318,12 @@ def differences(suite: str) -> Mapping[str, Sequence[str]]:
 def row(suite: Suite, ran: Mapping[str, Ran]) -> str:
     """One suite's line of the table."""
     plain = ran["plain"].passed
-    kept = {layer: len(plain & ran[layer].passed) for layer in LAYERS}
+    kept = {layer: len(plain & ran[layer].passed) for layer in suite.layers}
     shares = [f"{layer} {count} ({100 * (1 - count / max(1, len(plain))):.1f} % lost)" for layer, count in kept.items()]
     bodies = sum(len(ran["plain"].tests[name]["bodies"]) for name in plain)
-    counts = [(layer, ran[layer].total("layouts")) for layer in LAYERS[2:]]
+    counts = [(layer, ran[layer].total("layouts")) for layer in suite.layers[2:]]
     forks = ", ".join(f"{layer} {found['fork']} of {sum(found.values())}" for layer, found in counts)
-    failed = {layer: dict(ran[layer].total("failures")) for layer in LAYERS[1:]}
+    failed = {layer: dict(ran[layer].total("failures")) for layer in suite.layers[1:]}
     opened = "".join(f"; {layer} failed open: {found}" for layer, found in failed.items() if found)
     took = sum(one.seconds for one in ran.values())
     return (
@@ -268,13 +350,17 @@ def main() -> int:
     began, wrong = time.monotonic(), 0
     with ThreadPoolExecutor(given.jobs) as pool:
         running = {
-            suite.name: {layer: pool.submit(run, suite, layer, sample=given.sample) for layer in LAYERS}
+            suite.name: {layer: pool.submit(run, suite, layer, sample=given.sample) for layer in suite.layers}
             for suite in suites
         }
         for suite in suites:
             ran = {layer: one.result() for layer, one in running[suite.name].items()}
-            found = compare(suite, ran, sample=given.sample)
-            print(row(suite, ran), *(f"  {text}" for text in found.wrong), sep="\n", flush=True)
+            doubtful = differing(ran["plain"], ran["observed"])
+            more = repeated(suite, doubtful)
+            chance = {name for name in doubtful if by_chance(name, ran, more)}
+            found = compare(suite, ran, sample=given.sample, chance=chance)
+            said = [f"differs by chance: {name}" for name in sorted(chance)] + found.wrong
+            print(row(suite, ran), *(f"  {text}" for text in said), sep="\n", flush=True)
             wrong += len(found.wrong)
     print(f"{len(suites)} suites in {time.monotonic() - began:.0f} s, {wrong} differences that are not listed")
     return int(wrong > 0)

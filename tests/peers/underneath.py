@@ -4,7 +4,8 @@
 package is called ``tests`` too. Read from the environment:
 
 - ``CACHEPREFIX_LAYER``: ``plain`` (calls come by here, and nothing is put underneath), ``observed``, ``forked`` (a
-  session with nothing but its defaults) or ``shared`` (one with a handbook and a second role: every request moves)
+  session with nothing but its defaults), ``shared`` (one with a handbook and a second role: every request moves) or
+  ``answered`` (``shared``, and fake models of the tests' own answer what they would without us)
 - ``CACHEPREFIX_UNDER``: how, a comma list of ``models``, ``agents``, ``crewai``, ``autogen``
 - ``CACHEPREFIX_SEEN``: the file for one JSON line a test
 """
@@ -18,6 +19,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,7 @@ class Underneath:
 
         if not self.sessions:
             made = Session(mode="observe") if LAYER == "observed" else Session()
-            if LAYER == "shared":
+            if LAYER in {"shared", "answered"}:
                 made = Session(SharedPrefix(system=HANDBOOK))
                 made.adapter.join("colleague")
             self.sessions.append(made)
@@ -115,10 +117,43 @@ def _models() -> None:
     def wrapped(made: Any) -> Any:
         if LAYER == "plain" or session_of(made) is not None:
             return made
-        alone = LAYER in {"forked", "shared"} and "agents" not in UNDER
-        return wrap_model(made, NOW.session(), role="assistant") if alone else wrap_model(made, NOW.session())
+        alone = LAYER != "observed" and "agents" not in UNDER
+        ours = wrap_model(made, NOW.session(), role="assistant") if alone else wrap_model(made, NOW.session())
+        if LAYER == "answered" and not type(made).__module__.startswith(("langchain_", "langgraph")):
+            _answers_as_without_us(type(made), type(ours))
+        return ours
 
     _made(lambda made: isinstance(made, BaseChatModel), wrapped)
+
+
+ASKED: ContextVar[Any] = ContextVar("asked")
+"""The application's own messages, while a wrapped model is asked."""
+
+
+def _answers_as_without_us(kind: Any, ours: Any) -> None:
+    """Have a fake model, whose words may be the prompt's, make them of the application's own messages."""
+    for name in ("_generate", "_agenerate"):
+        theirs = vars(kind).get(name)
+        if theirs is not None and not hasattr(theirs, "told"):
+
+            def fake(self: Any, messages: Any, *given: Any, __real: Any = theirs, **named: Any) -> Any:
+                return __real(self, ASKED.get(messages), *given, **named)
+
+            fake.told = True  # type: ignore[attr-defined]
+            setattr(kind, name, fake)
+    if hasattr(ours, "told"):
+        return
+    invoke, ainvoke, ours.told = ours.invoke, ours.ainvoke, True
+
+    def asked(self: Any, given: Any, *more: Any, **named: Any) -> Any:
+        ASKED.set(self._convert_input(given).to_messages())
+        return invoke(self, given, *more, **named)
+
+    async def asked_in_task(self: Any, given: Any, *more: Any, **named: Any) -> Any:
+        ASKED.set(self._convert_input(given).to_messages())
+        return await ainvoke(self, given, *more, **named)
+
+    ours.invoke, ours.ainvoke = asked, asked_in_task
 
 
 def _agents() -> None:
@@ -177,9 +212,11 @@ def _autogen() -> None:
             return
 
         def run(self: Any, *given: Any, **named: Any) -> Any:
-            if LAYER != "plain" and binding_of(self) is None and getattr(self, "_model_client", self) is not None:
-                wrap(self, NOW.session())
-            return real(self, *given, **named)
+            if LAYER == "plain" or binding_of(self) is not None or getattr(self, "_model_client", self) is None:
+                return real(self, *given, **named)
+            wrap(self, NOW.session())
+            # As the application would have called it then.
+            return getattr(self, name)(*given, **named)
 
         setattr(kind, name, functools.wraps(real)(run))
 
@@ -191,7 +228,7 @@ def _autogen() -> None:
     for name in ("run", "run_stream", "load_state"):
         first(BaseGroupChat, name)
     for kind in below(BaseChatAgent):
-        for name in ("run", "run_stream", "on_messages", "on_messages_stream"):
+        for name in ("run", "run_stream", "on_messages", "on_messages_stream", "load_state"):
             if kind.__module__.startswith("autogen_agentchat"):
                 first(kind, name)
 
@@ -206,13 +243,9 @@ def pytest_configure(config: pytest.Config) -> None:
         _watch_http()
     for name in UNDER:
         _HOW[name]()
-
-
-@pytest.fixture(scope="module")
-def vcr_cassette_dir(request: pytest.FixtureRequest) -> str:
-    """Of suites whose cassettes stand in one folder, and whose settings their distribution leaves out (CrewAI's)."""
-    tests = request.config.rootpath / "tests"
-    return str(tests / "cassettes" / request.path.parent.relative_to(tests))
+    if "crewai" in UNDER:
+        # Behind the other plugins, whose fixtures it overrides.
+        config.pluginmanager.import_plugin("crewai_setting")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

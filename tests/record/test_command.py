@@ -81,6 +81,8 @@ def test_an_unmodified_program_is_told_what_it_loses(program, tmp_path):
     assert shown.returncode == 7, shown.stderr
     assert shown.stdout == "done\n"
     assert "4 model calls recorded" in shown.stderr
+    assert "the recording: 4 calls" in shown.stderr
+    assert json.loads(data.read_bytes())["totals"]["files"] == ["the recording"]
     assert json.loads(data.read_bytes())["totals"]["calls"] == 4
     assert "<html" in page.read_text()
 
@@ -158,7 +160,7 @@ def test_a_node_program_is_recorded(program):
     """Any language that reads the variables."""
     shown = record("--simulate", "anthropic", "--", "node", program(NODE, "app.mjs"))
     assert shown.stdout == "true\n", shown.stderr
-    assert "1 model calls recorded" in shown.stderr
+    assert "1 model call recorded" in shown.stderr
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
@@ -168,7 +170,7 @@ def test_curl_is_recorded():
         -d '{"model": "gpt-5.2", "messages": [{"role": "user", "content": "Hello"}]}'"""
     shown = record("--simulate", "openai", "--", "sh", "-c", asked)
     assert json.loads(shown.stdout)["object"] == "chat.completion"
-    assert "1 model calls recorded" in shown.stderr
+    assert "1 model call recorded" in shown.stderr
 
 
 def test_it_serves_programs_that_are_started_elsewhere(program):
@@ -251,3 +253,20 @@ def test_credentials_in_an_address_go_on_and_are_not_shown():
     with pytest.raises(SetupError, match="OPENAI_BASE_URL is no address") as raised:
         routes_of({"OPENAI_BASE_URL": "me:secret@gateway.example"})
     assert "secret" not in str(raised.value)
+
+
+def test_where_all_calls_failed_no_other_recording_is_advised(program):
+    """They were recorded; that nothing is to be said of them has another reason."""
+    refused = program("""
+        import os, urllib.error, urllib.request
+        where = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+        asked = urllib.request.Request(where, b'{"model": "gpt-5.2", "messages": []}')
+        try:
+            urllib.request.urlopen(asked)
+        except urllib.error.HTTPError as error:
+            print(error.code)
+    """)
+    shown = record("--simulate", "openai", "--", sys.executable, refused)
+    assert shown.stdout == "400\n"
+    assert "1 request failed or broke off, and no other was found" in shown.stderr
+    assert "YOUR COMMAND" not in shown.stderr

@@ -19,9 +19,10 @@ import websockets
 import websockets.sync.client
 import zstandard
 
+from cacheprefix.audit import Placed, records
 from cacheprefix.errors import SetupError
 from cacheprefix.profiles import normalise_usage
-from cacheprefix.record import CallLog
+from cacheprefix.record import CallLog, Exchange
 from cacheprefix.server import SimulatedProvider
 
 QUESTION = {"model": "gpt-5.2", "messages": [{"role": "user", "content": "How are you?"}]}
@@ -291,6 +292,19 @@ def test_the_bound_on_disk_holds(recording):
     assert here.log.path.stat().st_size <= 400
     assert here.log.seen.calls + here.log.seen.unwritten == 4
     assert here.log.seen.unwritten > 0
+
+
+@pytest.mark.parametrize(("size", "written"), [(47_999_500, True), (47_999_950, False)])
+def test_every_line_that_is_written_can_be_read(tmp_path, size, written):
+    """What the audit would refuse for its length is counted, and not written down."""
+    log = CallLog(tmp_path / "calls.jsonl")
+    exchange = Exchange("openai_base_url", "/v1/chat/completions", 1.0, status=200, whole=True)
+    exchange.take(exchange.body, b'{"messages":[{"role":"user","content":"%s"}]}' % (b"x" * (size - 44)))
+    assert not exchange.too_large
+    log.write(exchange)
+    log.close()
+    assert (log.seen.calls, log.seen.unreadable) == (written, not written)
+    assert [type(one) for one in records(str(log.path))] == [Placed] * written
 
 
 def test_what_is_no_model_call_is_counted_aside(recording):

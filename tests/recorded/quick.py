@@ -12,7 +12,7 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PINS = {"core": "langgraph", **{name: name for name in ("autogen", "crewai", "maf", "ag2")}}
+PINS = {"core": "langgraph", **{name: name for name in ("autogen", "crewai", "maf", "ag2", "litellm", "openai_agents")}}
 DECIDING = (
     "ag2",
     "agent-framework-core",
@@ -28,7 +28,9 @@ DECIDING = (
     "langchain-core",
     "langchain-openai",
     "langgraph",
+    "litellm",
     "openai",
+    "openai-agents",
 )
 """Packages whose texts or forms are part of what is sent."""
 

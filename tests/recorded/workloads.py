@@ -40,7 +40,7 @@ SIDE_BY_SIDE = re.compile(
 """Workloads that send several requests at a time: which of them comes first, and so leads, writes and is not read, is
 chance."""
 QUICK = re.compile(
-    r"tutorial|example-(?:agent_team|compaction|side_question|tool_cache|maf-team|ag2-team)"
+    r"tutorial|example-(?:agent_team|compaction|side_question|tool_cache|maf-team|ag2-team|litellm-team|openai_agents-team)"
     r"|example-langgraph-(?:agent_middleware|compaction|supervisor|team)"
     r"|example-autogen-(?:round_robin|selector|tools_and_budget)|example-crewai-(?:sequential|tools_and_budget)"
 )
@@ -115,7 +115,7 @@ def recorded(workload: Workload, sides: Iterable[str]) -> dict[str, Side]:
 
 
 def workloads(environment: str) -> list[Workload]:
-    """All of an environment: ``core``, ``autogen``, ``crewai``, ``maf`` or ``ag2``."""
+    """All of an environment: ``core``, ``autogen``, ``crewai``, ``maf``, ``ag2``, ``litellm`` or ``openai_agents``."""
     return list(ENVIRONMENTS[environment]())
 
 
@@ -297,6 +297,16 @@ def _ag2() -> Iterator[Workload]:
         yield _of_table(bench.run, bench.RULES, name)
 
 
+def _litellm() -> Iterator[Workload]:
+    yield _patterns("litellm/team.py", ("function", "router"))
+
+
+def _openai_agents() -> Iterator[Workload]:
+    # The SDK's own models speak OpenAI's APIs.
+    patterns = [(f"{pattern} {layout}", pattern, layout) for pattern in ("handoffs", "tools") for layout in LAYOUTS]
+    yield example("openai_agents/team.py", {name: ("--layout", at, "--pattern", one) for name, one, at in patterns})
+
+
 def _patterns(path: str, patterns: Sequence[str]) -> Workload:
     variants = {
         f"{pattern} {label}": (*given, "--pattern", pattern) for pattern in patterns for label, given in both().items()
@@ -324,4 +334,6 @@ ENVIRONMENTS: Mapping[str, Callable[[], Iterator[Workload]]] = {
     "crewai": _crewai,
     "maf": _maf,
     "ag2": _ag2,
+    "litellm": _litellm,
+    "openai_agents": _openai_agents,
 }

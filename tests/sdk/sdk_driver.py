@@ -19,10 +19,10 @@ RULES = {"openai-chat": "openai-5.6", "openai-responses": "openai-5.6", "anthrop
 MODELS = {"openai-chat": "gpt-5.6", "openai-responses": "gpt-5.6", "anthropic": "claude-sonnet-4-6"}
 
 
-def make_client(api, provider, *, later=False) -> Any:
-    """A client of the SDK that speaks ``api``."""
+def make_client(api, provider, *, later=False, hooks=None) -> Any:
+    """A client of the SDK that speaks ``api``; ``hooks`` are httpx's."""
     sdk = anthropic if api == "anthropic" else openai
-    http = (sdk.DefaultAsyncHttpxClient if later else sdk.DefaultHttpxClient)(verify=_CERTIFICATES)
+    http = (sdk.DefaultAsyncHttpxClient if later else sdk.DefaultHttpxClient)(verify=_CERTIFICATES, event_hooks=hooks)
     if api == "anthropic":
         kind = anthropic.AsyncAnthropic if later else anthropic.Anthropic
         return kind(base_url=provider.anthropic_base_url, api_key="k", max_retries=0, http_client=http)

@@ -375,7 +375,7 @@ def test_what_the_provider_keeps_holds_no_role(talks, how):
     ):
         assert not [word for word in others if word in read]
         assert read.count("every statement needs a source") == HANDBOOK.count("every statement needs a source")
-    assert any("previous_response_id" in note for note in talks.session.report().notes)
+    assert any(one.reason.why == "kept_by_provider" for one in talks.session.report().layouts)
     assert talks.session.failures == {}
 
 
@@ -448,6 +448,43 @@ def test_a_template_of_the_provider_keeps_its_words(servers, session_for):
     with make_client("openai-responses", chat) as client, role("critic", instruction="Be kind."):
         creator(wrap(client, session_for("openai-responses")), "openai-responses")(**asked)
     assert chat.requests[0].json == asked
+
+
+@pytest.mark.filterwarnings("ignore::cacheprefix.CacheprefixWarning")
+def test_a_layout_that_fails_sends_all_that_the_application_said(api, servers, session_for, monkeypatch):
+    """Nothing is known of its history then, which is no reason to leave it out."""
+    session, said = session_for(api), body(api, "What do we build?", system=f"You criticise.\n\n{HANDBOOK}")
+    monkeypatch.setattr("cacheprefix.layout.role_position.RolePositions.choose", lambda *_, **__: {}["gone"])
+    with make_client(api, servers[api]) as client:
+        creator(client, api)(**said)
+        with role("critic", conversation="one"):
+            creator(wrap(client, session), api)(**said)
+    plain, own = (record.json for record in servers[api].requests)
+    assert own == plain
+    assert session.failures == {"layout": 1}
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["", "async"])
+@pytest.mark.filterwarnings("ignore::cacheprefix.CacheprefixWarning")
+def test_a_stream_that_we_fail_to_read_has_all_its_events(servers, session_for, monkeypatch, later):
+    """Each failure is counted, and the application reads on."""
+    api = "openai-chat"
+    session, said = session_for(api), body(api, system=f"You criticise.\n\n{HANDBOOK}", stream=True)
+    monkeypatch.setattr("cacheprefix.bodies._usage_of", lambda event: {}["gone"])
+
+    async def events():
+        async with make_client(api, servers[api], later=True) as client:
+            return [event async for event in await creator(wrap(client, session), api)(**said)]
+
+    with role("critic", conversation="one"):
+        if later:
+            read = asyncio.run(events())
+        else:
+            with make_client(api, servers[api]) as client:
+                read = list(creator(wrap(client, session), api)(**said))
+    assert read[-1].choices[0].finish_reason == "stop"
+    # The last one is that of the usage, which only we asked for.
+    assert session.failures == {"stream": len(read) + 1}
 
 
 def test_an_error_of_the_provider_reaches_the_application(api, session_for):

@@ -12,6 +12,7 @@ from cacheprefix import Caching, Compaction, Session, SharedPrefix, ToolResultBu
 from cacheprefix.errors import StateError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, SimulatedProvider
+from cacheprefix.wire.apis import chat_of
 from cacheprefix_sdk import role, wrap
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
@@ -144,8 +145,33 @@ def test_going_back_to_a_state_without_places_drops_those_of_now():
     """As the decisions that came about behind it are dropped; a merge keeps them."""
     talk = Session(SharedPrefix(system=HANDBOOK)).conversation("talk")
     before = talk.to_json()
-    talk.restore({**before, "standing": {"gpt": {**POINTS, "saved": -1, "seats": {}}}})
+    seat = {"text": "its digest", "at": None, "end": {"index": 0, "digest": ""}, "kept": True}
+    talk.restore({**before, "standing": {"gpt": {**POINTS, "saved": -1, "seats": {"critic": seat}}}})
     talk.restore(before)
     assert "standing" in talk.to_json()
     talk.restore(before, merge=False)
     assert "standing" not in talk.to_json()
+
+
+@pytest.mark.parametrize("api", tuple(RULES))
+def test_the_tools_of_one_tenant_are_in_no_request_of_another(servers, api):
+    """Whose session is made when those of the first one have been asked with."""
+    server = servers[api]
+    server.reset()
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=RULES[api], counter=ESTIMATE))
+    declare = chat_of(api).tool
+    schema = {"type": "object", "properties": {"at": {"type": "string"}}}
+    look, house = (
+        declare({"name": name, "description": f"Asks {name}.", "parameters": schema})
+        for name in ("look", "alices_house")
+    )
+    with make_client(api, server) as plain:
+        for tenant, tools in (("", [look, house]), ("bob", [look])):
+            its = session.child(tenant, scope=tenant) if tenant else session
+            for name in ("planner", "critic"):
+                with role(name, conversation="talk"):
+                    body = _body(api, [_said(tenant or "alice", 0, wordy=True)])
+                    creator(wrap(plain, its), api)(**body, tools=tools if name == "planner" else [look])
+    sent = [record.body.decode() for record in server.requests]
+    assert ["alices_house" in body for body in sent] == [True, True, False, False]
+    assert not session.failures

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacheprefix.cache import CacheModel
@@ -15,6 +14,7 @@ from cacheprefix.profiles import Profile, Slots, Usage, default_registry
 from cacheprefix.prompt import Envelope, Prompt
 from cacheprefix.server import ProviderCache, RefusedError, Serving
 from cacheprefix.wire import decode
+from tests.drawn import examples
 
 ROWS = (
     "exact",
@@ -100,7 +100,7 @@ def rules(row: str) -> Profile:
 
 
 @pytest.mark.parametrize("row", [*ROWS, *SLOTS])
-@examples(max_examples=40)
+@settings(max_examples=examples(40))
 @given(requests=st.lists(sent(), min_size=2, max_size=8))
 def test_what_the_client_expects_is_what_the_provider_reads_and_writes(row, requests):
     """Concurrent starts, gaps around the lifetimes, failed calls, two scopes, marks anywhere: no difference."""

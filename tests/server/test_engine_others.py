@@ -13,6 +13,7 @@ from cacheprefix.profiles import Slots, default_registry
 from cacheprefix.prompt import Prompt, estimate_tokens, shared_sections, shared_tokens
 from cacheprefix.server import ProviderCache, RefusedError
 from cacheprefix.wire import decode
+from tests.drawn import examples
 
 ENVELOPE = 3
 
@@ -224,7 +225,7 @@ def test_the_same_requests_at_the_same_times_have_the_same_outcomes(requests, ro
 marks = st.lists(st.booleans(), min_size=1, max_size=40)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(marks, st.integers(0, 3), st.integers(1, 200)), min_size=1, max_size=8))
 def test_breakpoint_reads_agree_with_a_plain_search(requests):
     """A second, slower reading of Anthropic's rule: all earlier writes, all windows, one by one."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import socket
 import time
+import zlib
 
 import anthropic
 import httpx
@@ -314,3 +316,22 @@ def test_at_scale_the_times_are_waited_for_without_blocking_others(serve):
     assert all(wait >= 0.39 for wait in waits)
     latest_start = max(record.started_at for record in provider.requests)
     assert latest_start < min(record.first_token_at for record in provider.requests)
+
+
+@pytest.mark.parametrize(("name", "squeeze"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_compressed_requests_are_taken_as_by_the_providers(name, squeeze):
+    """Messages, counts and embeddings; what cannot be undone is refused by name."""
+    asked = json.dumps({"model": "claude-sonnet-4-6", "max_tokens": 9, "messages": LONG, "input": "hi"}).encode()
+    with SimulatedProvider() as provider:
+        for path in ("messages", "messages/count_tokens", "embeddings"):
+            whole = httpx.post(f"{provider.url}/v1/{path}", content=asked).json()
+            packed = httpx.post(
+                f"{provider.url}/v1/{path}", content=squeeze(asked), headers={"content-encoding": name}
+            )
+            assert packed.status_code == 200
+            assert packed.json().get("input_tokens") == whole.get("input_tokens")
+            assert packed.json().get("data") == whole.get("data")
+        assert provider.requests[-1].json == json.loads(asked)
+        refused = httpx.post(f"{provider.url}/v1/messages", content=asked, headers={"content-encoding": "lz4"})
+    assert refused.status_code == 400
+    assert "content-encoding: cannot read 'lz4'" in refused.text

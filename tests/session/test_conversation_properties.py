@@ -14,9 +14,10 @@ from context_histories import histories, is_empty, unpaired
 from cacheprefix import Caching, Compaction, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.wire import apply, views_of
+from tests.drawn import examples
 
 APIS = ["openai-chat", "anthropic"]
-QUICK = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 MODEL = {"openai-chat": "gpt-5.6", "anthropic": "claude-sonnet-4-6"}
 
 

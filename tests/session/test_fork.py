@@ -4,47 +4,18 @@ from __future__ import annotations
 
 import ast
 import os
-import signal
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cacheprefix import Compaction, Gate, Session, SharedPrefix, ToolResultBudget, locks
-from cacheprefix.bodies import Role, fork_body
+from cacheprefix import Compaction, Gate, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.history.shape import Shape
+from tests.forking import PATIENCE, all_locks_held, ask, busy, in_child
 
 ROOT = Path(__file__).resolve().parents[2]
 HANDBOOK = "The handbook of the house, rule by rule. " * 400
-PATIENCE = 60.0
-"""Seconds after which a child hangs; a healthy one needs a few milliseconds."""
-
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork"),
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
-]
-
-
-def in_child(work: Callable[[], bool]) -> bool:
-    """Whether ``work`` is true in a forked child. Fails the test where the child hangs."""
-    child = os.fork()
-    if child == 0:
-        code = 2
-        try:
-            code = 0 if work() else 1
-        finally:
-            os._exit(code)
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return status == 0
-        time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    pytest.fail("the child hangs")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
 
 def session() -> Session:
@@ -54,66 +25,20 @@ def session() -> Session:
     )
 
 
-def ask(made: Session, text: str = "Look into it.") -> bool:
-    """One request of a role, from the layout to the report; whether it went through ours and not past it."""
-    body = {
-        "model": "claude-sonnet-4-6",
-        "max_tokens": 9,
-        "system": HANDBOOK,
-        "messages": [{"role": "user", "content": text}],
-    }
-    fork = fork_body(made.adapter, body, "anthropic", Role("critic", "You are the critic.", conversation="one"))
-    turn = fork.begin(fork.queue())
-    turn.first_token()
-    turn.finish({"input_tokens": 10, "output_tokens": 1, "cache_read_input_tokens": 0})
-    return turn.call is not None and bool(str(made.report())) and not made.failures
-
-
 def test_no_lock_that_another_thread_holds_at_the_fork_holds_the_child() -> None:
     """Each lock there is in the process is held by a thread while it forks; the child asks, decides and reports."""
     made = session()
     assert ask(made)
-    held, done = threading.Event(), threading.Event()
-    found = list(locks._locks)
-
-    def hold() -> None:
-        for lock in found:
-            lock.acquire()
-        held.set()
-        done.wait(PATIENCE)
-        for lock in found:
-            lock.release()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(PATIENCE)
-    try:
-        assert len(found) > 15
+    with all_locks_held() as number:
+        assert number > 15
         assert in_child(lambda: ask(made) and ask(made, "And now?"))
-    finally:
-        done.set()
-        thread.join()
 
 
 def test_children_of_a_busy_process_work() -> None:
     """Four threads ask all the time while twenty children are forked off and ask too."""
-    made, stop = session(), threading.Event()
-
-    def work(name: int) -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            ask(made, f"question {number % 20} of {name}")
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
+    made = session()
+    with busy(made):
         assert all(in_child(lambda: ask(made)) for _ in range(20))
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 def test_a_child_does_not_wait_for_a_leader_of_the_parents() -> None:

@@ -86,6 +86,50 @@ def test_requests_load_nothing(plain: Any) -> None:
     assert loaded(loop=True)["in_a_loop"] == []
 
 
+PRICES = """
+import asyncio, sys
+from cacheprefix import Session, Usage
+from cacheprefix.calls.begin import Request
+
+class Listens:
+    def cacheprefix_after_call(self, call, verdict):
+        pass
+
+def there():
+    return "genai_prices" in sys.modules
+
+def one(session):
+    body = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hello"}]}
+    session.adapter.begin(Request(body, "openai-chat")).finish(Usage(1_000_000, 0))
+    return session.calls[-1]
+
+session = Session()
+found = [one(session), there()]
+
+async def in_a_loop():
+    call = one(session)
+    found.append((call.money, there()))
+    return session.report().total.money
+
+print(found[1], asyncio.run(in_a_loop()), *found[2], there(), one(session).money, there())
+"""
+
+
+def test_the_library_of_prices_is_imported_when_money_is_asked_for() -> None:
+    """Not by a call, nor by a question in an event loop, which the shipped table answers."""
+    pytest.importorskip("genai_prices", reason="needs the extra prices, which make test installs")
+    shown = subprocess.run([sys.executable, "-c", PRICES], capture_output=True, text=True, check=False)
+    assert shown.stdout.split() == ["False", "2.5", "1.25", "False", "False", "1.25", "True"], shown.stderr
+
+
+def test_a_session_whose_plugin_hears_of_calls_imports_the_library_of_prices_when_it_is_made() -> None:
+    """The plugin may ask what a call cost, in an event loop."""
+    pytest.importorskip("genai_prices", reason="needs the extra prices, which make test installs")
+    program = PRICES.replace("session = Session()", "session = Session(plugins=[Listens()])")
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert shown.stdout.split() == ["True", "2.5", "1.25", "True", "True", "1.25", "True"], shown.stderr
+
+
 def test_an_installed_adapter_loads_nothing_but_its_plugin(plain: Any) -> None:
     """Its framework, its SDKs and the rooms that they need are loaded by who uses it."""
     made = set(loaded(loop=False, plugins=None)["made"]) - set(plain["made"])

@@ -21,6 +21,9 @@ HANDBOOK = "The handbook says that every statement needs a source. " * 400
 USAGE = {"input_tokens": 5, "output_tokens": 2, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 3_000}
 PLACES = {"gate.py": 1, "pending.py": 1, ".py": 23}
 """Where it is interrupted, and at each which point: at all 2,000 it takes a minute. A prime, as loops have a rhythm."""
+WEAK = ("/weakref.py", "/_weakrefset.py")
+CALLBACKS = {"remove", "_remove", "__call__"}
+"""The standard library's callbacks of weak references, in those files: called when what they refer to is dropped."""
 
 
 def ask(session: Session, name: str) -> None:
@@ -36,7 +39,8 @@ def ask(session: Session, name: str) -> None:
 def interrupted(session: Session, point: int, place: str, error: type[BaseException]) -> bool:
     """A request with ``error`` raised where the ``point``-th function of ``place`` begins; whether it has so many.
 
-    That is where CPython runs the handlers of signals. What is raised while an object is dropped reaches nobody.
+    That is where CPython runs the handlers of signals. What is raised while an object is dropped reaches nobody, be
+    it its ``__del__`` or the callback of a weak reference to it.
     """
     count = 0
 
@@ -50,7 +54,8 @@ def interrupted(session: Session, point: int, place: str, error: type[BaseExcept
         # Inside its own locks' Python, and in what the garbage collector calls there, the standard library is not safe
         # from signals; that is not ours to mend.
         ours = any(file.startswith(ROOM) for file in files) and not any(file.endswith("threading.py") for file in files)
-        if event == "call" and ours and files[0].endswith(place) and not {"__del__", "<genexpr>"} & set(names):
+        dropped = {"__del__", "<genexpr>"} & set(names) or (names[0] in CALLBACKS and files[0].endswith(WEAK))
+        if event == "call" and ours and files[0].endswith(place) and not dropped:
             count += 1
             if count == point:
                 sys.settrace(before)

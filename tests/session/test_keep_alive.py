@@ -65,6 +65,11 @@ def test_a_pause_of_twenty_minutes_is_read_through(world):
     assert keeper.units < keeper.bound
 
 
+def test_what_represents_it_holds_no_text(world):
+    """Debuggers and logs show representations."""
+    assert "A rule. A rule." not in repr(world.keeper())
+
+
 @pytest.mark.parametrize(("allowed", "reads"), [({}, 11), ({"max_units": 1_300.0}, 2), ({"max_usd": 0.0}, 0)])
 def test_no_more_is_spent_than_is_allowed(world, allowed, reads):
     """By default as much as writing it anew would cost more than reading it; then it is let go, and says why."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks import role_plans
 from benchmarks.bench_plans import RULES, made
 from benchmarks.role_plans import Plan, played, profile_of, session_for
 from cacheprefix.layout.cost_model import Asked, CacheModel, CachePrices
@@ -127,6 +128,8 @@ def test_generated_known_runs_are_never_dearer(rules):
         Plan(2_000, (300,), ((0, 60),) * 8),
         # Each has a history of its own.
         Plan(0, (83,) * 4, tuple((at % 4, 60) for at in range(24)), common=1_330, shape="private"),
+        # Each keeps its own layout, which its second request writes and its last one must read.
+        Plan(167, (800,) * 5, tuple((at % 5, 60) for at in range(15)), shape="private", book_first=True),
     ],
 )
 @pytest.mark.parametrize("marked", [True, False])
@@ -139,3 +142,42 @@ def test_a_known_run_is_never_dearer(rules, plan, marked):
         for session in (None, session_for(known, rules))
     )
     assert ours <= unmodified
+
+
+def test_the_last_request_of_a_role_reads_and_writes_nothing():
+    """In its own layout, which the application does not mark: the second was written, and nobody reads the third."""
+    turns = tuple((at % 5, 60) for at in range(15))
+    plan = Plan(167, (800,) * 5, turns, shape="private", book_first=True, known=True, tagged=True)
+    found = played(plan, "anthropic", session_for(plan, "anthropic"))
+    written = [one.written_tokens for one in found]
+    assert written[:5] == [0] * 5
+    assert [one.read_tokens for one in found[10:]] == written[5:10]
+    assert min(written[5:10]) > 1_024
+    assert written[10:] == [0] * 5
+
+
+@pytest.mark.parametrize("calls", [5, 10, 12, 15])
+def test_what_is_noted_of_an_own_layout_is_what_its_marks_wrote(monkeypatch, calls):
+    """Later requests of which less is known go by it: whether the provider keeps a role's last request to its end."""
+    turns = tuple((at % 5, 60) for at in range(15))
+    plan = Plan(167, (800,) * 5, turns, shape="private", book_first=True, known=True, tagged=True)
+    session, sent = session_for(plan, "anthropic"), list(role_plans.asked(plan))
+    monkeypatch.setattr(role_plans, "asked", lambda _: iter(sent[:calls]))
+    found = played(plan, "anthropic", session)
+    wrote = {f"/role{one.who}": outcome.written_tokens > 0 for one, outcome in zip(sent[:calls], found, strict=True)}
+    kept = {}
+    for talk in {one.talk for one in sent}:
+        for places in session.adapter.places(session.conversation(talk)).values():
+            kept |= {role: seat["kept"] for role, seat in places["seats"].items()}
+    assert kept == wrote
+    assert any(wrote.values()) == (5 < calls < 15)
+
+
+def test_a_run_that_shares_too_little_to_be_cached_says_so_with_the_minimum():
+    """What it would cost follows from that; once enough is said, costs decide."""
+    plan = Plan(50, (40, 40), ((0, 400), (1, 400), (0, 400), (1, 400)), known=True, tagged=True)
+    session = session_for(plan, "openai")
+    played(plan, "openai", session)
+    found = [(call.layout, call.reasons[-1].why, dict(call.reasons[-1].numbers)) for call in session.calls]
+    assert found[0][:2] == ("own", "prefix_below_minimum")
+    assert 50 <= found[0][2]["shared"] < found[0][2]["minimum"] == 1_024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from benchmarks.role_plans import Plan, played, session_for, words
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
-from cacheprefix.layout.economics import union_pays, union_starts
+from cacheprefix.layout.economics import union_gains, union_pays, union_starts
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
 
@@ -31,10 +32,11 @@ def session_of(*tools, handbook=0, roles=("a", "b", "c")):
     return session
 
 
-def sent(session, role, own, said=("Begin.",), conversation="one"):
+def sent(session, role, own, said=("Begin.",), conversation="one", text=""):
     """The names of the tools in a role's request, and whether it is a fork."""
     spoken = [{"role": "user", "content": text} for text in said]
-    messages = [{"role": "system", "content": f"You are {role}.\n\n{session.prefix.system}"}, *spoken]
+    system = f"You are {role}.{text}\n\n{session.prefix.system}"
+    messages = [{"role": "system", "content": system}, *spoken]
     body = {"model": "gpt-5.2", "messages": messages, **({"tools": list(own)} if own else {})}
     fork = fork_body(session.adapter, body, "openai-chat", Role(role, conversation=conversation))
     turn = fork.begin()
@@ -57,9 +59,10 @@ def test_a_role_does_not_carry_what_costs_more_than_sharing_saves():
     """Its request stays the application's own, and the report says why."""
     session = session_of(tool("x", MANY), tool("y"), handbook=2_000)
     assert sent(session, "b", [tool("y")]) == (["y"], False)
-    (note,) = [note for note in session.report().notes if "keeps its own tools" in note]
-    assert "'b'" in note
-    assert "12," in note
+    (said,) = [one for one in session.report().layouts if one.agent == "b"]
+    assert (said.layout, said.reason.why) == ("own", "tools_cost_more")
+    assert str(said).startswith("1 x b in the application's own layout: nobody else carries the same tools")
+    assert "the others' (12," in str(said)
 
 
 def test_a_long_conversation_pays_for_larger_tools_than_a_short_one():
@@ -88,6 +91,13 @@ def test_a_write_premium_makes_starting_later_in_a_conversation_dearer():
     assert [starts(write=write) for write in (1.0, 1.25)] == [True, False]
 
 
+def test_nobody_starts_on_a_guess_where_whole_requests_are_kept():
+    """Others' tools are paid for three times there, before anybody reads them; of a tenth that is still said."""
+    starts = partial(union_starts, opening=900, before=0, write=1.0)
+    assert [starts(foreign=foreign, whole=True) for foreign in (30, 31)] == [True, False]
+    assert [starts(foreign=foreign, whole=False) for foreign in (385, 386)] == [True, False]
+
+
 def test_a_role_with_its_own_tools_follows_those_who_came_to_carry_all():
     """Who asks first in a long conversation may start; the others read that, in another process too."""
     tools = [tool(name, 600) for name in "xyz"]
@@ -99,6 +109,32 @@ def test_a_role_with_its_own_tools_follows_those_who_came_to_carry_all():
     other = session_of(*tools, handbook=1_500)
     other.conversation("one").restore(session.conversation("one").to_json(), rebase=True)
     assert sent(other, "a", tools[:1], [*said, "Go on."]) == (["x", "y", "z"], True)
+
+
+def test_a_role_with_a_long_text_of_its_own_follows_where_that_text_comes_back():
+    """By the request itself, or out of what the conversation paid by then, each that may follow its part of it."""
+    gains = partial(union_gains, foreign=400, missed=500, read=0.1)
+    assert [gains(text=text) for text in (0, 455, 456)] == [True, True, False]
+    assert [gains(text=1_000, before=before) for before in (8_999, 9_000)] == [False, True]
+    assert [gains(text=1_000, before=9_000, others=others) for others in (1, 2)] == [True, False]
+    assert not gains(missed=44, before=99_999)
+
+
+@pytest.mark.parametrize(("messages", "minimum", "follows"), [(4, 1_024, False), (16, 1_024, True), (4, 3_000, True)])
+def test_a_long_text_is_not_paid_again_for_a_few_messages(messages, minimum, follows):
+    """Where the request was too short to be kept, the text is in no cache, and costs the same in either layout."""
+    registry = default_registry().copy()
+    registry.register(replace(default_registry().get("openai"), min_tokens=minimum))
+    tools = [tool("x", 50), tool("y", 1_500)]
+    prefix = SharedPrefix(tools=tools)
+    session = Session(prefix, caching=Caching(provider="openai", counter=ESTIMATE, profiles=registry))
+    for role in "ab":
+        session.adapter.join(role)
+    long, said = words(2_000, "duty"), ["Begin."]
+    assert sent(session, "a", tools[:1], text=long) == (["x"], False)
+    said += [words(500, f"said{number}-") for number in range(messages)]
+    assert sent(session, "b", tools[1:], said)[0] == ["x", "y"]
+    assert sent(session, "a", tools[:1], [*said, "Go on."], text=long)[0] == (["x", "y"] if follows else ["x"])
 
 
 def test_those_of_the_very_same_tools_share_without_the_others():
@@ -146,6 +182,36 @@ def test_a_lane_is_kept_within_a_conversation_and_found_anew_in_the_next():
     assert sent(session, "b", [tool("y")], said) == (["y"], False)
     assert sent(session, "b", [tool("y")], said, conversation="two") == (["x", "y"], True)
     assert sent(session, "b", [tool("y")], conversation="two") == (["x", "y"], True)
+
+
+def test_another_process_knows_that_a_role_shared_with_all_tools_of_its_own():
+    """Its next request carries none: what it sends does not depend on who remembers that it began as a fork."""
+    tools = [tool("x", 2_000), tool("y", 2_000)]
+    session, said = session_of(*tools, handbook=1_500), ["Begin."]
+    assert sent(session, "a", tools, said) == (["x", "y"], True)
+    other = session_of(*tools, handbook=1_500)
+    other.conversation("one").restore(session.conversation("one").to_json(), rebase=True)
+    said.append("Now in one word.")
+    assert sent(session, "a", [], said) == sent(other, "a", [], said) == (["x", "y"], True)
+
+
+def test_another_process_knows_that_two_roles_shared_their_own_tools():
+    """Others' tools cost more than sharing saves, but both begin alike: each one's requests are forks there too."""
+    session = session_of(tool("x", MANY), handbook=2_000)
+    assert sent(session, "a", []) == ([], False)
+    alone = session.conversation("one").to_json()
+    assert sent(session, "b", []) == ([], True)
+
+    def resumed(saved):
+        other = session_of(tool("x", MANY), handbook=2_000)
+        other.conversation("one").restore(saved, rebase=True)
+        return other
+
+    said = ["Begin.", "And now?"]
+    assert sent(resumed(alone), "a", [], said) == ([], False)
+    both = session.conversation("one").to_json()
+    assert sent(session, "a", [], said) == sent(resumed(both), "a", [], said) == ([], True)
+    assert sent(resumed(both), "a", [tool("z")], said) == (["z"], False)
 
 
 @pytest.mark.parametrize(("size", "lane"), [(2_500, (["y"], False)), (FEW, (["x", "y"], True))])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.adapter import Request
 from cacheprefix.bodies import Role, fork_body
+from tests.drawn import examples
 
 HANDBOOK = "The handbook of the house. " * 300
 MODEL = "gpt-4o"
@@ -45,7 +46,7 @@ def _answer(history, user, words):
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "anthropic", "openai-responses"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from(QUESTIONS), st.integers(0, 1)), min_size=4, max_size=60),
     st.integers(2, 3),
@@ -76,7 +77,7 @@ def test_no_section_of_one_conversation_is_in_anothers_prompt_and_no_message_is_
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from(QUESTIONS), st.booleans()), min_size=1, max_size=40),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_one_client_serves_as_many_conversations_as_there_are(turns):
     """Once their texts differ, two histories are two conversations, and each keeps its own from then on."""
     session = _session(budget=ToolResultBudget(max_tokens=1_000))

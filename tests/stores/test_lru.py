@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cacheprefix.stores.memory import Lru
+from tests.drawn import examples
 
 KEYS = st.sampled_from("abcdefgh")
 ENTRIES, BYTES = 4, 100
@@ -85,7 +86,7 @@ class LruModel(RuleBasedStateMachine):
 
 
 TestLruModel = LruModel.TestCase
-TestLruModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLruModel.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_without_bounds_everything_stays() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cacheprefix.stores import Store
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
+from tests.drawn import examples
 
 READ = ToolSpec("read", cacheable=True, version="1", reads=("path",))
 LIST = ToolSpec("list_files", cacheable=True, reads=("path",))
@@ -423,7 +424,7 @@ PATHS = st.lists(st.sampled_from("ab"), min_size=0, max_size=3).map(lambda parts
 STEPS = st.lists(st.tuples(st.sampled_from(["read", "write", "bash"]), PATHS), max_size=25)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(STEPS)
 def test_no_sequence_of_calls_reads_stale(steps: list[tuple[str, str]]) -> None:
     """A tree of files where a write changes the path and all below: every read tells the true versions.

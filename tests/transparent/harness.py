@@ -13,7 +13,7 @@ import gc
 import json
 import re
 import warnings
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -46,6 +46,9 @@ class Stage:
 
     random: ClassVar[tuple[tuple[str, re.Pattern[str]], ...]] = ()
     """See ``normalised``."""
+
+    once: ClassVar[tuple[str, ...]] = ()
+    """Parts of what the framework warns of once in a process, whichever construct is the first."""
 
     def __init__(self, mode: Mode, provider: SimulatedProvider) -> None:
         self.mode = mode
@@ -81,6 +84,11 @@ class Stage:
             mode: Literal["observe", "fork"] = "observe" if self.mode == "observed" else "fork"
             self._sessions[name] = self.new_session(mode=mode, **options)
         return self._sessions[name]
+
+    @property
+    def sessions(self) -> list[Session]:
+        """All that were made."""
+        return list(self._sessions.values())
 
     def new_session(self, **options: Any) -> Session:
         """A session as this framework's constructs use it."""
@@ -256,29 +264,35 @@ class Constructs:
 
     def _run(self, name: str, mode: Mode) -> Seen:
         construct = self._all[name]
-        with _provider(construct.rules) as (provider, headers):
+        with serving(construct.rules) as (provider, headers):
             stage = self._stage(mode, provider)
-            with warnings.catch_warnings(record=True) as warned:
-                warnings.simplefilter("always")
-                try:
-                    tree = {"saw": construct.run(stage)}
-                except Exception as error:  # the application's own, and so part of what it sees
-                    tree = {"raised": error}
-                stage.close()
-            told = [one for one in warned if not issubclass(one.category, _HARMLESS)]
-            tree["warnings"] = [{"category": one.category.__name__, "says": str(one.message)} for one in told]
-            # Everything is shown before the next run, so that nothing of this one is still under way.
-            shown = normalised(plain(tree, shapes=stage.shapes, opaque=stage.opaque), stage.random)
-            failures = {key: n for one in stage._sessions.values() for key, n in one.failures.items()}
-            bodies = [f"{record.path} {record.body.decode('utf-8', 'replace')}" for record in provider.requests]
-            return Seen(shown, tuple(sorted(normalised(bodies, stage.random))) + tuple(sorted(headers)), failures)
+            return witnessed(stage, construct.run, headers)
+
+
+def witnessed(stage: S, run: Callable[[S], Any], headers: Sequence[str] = ()) -> Seen:
+    """One run on a stage: what was seen, warnings and an exception included, and what was sent."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            tree = {"saw": run(stage)}
+        except Exception as error:  # the application's own, and so part of what it sees
+            tree = {"raised": error}
+        stage.close()
+    told = [one for one in warned if not issubclass(one.category, _HARMLESS)]
+    told = [one for one in told if not any(part in str(one.message) for part in stage.once)]
+    tree["warnings"] = [{"category": one.category.__name__, "says": str(one.message)} for one in told]
+    # Everything is shown before the next run, so that nothing of this one is still under way.
+    shown = normalised(plain(tree, shapes=stage.shapes, opaque=stage.opaque), stage.random)
+    failures = {key: n for one in stage.sessions for key, n in one.failures.items()}
+    bodies = [f"{record.path} {record.body.decode('utf-8', 'replace')}" for record in stage.provider.requests]
+    return Seen(shown, tuple(sorted(normalised(bodies, stage.random))) + tuple(sorted(headers)), failures)
 
 
 _PROVIDERS: dict[str, tuple[SimulatedProvider, list[str]]] = {}
 
 
 @contextlib.contextmanager
-def _provider(rules: str) -> Iterator[tuple[SimulatedProvider, list[str]]]:
+def serving(rules: str) -> Iterator[tuple[SimulatedProvider, list[str]]]:
     """One server a rule set for the whole process, empty: the address is the same in every mode."""
     if rules not in _PROVIDERS:
         headers: list[str] = []

@@ -13,6 +13,8 @@ PAGES = {
     "crewai": "docs/crewai.md",
     "maf": "docs/maf.md",
     "ag2": "docs/ag2.md",
+    "litellm": "docs/litellm.md",
+    "openai_agents": "docs/openai_agents.md",
     "sdk": "adapters/sdk/README.md",
 }
 BEGIN = "<!-- made by python -m tests.transparent from tests/transparent/differences.toml -->"

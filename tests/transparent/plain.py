@@ -112,9 +112,9 @@ def normalised(tree: Any, patterns: Iterable[tuple[str, re.Pattern[str]]] = ()) 
     kinds = (*patterns, *_RANDOM)
     seen: dict[str, dict[str, str]] = {}
 
-    def text(value: str) -> str:
+    def text(value: str, whose: str = "") -> str:
         for kind, pattern in kinds:
-            known = seen.setdefault(kind, {})
+            known = seen.setdefault(whose + kind, {})
 
             def named(found: re.Match[str], kind: str = kind, known: dict[str, str] = known) -> str:
                 return known.setdefault(found.group(), f"<{kind} {len(known) + 1}>")
@@ -122,16 +122,18 @@ def normalised(tree: Any, patterns: Iterable[tuple[str, re.Pattern[str]]] = ()) 
             value = pattern.sub(named, value)
         return value
 
-    def walk(value: Any, key: str = "") -> Any:
+    def walk(value: Any, key: str = "", whose: str = "") -> Any:
+        # What stands under our own key is counted apart: where there is none, the others keep their numbers.
+        whose = whose or (key if key == "cacheprefix" else "")
         if isinstance(value, str):
             # Whether two are of one second, the clock decides.
-            return "<a time>" if key in _TIMES and _TIME.fullmatch(value) else text(value)
+            return "<a time>" if key in _TIMES and _TIME.fullmatch(value) else text(value, whose)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and key in _TIMES:
             return "<number of a time>"
         if isinstance(value, list):
-            return [walk(one) for one in value]
+            return [walk(one, "", whose) for one in value]
         if isinstance(value, dict):
-            return {text(name): walk(value[name], name) for name in sorted(value)}
+            return {text(name, whose): walk(value[name], name, whose) for name in sorted(value)}
         return value
 
     return walk(tree)

@@ -202,6 +202,17 @@ def test_a_provider_that_takes_no_tools_is_said_to_refuse_them():
     assert (found.outcome, found.seen) == ("unclear", "refused: tools need a parser")
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "beside"),
+    [((0, 2), (1, 3), True), ((0, 1), (1, 2), False), ((0, 9), (8.95, 9.9), False), ((0, 0.08), (0.01, 0.09), False)],
+)
+def test_answers_are_beside_one_another_by_more_than_a_late_thread(first, second, beside):
+    """A tenth of the shorter one and a tenth of a second at least: what a busy machine's clocks may be off."""
+    one, other = (Answer(Usage(), began_at=began, ended_at=ended) for began, ended in (first, second))
+    assert one.beside(other) is beside
+    assert other.beside(one) is beside
+
+
 def test_answers_too_fast_to_overlap_teach_nothing():
     """They are not said to break the rule."""
     findings, _, _ = _over_http("openai")

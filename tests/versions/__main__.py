@@ -81,7 +81,15 @@ SUITES = {
         ("ag2", "openai", "anthropic"),
         pins="ag2",
     ),
-    "litellm": Suite("", ("tests/litellm",), ("litellm", "openai"), pins="litellm"),
+    "litellm": Suite(
+        "", ("tests/litellm", "tests/transparent/test_litellm.py"), ("litellm", "openai"), pins="litellm"
+    ),
+    "openai_agents": Suite(
+        "",
+        ("tests/openai_agents", "tests/transparent/test_openai_agents.py"),
+        ("openai-agents", "openai"),
+        pins="openai_agents",
+    ),
     "sdk": Suite("openai,anthropic", ("tests/sdk", "tests/transparent/test_sdk.py"), ("openai", "anthropic")),
 }
 

@@ -13,6 +13,7 @@ from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.prompt import sections as hashing
 from cacheprefix.wire import Memo, decode, redecode
+from tests.drawn import examples
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 KINDS = [
@@ -46,7 +47,7 @@ def _histories(kinds):
     return st.lists(st.tuples(step, st.sampled_from(KINDS[:kinds])), min_size=4, max_size=20)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.sampled_from(["anthropic", "openai-chat"]), st.sampled_from([2, 4, len(KINDS)]).flatmap(_histories))
 def test_a_history_read_in_parts_is_the_prompt_that_it_is_when_read_whole(api, steps):
     """Whatever was changed in between: in place, in the order of its fields, in the type of a number."""

@@ -19,7 +19,7 @@ from cacheprefix import Session
 from cacheprefix.adapter import RequestPlan, failed_plan, given_or_configured, users_session
 from cacheprefix_ag2.layout import Fork, Plan, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
-from cacheprefix_ag2.state import failed
+from cacheprefix_ag2.state import PrefixState, failed
 
 SUBTASK = "subtask-"
 """How the names of the agents begin that ag2 makes for sub-tasks."""
@@ -144,6 +144,8 @@ class PrefixClient(LLMClient):
             state = plan.talk.unsaved(self._bound, await context.stream.history.get_events())
             if state is not None:
                 await context.send(state)
+                held = await context.stream.history.get_events()
+                plan.talk.kept = plan.talk.kept or any(isinstance(event, PrefixState) for event in held)
         except Exception as error:
             failed(self._bound, "state", error)
 

@@ -63,7 +63,7 @@ class PrefixPolicy:
         try:
             talk = team_of(session).talk(conversation_id(None, context) if own is None else own)
             # From the history itself: the application's own policies leave out what is no conversation.
-            stream, history = str(context.stream.id), context.stream.history
+            stream, history = context.stream, context.stream.history
             held = list(await history.get_events())
             if talk.behind(stream, held):
                 # It went back, or was read before another agent's event and is looked at behind it.

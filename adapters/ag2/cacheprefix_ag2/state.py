@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 from ag2.events import BaseEvent, Field
 
@@ -37,16 +38,30 @@ class Talk:
     saved: dict[str, Any] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
     """How many of our events the history of each of its streams held when it was last read."""
+    kept: bool = False
+    """Whether a history was seen to keep our events."""
+    holders: WeakSet[Any] = field(default_factory=WeakSet)
+    """The streams whose histories make up what is known here."""
 
-    def behind(self, stream: str, events: Iterable[BaseEvent]) -> bool:
-        """Whether a history holds fewer events of ours than when it was last read."""
-        return sum(isinstance(event, PrefixState) for event in events) < self.states.get(stream, 0)
+    def behind(self, stream: Any, events: Iterable[BaseEvent]) -> bool:
+        """Whether a history is not the one that what is known here goes on from.
 
-    def load(self, session: AdapterSession, stream: str, events: Sequence[BaseEvent]) -> None:
-        """Take over what a stream's history holds: at first sight, and where an event of ours is gone."""
+        It holds fewer events of ours than when it was last read, or it is another object's than before: the application
+        has put an earlier one in its place, or one of several that went on from it. ag2 lets those ask one by one.
+        """
+        known = str(stream.id)
+        other = self.kept and known in self.states and stream not in self.holders
+        return other or sum(isinstance(event, PrefixState) for event in events) < self.states.get(known, 0)
+
+    def load(self, session: AdapterSession, stream: Any, events: Sequence[BaseEvent]) -> None:
+        """Take over what a stream's history holds: at first sight, and where it is not what is known here."""
         held = [event.state for event in events if isinstance(event, PrefixState)]
-        known, back = stream in self.states, self.behind(stream, events)
-        self.states[stream] = len(held)
+        known, back = str(stream.id) in self.states, self.behind(stream, events)
+        self.states[str(stream.id)] = len(held)
+        self.kept = self.kept or bool(held)
+        if back and len(self.states) == 1:
+            self.holders.clear()
+        self.holders.add(stream)
         # What several streams have in common is not undone by one of them.
         if known and not (back and len(self.states) == 1):
             return

@@ -21,7 +21,7 @@ from cacheprefix_autogen.member import Member
 from cacheprefix_autogen.model_context import STATE
 from cacheprefix_autogen.reading import in_turn
 from cacheprefix_autogen.sending import ending
-from cacheprefix_autogen.state import load_member, save_member
+from cacheprefix_autogen.state import hold, load_member, saved_member
 from cacheprefix_autogen.tool_cache import Caller, cached_by
 from cacheprefix_autogen.transcript import FROM_OUTSIDE, View
 
@@ -74,7 +74,8 @@ def bind_agent(agent: BaseChatAgent, group: Group, *, rank: int = FROM_OUTSIDE, 
     if benches and session.tool_cache is not None and session.mode != "observe":
         caller = Caller(session, agent.name, lambda: member.conversation, group.options.scope, group.use_tools)
         binding.patches.set("_workbench", [cached_by(each, caller) for each in benches])
-    if session.mode != "observe":
+    # By itself, one that asks no model and calls no tool has nothing to be laid out.
+    if session.mode != "observe" and (group.team or clients or benches):
         _watch_turns(agent, group, member, binding.patches)
     return binding.attach()
 
@@ -130,11 +131,14 @@ def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Pa
         await group.reset_tools(member)
 
     async def save_state() -> Mapping[str, Any]:
-        return {**await save(), STATE: save_member(member, group)}
+        return {**await save(), **saved_member(member, group)}
 
     async def load_state(state: Mapping[str, Any]) -> None:
         await load({name: value for name, value in state.items() if name != STATE})
         load_member(member, group, state.get(STATE))
+        group.said_of[member] = state.get(STATE)
+        if not group.team:
+            hold(group, None)
 
     patches.set("on_messages_stream", on_messages_stream)
     patches.set("on_reset", on_reset)
@@ -153,11 +157,6 @@ def tools_of(agent: Any) -> list[Any]:
     for workbench in getattr(agent, "_workbench", None) or []:
         found += getattr(workbench, "_tools", [])
     return [*found, *(getattr(agent, "_handoff_tools", None) or [])]
-
-
-def system_texts(agent: Any) -> list[str]:
-    """An agent's own system texts."""
-    return [str(message.content) for message in getattr(agent, "_system_messages", None) or []]
 
 
 def runners_of(agent: Any) -> list[Any]:

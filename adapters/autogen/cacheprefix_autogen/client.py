@@ -248,7 +248,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             plan=plan,
             scope=options.scope,
             rewrite=session.mode != "observe",
-            once=self.member.once,
+            once=self.member.once or self.member.known,
         )
         if session.attempt("tap", lambda: tap(native), otherwise=False):
             sending.volatile, sending.volatile_role = given.volatile, options.volatile_role

@@ -14,9 +14,10 @@ from autogen_core.models import ChatCompletionClient
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configured, majority_text, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix_autogen.agent import clients_of, runners_of, system_texts
+from cacheprefix_autogen.agent import clients_of, runners_of
 from cacheprefix_autogen.binding import Binding, binding_of
 from cacheprefix_autogen.client import PrefixClient, unwrapped
+from cacheprefix_autogen.group import system_texts
 from cacheprefix_autogen.member import Member, Options, ToolMemory, Volatile
 from cacheprefix_autogen.settings import adopt
 from cacheprefix_autogen.state import carry_over

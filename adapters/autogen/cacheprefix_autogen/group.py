@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.messages import BaseChatMessage
 
 from cacheprefix import Conversation
-from cacheprefix.adapter import AdapterSession, economics, instruction_of, make_message, make_result
+from cacheprefix.adapter import (
+    AdapterSession,
+    RunAhead,
+    RunCall,
+    economics,
+    instruction_of,
+    make_message,
+    make_result,
+)
 from cacheprefix.errors import ToolClashError
 from cacheprefix_autogen.member import Member, Options
 from cacheprefix_autogen.messages import durable
@@ -22,6 +32,18 @@ from cacheprefix_autogen.transcript import FROM_OUTSIDE, Entry, Transcript
 
 OTHERS = ("",)
 """Stands in a lane for those outside the group: a nested team, agents wrapped one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A state that was loaded and not yet used."""
+
+    state: Mapping[str, Any] | None
+    """What it said of us; None where it said nothing."""
+    seen: Any
+    """What the members had in view then."""
+    decided: Any
+    """What had been decided then."""
 
 
 class Group:
@@ -42,10 +64,16 @@ class Group:
         """Lane of every agent, by name; settled with the first request and saved with the state."""
         self.called = False
         """Whether it works as another agent's tool."""
+        self.said_of: dict[Member, Mapping[str, Any] | None] = {}
+        """What the states that were loaded said of each member; None where they said nothing."""
+        self.kept: Kept | None = None
+        """The state that was loaded, until something is said or decided."""
         self.plan: RunPlan | None = None
         """What is known of a team's run; None for an agent by itself."""
         self.from_thread = False
         """Whether a state is being loaded that holds nothing of ours: then the views follow from the team's thread."""
+        self.joined = False
+        """Whether several teams have its conversation in common, each of whose states holds a part of it."""
         self.nested = False
         """Whether others read the same prefix: a team inside, around or beside this one, or a client by itself."""
         self._told: list[Entry] = []
@@ -131,6 +159,50 @@ class Group:
             self.lanes = self._settled(model, opening())
         return self.lanes.get(member.name, economics.Lane((member.name,)))
 
+    def ahead(self, member: Member, model: str) -> RunAhead | None:
+        """The run's calls from this one on; None where not all of them are known, or where they are not all alike.
+
+        Known are those of agents without tools, each of which asks once a turn. A team that has run before may run
+        again, and again.
+        """
+        if self.plan is None or member.view is None or not self.together or len(self.members) < 2:
+            return None
+        # With a compaction or a request budget the history is not what was said.
+        decides = self.session.histories
+        if decides.compaction or decides.request_budget or any(one.before for _, one in self.members):
+            return None
+        if not all(self._asks_once(agent, one, model) for agent, one in self.members):
+            return None
+        found = {one.view.rank: (agent, one) for agent, one in self.members if one.view is not None}
+        member.asked = len(member.turns)
+
+        def asked(rank: int) -> bool:
+            one = found[rank][1]
+            return bool(one.turns) and one.asked == len(one.turns)
+
+        had = sum(len(one.turns) for _, one in self.members) - 1
+        turns = self.plan.ahead(member.view.rank, had, asked)
+        if not turns or any(turn.rank not in found for turn in turns):
+            return None
+        session = self.session
+
+        def text(agent: Any) -> int:
+            return session.count(instruction_of(system_texts(agent), session.prefix.system), model)
+
+        texts = {rank: text(agent) for rank, (agent, _) in found.items()}
+        return RunAhead(tuple(RunCall(found[rank][1].name, texts[rank], beside=beside) for rank, beside in turns))
+
+    def _asks_once(self, agent: Any, member: Member, model: str) -> bool:
+        """Whether an agent is known to ask this model once a turn, with the shared text and all that was said."""
+        # A server may bring tools later.
+        served = any(not hasattr(one, "_tools") for one in getattr(agent, "_workbench", None) or [])
+        if type(agent) is not AssistantAgent or agent._memory or agent._output_content_type or member.tools or served:
+            return False
+        apart = member.alone or member.bounded or member.broken or member.filtered or member.own_prompts
+        client = agent._model_client
+        alike = model_of(getattr(client, "client", client)) == model and shown_to(self.session, system_texts(agent))
+        return alike and not apart
+
     def ends(self, member: Member) -> bool:
         """Whether the turn under way is known to be the member's last one."""
         if self.plan is None or member.before or member.view is None:
@@ -157,7 +229,7 @@ class Group:
         opening += session.count(session.prefix.text, model)
         seats = []
         for agent, member in self.members:
-            texts = [str(message.content) for message in getattr(agent, "_system_messages", None) or []]
+            texts = system_texts(agent)
             # One that is not shown the shared text shares nothing.
             if member.alone or member.bounded or not shown_to(session, texts):
                 continue
@@ -174,12 +246,6 @@ class Group:
         rules = session.profile(model)
         rounds = None if self.plan is None or self._has_run else self.plan.rounds
         found = economics.lanes(seats, read=rules.read, opening=opening, least=rules.min_tokens, rounds=rounds)
-        for lane in found:
-            if len(lane.names) == 1:
-                session.note(
-                    f"agent {lane.names[0]!r} keeps its own layout: carrying its tools or its role's text behind the "
-                    "transcript would cost more than sharing saves"
-                )
         return {name: lane for lane in found for name in lane.names}
 
     async def enter(self, member: Member, messages: Sequence[BaseChatMessage]) -> None:
@@ -187,6 +253,7 @@ class Group:
 
         What the agent's own model context raises is the application's, and reaches it.
         """
+        self.kept = None
         context = None if member.bounded else member.context
         own = 0 if context is None else len(await context.get_messages())
         try:
@@ -246,3 +313,8 @@ class Group:
             member.tools = [*member.tools, *listed]
             if listed and not member.alone:
                 self.adopt(member, listed)
+
+
+def system_texts(agent: Any) -> list[str]:
+    """An agent's own system texts."""
+    return [str(message.content) for message in getattr(agent, "_system_messages", None) or []]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autogen_core.models import (
@@ -61,6 +61,14 @@ class Views:
         """The view of a message."""
         return self._seen.of(message, lambda new: view_of(new, self.count))
 
+    def history(self, messages: Sequence[LLMMessage]) -> list[MessageView]:
+        """The views of all; what is being answered no compaction takes away, also where another agent has said it."""
+        found = [self.of(message) for message in messages]
+        said = [at for at, one in enumerate(messages) if isinstance(one, UserMessage) and _is_said(one)]
+        if said:
+            found[said[-1]] = replace(found[said[-1]], pinned=True)
+        return found
+
     def tokens(self, messages: Sequence[LLMMessage], tools: Sequence[Any]) -> int:
         """Tokens of a request: its messages and tools."""
         return sum(self.of(message).tokens for message in messages) + sum(map(self._schema_tokens, tools))
@@ -90,6 +98,8 @@ class Condensed:
     """Where the first message stands now that is not public."""
     origins: list[int]
     """For each message, its index before; for one that was put in, that of the message behind it."""
+    put_in: frozenset[int] = frozenset()
+    """Indexes of those that were put in."""
 
 
 def condensed(
@@ -114,7 +124,7 @@ def condensed(
     zones = zones and session.mode != "observe" and bool(conversation.state.zones)
     if not zones and not session.histories.decides(conversation):
         return Condensed(list(messages), first_own, list(range(len(messages))))
-    found, epoch = [views.of(message) for message in messages], conversation.ledger.epoch
+    found, epoch = views.history(messages), conversation.ledger.epoch
     moves = zones and conversation.zones_wait(found)
     rest = RestOfRequest(views.static_tokens(), views.own_tokens(beside), front_moves=moves, tools=tools)
     decisions = session.histories.condense(conversation, found, views.model, rest=rest)
@@ -127,15 +137,17 @@ def condensed(
         by_index[decision.index].append(decision)
     out: list[LLMMessage] = []
     origins: list[int] = []
+    put_in: set[int] = set()
     own_start = 0
     for index in range(len(messages) + 1):
         if index == first_own:
             own_start = len(out) + sum(isinstance(decision, Insert) for decision in by_index[index])
         out += [_inserted(d) for d in by_index[index] if isinstance(d, Insert)]
+        put_in |= {*range(len(origins), len(out))}
         if index < len(messages):
             out += _decided(messages[index], [d for d in by_index[index] if not isinstance(d, Insert)])
         origins += [index] * (len(out) - len(origins))
-    return Condensed(out, own_start, origins)
+    return Condensed(out, own_start, origins, frozenset(put_in))
 
 
 async def summarised(
@@ -148,12 +160,17 @@ async def summarised(
 ) -> None:
     """Where a compaction is due, let a fork write its summary; ``condensed`` carries out what is recorded here."""
     session = views.session
-    made = session.attempt("views", lambda: ([views.of(one) for one in messages], views.static_tokens()), None)
+    made = session.attempt("views", lambda: (views.history(messages), views.static_tokens()), None)
     if made is not None:
         found, static = made
         with suppress(BudgetError):  # raised again where the request is laid out
             rest = RestOfRequest(static, views.own_tokens(beside), tools=tools)
             await session.histories.acondense(conversation, found, views.model, rest=rest, ask=ask)
+
+
+def _is_said(message: UserMessage) -> bool:
+    """Whether somebody of the team has said it, and not we."""
+    return message.source != SENDER or speaker_of(message) is not None
 
 
 def _inserted(new: Insert) -> UserMessage:

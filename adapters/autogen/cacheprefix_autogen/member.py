@@ -7,6 +7,7 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
@@ -22,6 +23,7 @@ from cacheprefix.adapter import (
     OwnTools,
     Reason,
     RequestPlan,
+    RunAhead,
     VolatileRole,
     economics,
     find_text,
@@ -100,6 +102,10 @@ class Lanes(Protocol):
         """Whether the turn under way is known to be its last one."""
         ...
 
+    def ahead(self, member: Member, model: str) -> RunAhead | None:
+        """The run's calls from this one on, where all are known."""
+        ...
+
     def heed(self) -> None:
         """Let go what the session was told to forget."""
         ...
@@ -112,6 +118,11 @@ class Member:
     of the messages it is handed. ``alone`` leaves the messages as they are (a single agent with nobody to
     share with) and only keeps the tools in requests that AutoGen sends without them.
     """
+
+    asked = 0
+    """The turn in which it asked last, in a run that is known."""
+    known = False
+    """Whether all calls of the run are known: then its own layout is marked for those that come, and not at once."""
 
     def __init__(
         self,
@@ -263,7 +274,7 @@ class Member:
         """Forget everything that was said."""
         self.start, self.broken, self.held = None, False, self.length
         self.before, self.turns, self._closed, self.told = 0, [], [], []
-        self._size = self._bare = self._bare_sent = 0
+        self._size = self._bare = self._bare_sent = self.asked = 0
         self._lost = 0.0
         self.keeps_layout = self.resumed = False
         if self.view is not None:
@@ -309,12 +320,15 @@ class Member:
         left = self.session.left_alone(self.name, asked.talk.id, asked.talk.scope)
         if left is not None:
             return self._left(asked, left)
-        lane = None
+        lane, run = None, None
         if self.group is not None:
+            run = self.group.ahead(self, asked.views.model)
+            self.known = run is not None
+        if self.group is not None and run is None:
             lane = self.group.lane_of(self, asked.views.model, _spoken(asked.views, heard.public))
         if lane is not None and len(lane.names) == 1:
             return self._left(asked, _costs_more(lane))
-        plan = self._plan(asked, heard, lane)
+        plan = self._plan(asked, heard, lane, run)
         if plan.forks:
             restriction = restricted(self.session, plan, given, self.tools, self.name)
             made = compose(self.session, plan, heard, restriction, self._words)
@@ -410,9 +424,11 @@ class Member:
         tools = own_tools(asked.given, self.tools, tuple(map(name_of, self.tools)))
         return self.session.plan(replace(self._request(asked, asked.rest, (), tools), own=(why,)))
 
-    def _plan(self, asked: Asked, heard: Heard, lane: economics.Lane | None) -> RequestPlan[LLMMessage]:
+    def _plan(
+        self, asked: Asked, heard: Heard, lane: economics.Lane | None, run: RunAhead | None
+    ) -> RequestPlan[LLMMessage]:
         """The plan of a request that may be a fork: what its lane carries, and where the role's text may stand."""
-        carried: Carried = "union"
+        carried: Carried = "union" if run is None else "open"
         if lane is not None and self.group is not None:
             carried = () if self.keeps_tools else tuple(self.group.tools_of(lane.names))
         # The role's text goes to the end where a client has no conversation of its own: its requests follow from
@@ -423,18 +439,28 @@ class Member:
         plan = self.session.plan(
             replace(
                 self._request(asked, heard.public, behind, tools),
-                known=set_apart(asked.given),
+                known=(*set_apart(asked.given), *self._late(asked.given)),
                 place="end" if ends else "cheapest",
                 holds=True,
                 resumed=self.resumed,
                 alike=self._alike(asked),
                 moves=sum(asked.views.of(one.message).tokens for one in heard.own),
                 written=tools.calls and bool(tools.names),
+                spoken=lambda: [asked.views.of(one).tokens for one in heard.public],
+                ahead=run,
             )
         )
         if not ends:
-            self.keeps_layout, self.resumed = plan.reasons[-1].why in ("role_costs_more", "little_to_share"), False
+            cheaper = plan.reasons[-1].why in ("role_costs_more", "little_to_share")
+            self.keeps_layout, self.resumed = cheaper or (run is not None and plan.at is None), False
         return plan
+
+    def _late(self, given: Request) -> tuple[Reason, ...]:
+        """Tools that came when the union was settled: in this request they stand behind it, and change what follows."""
+        if self.keeps_tools or set_apart(given):
+            return ()
+        known = self.session.prefix.tool_names
+        return tuple(reason("made_too_late", name) for name in map(name_of, given.tools) if name not in known)
 
     def _request(
         self, asked: Asked, said: Sequence[LLMMessage], behind: Sequence[LLMMessage], tools: OwnTools | None
@@ -492,15 +518,21 @@ class Member:
         if len(done.messages) == len(before) and all(map(operator.is_, done.messages, before)):
             return heard
         # Where they stood among the public messages, they stand among those that are left.
-        left = done.origins[: done.first_own]
-        now = len(heard.public) + len(heard.own)
-        own = [
-            Own(bisect_left(left, heard.own[origin - len(heard.public)].at), message)
-            for origin, message in zip(done.origins[done.first_own :], done.messages[done.first_own :], strict=True)
-            if origin < now
-        ]
-        public = [message for message in done.messages[: done.first_own] if isinstance(message, UserMessage)]
-        return Heard(public, own, done.messages[done.first_own + len(own) :])
+        first, end = len(heard.public[:-1]), len(heard.public) + len(heard.own)
+        mine = range(first, first + len(heard.own))
+        public: list[UserMessage] = []
+        left: list[int] = []
+        alone: list[Own] = []
+        now: list[LLMMessage] = []
+        for at, (origin, message) in enumerate(zip(done.origins, done.messages, strict=True)):
+            if origin >= end:
+                now.append(message)
+            elif origin in mine and not (origin == first and at in done.put_in):
+                alone.append(Own(heard.own[origin - first].at, message))
+            elif isinstance(message, UserMessage):
+                public.append(message)
+                left.append(origin if origin <= first else origin - len(mine))
+        return Heard(public, [Own(bisect_left(left, one.at), one.message) for one in alone], now)
 
     def _heard(self, rest: Sequence[LLMMessage]) -> Heard | None:
         """What the agent's messages are: public ones, its own of earlier turns, those of the turn under way."""
@@ -518,10 +550,13 @@ class Member:
         view = self.view
         public, shorten = ([], kept) if view is None else (view.forms(), view.transcript.shorten)
         if not self._closed:
+            said = public[: self.turns[0].at] if self.turns else public
             earlier = before_us(rest[: self.before], self.name)
-            self._closed.append(of_turn(earlier, 0, public, self.name, shorten))
-        for turn in self.turns[len(self._closed) - 1 : -1]:
-            self._closed.append(of_turn(rest[turn.start : turn.end], turn.at, public, self.name, shorten))
+            self._closed.append([one for turn in earlier for one in of_turn(turn, 0, said, self.name, shorten)])
+        # A turn goes by what was public when the next one began: the same whenever, and wherever, this is asked.
+        for turn, after in pairwise(self.turns[len(self._closed) - 1 :]):
+            said = public[turn.at : after.at]
+            self._closed.append(of_turn(rest[turn.start : turn.end], turn.at, said, self.name, shorten))
         return [one for turn in self._closed for one in turn]
 
     def _kept(self, own: Sequence[Own]) -> Sequence[Own]:
@@ -606,8 +641,8 @@ class Member:
 
 
 def _in_order(heard: Heard) -> list[LLMMessage]:
-    """All messages: the public ones first, which everybody shares."""
-    return [*heard.public, *(one.message for one in heard.own), *heard.now]
+    """All messages: the public ones first, which everybody shares; the newest last, as it is what is to be answered."""
+    return [*heard.public[:-1], *(one.message for one in heard.own), *heard.public[-1:], *heard.now]
 
 
 def _spoken(views: Views, shared: Sequence[UserMessage]) -> Callable[[], int]:

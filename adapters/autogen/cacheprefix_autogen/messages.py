@@ -38,7 +38,7 @@ MEMORY = "<memory>\n{}\n</memory>"
 """What an agent's memory said, which AutoGen puts among the messages as a system text."""
 EARLIER = "<earlier_call tool={}>\n{}\n<result>\n{}\n</result>\n</earlier_call>"
 """A call of the agent's own and its result, where they no longer stand in the turn that they belong to."""
-STANDS = "(This result stands in the conversation, in a message of your own.)"
+STANDS = "(You have told everybody.)"
 """In an agent's own history, for a result that it has told everybody."""
 ABOVE = "(the conversation above)"
 """Stands where the selector's own prompt would repeat the history."""
@@ -75,7 +75,7 @@ def spoken(speaker: str, content: object, source: str | None = None) -> UserMess
 def public(message: BaseChatMessage, shorten: Shorten = kept) -> tuple[UserMessage, ...]:
     """A team's message as every agent sees it; what a hand-off carries with it stands before it."""
     context = message.context if isinstance(message, HandoffMessage) else []
-    before = [form for item in context for form in _carried(item, shorten)]
+    before = [form for item in context for form in carried(item, shorten)]
     content = message.to_model_message().content
     if isinstance(message, ToolCallSummaryMessage) and isinstance(content, str):
         for result in message.results:
@@ -83,7 +83,8 @@ def public(message: BaseChatMessage, shorten: Shorten = kept) -> tuple[UserMessa
     return (*before, spoken(message.source, content))
 
 
-def _carried(item: LLMMessage, shorten: Shorten) -> list[UserMessage]:
+def carried(item: LLMMessage, shorten: Shorten) -> list[UserMessage]:
+    """A message that a hand-off carries with it, as every agent sees it."""
     if isinstance(item, UserMessage):
         return [item if _is_spoken(item) else spoken(item.source, item.content)]
     if isinstance(item, AssistantMessage):

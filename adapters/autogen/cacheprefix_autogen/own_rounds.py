@@ -8,13 +8,13 @@ the text is put behind later messages, what is older stands in front of it, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autogen_core import FunctionCall
 from autogen_core.models import (
     AssistantMessage,
-    FunctionExecutionResult,
     FunctionExecutionResultMessage,
     LLMMessage,
     SystemMessage,
@@ -22,7 +22,18 @@ from autogen_core.models import (
 )
 
 from cacheprefix.adapter import find_text
-from cacheprefix_autogen.messages import EARLIER, MEMORY, SENDER, STANDS, Seen, Shorten, kept, speaker_of, spoken
+from cacheprefix_autogen.messages import (
+    EARLIER,
+    MEMORY,
+    SENDER,
+    STANDS,
+    Seen,
+    Shorten,
+    carried,
+    kept,
+    speaker_of,
+    spoken,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +71,14 @@ def of_turn(
 ) -> list[Own]:
     """What a turn that is over leaves to its agent alone, of all ``messages`` that it added to the agent's context.
 
-    Its answer is public, so it is left out; so are results that stand in a public message of the agent's own, in
-    place of which ``STANDS`` refers to it.
+    It stands behind ``at`` public messages; ``public`` is what came into view from then until the next turn began. The
+    turn's answer stands there, so it is left out. So is what stands there of a round of calls that the turn ended with,
+    which no request of the agent's has held yet; earlier rounds stay as they were sent.
     """
-    said = [_text(form) for form in public[at:] if speaker_of(form) == name]
+    said = [_text(form) for form in public if speaker_of(form) == name]
 
     def stands(text: str) -> bool:
         return any(find_text(text, one) is not None for one in said)
-
-    def told(result: FunctionExecutionResult) -> bool:
-        return stands(result.content) or stands(shorten(result.name, result.content))
 
     def public_answer(message: LLMMessage) -> bool:
         """Its answer, which everybody has; not one that the application has changed on its way to the others."""
@@ -86,15 +95,66 @@ def of_turn(
         calls = message.content if isinstance(message, AssistantMessage) else ()
         return not isinstance(calls, str) and any(getattr(call, "id", None) not in answered for call in calls)
 
-    left = (message for message in messages if not public_answer(message) and not unanswered(message))
-    return [Own(at, told_once(message, told)) for message in left]
+    left = [message for message in messages if not public_answer(message) and not unanswered(message)]
+    asked, done = left[-2:] if len(left) > 1 else (None, None)
+    called = asked if isinstance(asked, AssistantMessage) and not isinstance(asked.content, str) else None
+    if called and isinstance(done, FunctionExecutionResultMessage) and done is messages[-1]:
+        left[-2:] = _untold(called, done, public, stands, shorten)
+    return [Own(at, message) for message in left]
 
 
-def before_us(messages: Sequence[LLMMessage], name: str) -> list[LLMMessage]:
-    """What of the context of an agent that had already run may be its alone: its own calls, their results, memories."""
+def _untold(
+    asked: AssistantMessage,
+    done: FunctionExecutionResultMessage,
+    public: Sequence[UserMessage],
+    stands: Callable[[str], bool],
+    shorten: Shorten,
+) -> list[LLMMessage]:
+    """A turn's last round of calls without what the others were told of it.
+
+    What a hand-off took along is in public whole, tool and arguments too. Of other calls it is at most the result.
+    """
+    calls = [] if isinstance(asked.content, str) else asked.content
+    texts = [form.content for form in public]
+
+    def taken_along(call: FunctionCall) -> bool:
+        results = FunctionExecutionResultMessage(content=[one for one in done.content if one.call_id == call.id])
+        both = (AssistantMessage(content=[call], source=asked.source), results)
+        return all(form.content in texts for part in both for form in carried(part, shorten))
+
+    gone = {call.id for call in calls if taken_along(call)}
+    results = FunctionExecutionResultMessage(content=[one for one in done.content if one.call_id not in gone])
+    thought = None if asked.thought and stands(asked.thought) else asked.thought
+    left: list[LLMMessage] = []
+    if len(gone) < len(calls) or thought:
+        content = [call for call in calls if call.id not in gone]
+        left.append(asked.model_copy(update={"content": content or thought, "thought": thought if content else None}))
+    if results.content:
+        told = (one for one in done.content if stands(one.content) or stands(shorten(one.name, one.content)))
+        left.append(_referring(results, {one.call_id for one in told}))
+    return left
+
+
+def _referring(message: FunctionExecutionResultMessage, told: Collection[str]) -> FunctionExecutionResultMessage:
+    """The message with ``STANDS`` in place of the results of these calls, however short they are."""
+    content = [
+        one.model_copy(update={"content": STANDS}) if one.call_id in told and one.content.strip() else one
+        for one in message.content
+    ]
+    return message.model_copy(update={"content": content})
+
+
+def before_us(messages: Sequence[LLMMessage], name: str) -> list[list[LLMMessage]]:
+    """What of the context of an agent that had already run may be its alone: its own calls, their results, memories.
+
+    Turn by turn.
+    """
     mine: set[str] = set()
-    found: list[LLMMessage] = []
+    found: list[list[LLMMessage]] = [[]]
     for message in messages:
+        if isinstance(message, UserMessage):
+            found.append([])
+            continue
         if isinstance(message, AssistantMessage) and message.source == name:
             if isinstance(message.content, list):
                 mine |= {call.id for call in message.content}
@@ -104,21 +164,8 @@ def before_us(messages: Sequence[LLMMessage], name: str) -> list[LLMMessage]:
                 continue
         elif not isinstance(message, SystemMessage):
             continue
-        found.append(message)
-    return found
-
-
-def told_once(message: LLMMessage, told: Callable[[FunctionExecutionResult], bool]) -> LLMMessage:
-    """The message without results that were ``told`` in public; the very same object where there is none."""
-    if not isinstance(message, FunctionExecutionResultMessage):
-        return message
-    # A short one costs less than what would stand in its place.
-    content = [
-        one.model_copy(update={"content": STANDS}) if len(one.content) > len(STANDS) and told(one) else one
-        for one in message.content
-    ]
-    same = all(a is b for a, b in zip(content, message.content, strict=True))
-    return message if same else message.model_copy(update={"content": content})
+        found[-1].append(message)
+    return [turn for turn in found if turn]
 
 
 def in_words(own: Sequence[Own], known: Seen[UserMessage]) -> list[LLMMessage]:
@@ -185,7 +232,9 @@ def from_history(messages: Sequence[LLMMessage]) -> tuple[tuple[UserMessage, ...
         """What was called last is followed by no text of the agent's, so that its results are public."""
         if results:
             forms.append(spoken(speaker, "\n".join(results), speaker or SENDER))
-            own[last] = Own(own[last].at, told_once(own[last].message, lambda _: True))
+            done = own[last].message
+            if isinstance(done, FunctionExecutionResultMessage):
+                own[last] = Own(own[last].at, _referring(done, {one.call_id for one in done.content}))
             results.clear()
 
     for message in messages:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import BaseGroupChat, GraphFlow, RoundRobinGroupChat
 from autogen_core import AgentId
+
+
+class TurnAhead(NamedTuple):
+    """A turn that is known to come."""
+
+    rank: int
+    """The place of its agent among the participants."""
+    beside: bool = False
+    """Whether it is taken beside the one before it, which it does not hear."""
 
 
 class RunPlan:
@@ -29,6 +40,33 @@ class RunPlan:
         if most is None or not isinstance(team, RoundRobinGroupChat) or team._termination_condition is not None:
             return None
         return most / max(1, len(team._participants))
+
+    def ahead(self, rank: int, had: int, asked: Callable[[int], bool]) -> list[TurnAhead] | None:
+        """The turns to the end of the first run, from the one under way on; None where they are not all known.
+
+        Agents had so many turns before it; ``asked`` says of a rank whether its turn is under way too, or over.
+        """
+        team = self._team
+        if isinstance(team, GraphFlow):
+            sure = team._termination_condition is None and self._most is None and had < len(team._participants)
+            return _waves_ahead(team, rank, asked) if sure else None
+        if not isinstance(team, RoundRobinGroupChat):
+            return None
+        many, left = len(team._participants), self._left(had)
+        return None if left is None else [TurnAhead((rank + at) % many) for at in range(left)]
+
+    def _left(self, had: int) -> int | None:
+        """Turns to the end of a round robin's first run, of agents that say one message each."""
+        team, ends = self._team, self._team._termination_condition
+        manager = instance_of(team, getattr(team, "_group_chat_manager_topic_type", ""))
+        if getattr(manager, "_current_turn", None) != had:
+            return None
+        found = [] if self._most is None else [self._most - had]
+        if type(ends) is MaxMessageTermination and not ends._include_agent_event:
+            found.append(ends._max_messages - ends._message_count)
+        elif ends is not None:
+            return None
+        return min(found, default=None)
 
     def ends(self, rank: int, turns: int) -> bool:
         """Whether the turn under way is the last one of the participant of this rank, which has had so many before."""
@@ -55,6 +93,27 @@ class RunPlan:
 def _acyclic(team: Any) -> bool:
     graph = getattr(team, "_graph", None)
     return graph is not None and not graph.get_has_cycles()
+
+
+def _waves_ahead(team: Any, rank: int, asked: Callable[[int], bool]) -> list[TurnAhead] | None:
+    """The turns of a graph in which each agent speaks once, and those of one depth at once."""
+    names, nodes = [one.name for one in team._participants], team._graph.nodes
+    edges = [edge for node in nodes.values() for edge in node.edges]
+    # On a condition, or with the first of several, an agent speaks twice or never.
+    sure = all(edge.condition is None and edge.activation_group == edge.target for edge in edges)
+    if not (sure and _acyclic(team) and {edge.activation_condition for edge in edges} <= {"all"}):
+        return None
+    depths = dict.fromkeys(nodes, 0)
+    for _ in nodes:
+        for name, node in nodes.items():
+            for edge in node.edges:
+                depths[edge.target] = max(depths[edge.target], depths[name] + 1)
+    here = names[rank]
+    later = [one for one in nodes if one != here and not asked(names.index(one)) and depths[one] >= depths[here]]
+    later.sort(key=lambda one: depths[one])
+    before = [here, *later]
+    beside = [False, *(depths[one] == depths[last] for last, one in zip(before, later, strict=False))]
+    return [TurnAhead(names.index(one), with_last) for one, with_last in zip(before, beside, strict=True)]
 
 
 def instance_of(team: BaseGroupChat, topic_type: str) -> Any:

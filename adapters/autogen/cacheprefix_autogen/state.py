@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.adapter import economics
+from cacheprefix_autogen.group import Kept
+from cacheprefix_autogen.model_context import STATE
 from cacheprefix_autogen.own_rounds import Turn
 from cacheprefix_autogen.transcript import Entry, entry_from
 
@@ -15,6 +17,64 @@ if TYPE_CHECKING:
     from cacheprefix_autogen.member import Member
 
 VERSION = 1
+
+
+def hold(group: Group, state: Mapping[str, Any] | None) -> None:
+    """From here on, as long as nothing is said or decided, what is saved is what was loaded: ``state``, or nothing.
+
+    None is a state that says nothing of us, and what had none when it was wrapped: where it is loaded, all that we had
+    taken over from the application's own is taken over again.
+    """
+    group.kept = None if group.joined else Kept(state, _seen(group), _decided(group))
+
+
+def _untouched(group: Group) -> bool:
+    """Whether nothing was said or decided since a state was loaded, or since the wrapping."""
+    kept = group.kept
+    if kept is None or kept.seen != _seen(group) or kept.decided != _decided(group):
+        group.kept = None
+        return False
+    return True
+
+
+def _seen(group: Group) -> Any:
+    """All that a saved state says of the group and its members, but for the messages themselves."""
+    members = [
+        (
+            None if member.view is None else [entry.id for entry in member.view.everything()],
+            member.keeps_layout,
+            member.before,
+            list(member.turns),
+            list(member.told),
+        )
+        for _, member in group.members
+    ]
+    joins = [caller.joins for caller in group.callers]
+    told = [entry.id for entry in group.told_so_far]
+    return group.transcript.id, group.lanes, joins, told, members
+
+
+def _decided(group: Group) -> Any:
+    """What the conversation holds, as a saved state says it; None where there is none yet."""
+    known = group.session.known(group.transcript.id, group.options.scope)
+    return None if known is None else (known.to_json(places=False), group.session.places(known))
+
+
+def saved_member(member: Member, group: Group) -> dict[str, Any]:
+    """What an agent's saved state has of ours: nothing under our key where there is nothing to say."""
+    if _untouched(group):
+        said = group.said_of.get(member)
+        return {} if said is None else {STATE: said}
+    found = save_member(member, group)
+    return {STATE: found} if found else {}
+
+
+def saved_transcript(group: Group) -> dict[str, Any]:
+    """What a team's saved state has of ours: nothing under our key where there is nothing to say."""
+    kept = group.kept
+    if kept is not None and _untouched(group):
+        return {} if kept.state is None else {STATE: kept.state}
+    return {STATE: save_transcript(group)}
 
 
 def save_member(member: Member, group: Group) -> dict[str, Any]:

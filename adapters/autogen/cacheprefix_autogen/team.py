@@ -25,7 +25,7 @@ from cacheprefix_autogen.member import Member, Options
 from cacheprefix_autogen.model_context import STATE, application_context
 from cacheprefix_autogen.run_plan import RunPlan, instance_of
 from cacheprefix_autogen.settings import child_of
-from cacheprefix_autogen.state import load_transcript, save_transcript
+from cacheprefix_autogen.state import hold, load_transcript, saved_transcript
 
 
 def agents_in(target: Any) -> list[BaseChatAgent]:
@@ -60,6 +60,7 @@ def bind_alone(
         binding.inner += _bind_runner(runner, session, options)
     for _, member in group.members:
         session.attempt("take over", member.take_over, None)
+    hold(group, None)
     return binding
 
 
@@ -113,6 +114,7 @@ def bind_team(team: BaseGroupChat, session: AdapterSession, options: Options, *,
     if session.mode != "observe":
         _keep_transcript(team, group, binding)
     _take_over(team, group, [member for _, member in group.members if member not in known_before])
+    hold(group, None)
     return binding.attach()
 
 
@@ -138,7 +140,7 @@ def _joined(team: BaseGroupChat, options: Options) -> Group | None:
             )
             raise SetupError(message)
         # Its agents have turns in both teams, so that nothing is known of them beforehand; new ones may share too.
-        group.plan, group.lanes, group.nested = None, None, True
+        group.plan, group.lanes, group.nested, group.joined = None, None, True, True
     return group
 
 
@@ -156,10 +158,11 @@ def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> Non
     save, load = team.save_state, team.load_state
 
     async def save_state() -> Mapping[str, Any]:
-        return {**await save(), STATE: save_transcript(group)}
+        return {**await save(), **saved_transcript(group)}
 
     async def load_state(state: Mapping[str, Any]) -> None:
         kept = state.get(STATE)
+        group.kept = None
         for caller in group.callers:
             caller.reset()
         if kept:
@@ -175,6 +178,7 @@ def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> Non
             for member in members:
                 member.reset()
             _take_over(team, group, members)
+        hold(group, kept)
 
     binding.patches.set("save_state", save_state)
     binding.patches.set("load_state", load_state)

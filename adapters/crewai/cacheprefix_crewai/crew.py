@@ -161,37 +161,47 @@ def _made_by(binding: Binding, memory: Any) -> Any:
 def _subclass(base: Any) -> Any:
     """A crew's class that says which crew is running, and passes the binding on to its copies."""
 
+    def above(self: Any, name: str) -> Any:
+        """What the crew's class has now: a tracer, or a test, may have replaced it since."""
+        # Not by ``super``: another thread may have given the crew its own class back.
+        found = inspect.getattr_static(base, name)
+        return found.__get__(self, base) if hasattr(type(found), "__get__") else found
+
     def copy(self: Any) -> Any:
-        made = base.copy(self)
+        made = above(self, "copy")()
         binding = binding_of(self)
         if binding is not None:
             binding.session.attempt("crew copy", lambda: _bind_copy(binding, made), None)
         return made
 
     def _create_manager_agent(self: Any) -> Any:
-        made = base._create_manager_agent(self)
+        made = above(self, "_create_manager_agent")()
         binding = binding_of(self)
         if binding is not None:
             binding.session.attempt("manager agent", lambda: _bind_manager(binding, self), None)
         return made
 
     def reset_memories(self: Any, command_type: str) -> None:
-        base.reset_memories(self, command_type)
+        above(self, "reset_memories")(command_type)
         binding = binding_of(self)
         if binding is not None:
             forget(binding)
 
     own: dict[str, Any] = {_MARK: True}
     for block, names in _BLOCKS:
-        own |= {name: _inside(getattr(base, name), block) for name in names if hasattr(base, name)}
+        own |= {name: _inside(getattr(base, name), block, above) for name in names if hasattr(base, name)}
     for function in (copy, _create_manager_agent, reset_memories):
         if hasattr(base, function.__name__):  # another version of CrewAI may lack it
             own[function.__name__] = functools.wraps(getattr(base, function.__name__))(function)
     return subclassed(base, own)
 
 
-def _inside(method: Any, block: Callable[[Any, str, Any], AbstractContextManager[None]]) -> Any:
-    """A method of a crew, run inside ``block(crew, name, inputs)``."""
+def _inside(
+    method: Any,
+    block: Callable[[Any, str, Any], AbstractContextManager[None]],
+    found: Callable[[Any, str], Any] | None = None,
+) -> Any:
+    """A method of a crew, or what is ``found`` in its place, run inside ``block(crew, name, inputs)``."""
     name = method.__name__
 
     def inputs(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -199,11 +209,14 @@ def _inside(method: Any, block: Callable[[Any, str, Any], AbstractContextManager
 
     def run(self: Any, *given: Any, **named: Any) -> Any:
         with block(self, name, inputs(given, named)):
-            return method(self, *given, **named)
+            return bound(self)(*given, **named)
 
     async def arun(self: Any, *given: Any, **named: Any) -> Any:
         with block(self, name, inputs(given, named)):
-            return await method(self, *given, **named)
+            return await bound(self)(*given, **named)
+
+    def bound(self: Any) -> Any:
+        return functools.partial(method, self) if found is None else found(self, name)
 
     return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
 

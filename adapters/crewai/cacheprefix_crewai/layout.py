@@ -363,10 +363,6 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
     if binding.clash:
         return own(reason("tool_schema_differs", binding.clash))
     if kept_elsewhere(call.llm):
-        session.note(
-            "requests that go on from what the provider keeps (auto_chain, previous_response_id) have CrewAI's own "
-            "layout"
-        )
         # What is said in the system message is for one request alone.
         plain = plain if opening.system else replace(plain, missing="")
         return own(reason("kept_by_provider"))
@@ -555,10 +551,6 @@ class _Case:
             )
             if isinstance(found, Reason):
                 self.layouts.add(listed)
-                binding.session.note(
-                    f"{layout.role}: what its task shares with others is too little to pay, "
-                    "its requests are left as they are"
-                )
             return found
 
         return AgentRequest(

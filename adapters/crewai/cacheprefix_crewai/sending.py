@@ -317,7 +317,7 @@ class PendingRequest:
         kept = execution is None or (execution.tokens >= rules.min_tokens and not rules.implicit_breakpoint)
         goes_on = rules.markers is None or kept
         rewrite = layout is not None and binding.rewrites and (forked or goes_on)
-        changed = forked or self.messages is not self.given or self.tools is not self.call.tools
+        changed = forked or self.messages is not self.call.messages or self.tools is not self.call.tools
         asked = Request(
             body,
             api,
@@ -363,7 +363,8 @@ class PendingRequest:
 
     def _unmodified(self, api: Api, original: Callable[[Any, Any], Any]) -> Callable[[Prompt], Prompt | None]:
         def rebuilt(_: Prompt) -> Prompt | None:
-            body = original(self.given, self.call.tools)
+            # Without what the session was told to say in every request: the application's own has none of it.
+            body = original(self.call.messages, self.call.tools)
             return self.binding.session.decode(body, api) if isinstance(body, Mapping) else None
 
         return rebuilt

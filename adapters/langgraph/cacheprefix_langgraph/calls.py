@@ -287,11 +287,6 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
     if asked.kept:
         return _in_instructions(asked.model, asked.given, asked.kwargs, asked.plain)
     if plan.at is None or asked.decided is None:
-        if plan.reasons[-1].why == "text_longer_than_shared":
-            session.note(
-                f"role {asked.frame.role!r} brings more text of its own than it shares with others, and is left as it "
-                "is until the conversation is longer"
-            )
         # The layout stays the application's; what was decided on its history holds from the first request on.
         failed = plan.reasons[-1].why == "failed"
         kept = _own(parts, parts.rest, asked.plain, asked.kwargs)
@@ -318,10 +313,6 @@ def _in_own_layout(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame)
 
 def _in_instructions(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame) -> tuple[Any, dict[str, Any]] | None:
     """``_in_own_layout`` where the provider keeps the messages: what is said beside them is for one request alone."""
-    frame.session.note(
-        "requests that go on from what the provider keeps (use_previous_response_id, conversation) have the "
-        "application's own layout; give the whole history as messages to share it"
-    )
     own = str(kwargs.get("instructions") or "")
     lacks = missing(model._convert_input(given).to_messages(), frame, own)
     texts = [*lacks, frame.passing if frame.volatile else "", own]

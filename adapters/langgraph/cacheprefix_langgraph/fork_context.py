@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.errors import ParentCommand
 
 from cacheprefix import Conversation, ForkPolicy
 from cacheprefix.adapter import AdapterSession, BlockVar, Lock, VolatileRole, reset_in_child, supported, tail_text
@@ -195,6 +197,12 @@ def scope_of(config: Mapping[str, Any] | None) -> str | None:
     return None if scope is None else str(scope)
 
 
+def running_scope() -> str | None:
+    """The tenant in whose run the code here runs; None for the session's, and outside of any run."""
+    frame = FRAME.get()
+    return scope_of(var_child_runnable_config.get()) if frame is None else frame.scope
+
+
 @contextmanager
 def within_frame(frame: Frame | None) -> Iterator[None]:
     """Run a block with a fork in force."""
@@ -210,15 +218,22 @@ def within_frame(frame: Frame | None) -> Iterator[None]:
             _RUNNING.add(frame, -1)
 
 
-def under(frame: Frame | None, items: Iterator[Any]) -> Iterator[Any]:
-    """Iterate with the fork in force only while the iterator's own code runs, also where that is closed early."""
+def under(frame: Frame | None, items: Iterator[Any], done: Callable[[], None] = lambda: None) -> Iterator[Any]:
+    """Iterate with the fork in force only while the iterator's own code runs, also where that is closed early.
+
+    ``done`` is called where it comes to its end, also by a command to the graph around it.
+    """
     try:
         while True:
-            with within_frame(frame):
-                try:
+            try:
+                with within_frame(frame):
                     item = next(items)
-                except StopIteration:
-                    return
+            except StopIteration:
+                done()
+                return
+            except ParentCommand:
+                done()
+                raise
             yield item
     finally:
         close = getattr(items, "close", None)
@@ -227,15 +242,21 @@ def under(frame: Frame | None, items: Iterator[Any]) -> Iterator[Any]:
                 close()
 
 
-async def aunder(frame: Frame | None, items: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def aunder(
+    frame: Frame | None, items: AsyncIterator[Any], done: Callable[[], None] = lambda: None
+) -> AsyncIterator[Any]:
     """``under`` for an asynchronous iterator."""
     try:
         while True:
-            with within_frame(frame):
-                try:
+            try:
+                with within_frame(frame):
                     item = await items.__anext__()
-                except StopAsyncIteration:
-                    return
+            except StopAsyncIteration:
+                done()
+                return
+            except ParentCommand:
+                done()
+                raise
             yield item
     finally:
         close = getattr(items, "aclose", None)

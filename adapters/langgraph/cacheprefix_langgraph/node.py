@@ -168,7 +168,7 @@ class _Fork:
 
         def made() -> Any:
             update = update_of(self.session, talk, ledger_in(state, self.session))
-            return with_update(result, update, self.session, self.name)
+            return with_update(result, update, self.session)
 
         return self.session.attempt("ledger", made, result)
 

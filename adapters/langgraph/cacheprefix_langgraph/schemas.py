@@ -59,8 +59,9 @@ def adopt_foreseen(session: AdapterSession, model: Any, *, calls: bool = False) 
     default = _default_method(type(model).with_structured_output)
     ready = [one for one in known if (one.method or (_FUNCTION_CALLING if calls else default)) == _FUNCTION_CALLING]
     if ready:
-        known[:] = [one for one in known if one not in ready]
+        # Put in first: a sibling that finds nothing left to do may ask at once.
         adopt(session, [one.schema for one in ready])
+        known[:] = [one for one in known if one not in ready]
 
 
 @functools.lru_cache(maxsize=64)

@@ -354,8 +354,9 @@ def close(sending: Sending, usage: Any) -> None:
 
 
 def message_of(result: Any) -> Any:
-    """The message of a finished answer; None for one without."""
-    return result.generations[0].message if result.generations else None
+    """The message of a finished answer; None for one without, and for what is none of LangChain's (a test's fake)."""
+    generations = getattr(result, "generations", None)
+    return getattr(generations[0], "message", None) if generations else None
 
 
 def usage_of(message: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from cacheprefix import Conversation
 from cacheprefix.adapter import AdapterSession, Ledger, digests_of, merge_json, merged_places, update_json
-from cacheprefix_langgraph.fork_context import checkpoint_of, scope_of, talk_of
+from cacheprefix_langgraph.fork_context import FRAME, checkpoint_of, scope_of, talk_of
 from cacheprefix_langgraph.views import Views
 
 CHANNEL = "cacheprefix"
@@ -225,7 +226,7 @@ def _mark(messages: Sequence[BaseMessage]) -> int:
     return hash(tuple((message.id, str(message.content)) for message in messages))
 
 
-def with_update(result: Any, update_: Mapping[str, Any], session: AdapterSession, node: str) -> Any:
+def with_update(result: Any, update_: Mapping[str, Any], session: AdapterSession) -> Any:
     """A node's result with the decisions it made. Shapes LangGraph takes: None, dict, Command, lists, state objects."""
     if not update_:
         return result
@@ -236,8 +237,8 @@ def with_update(result: Any, update_: Mapping[str, Any], session: AdapterSession
         return result
     if not has_channel(read):
         session.note(
-            f"node {node!r}: the graph's state has no channel {CHANNEL!r}, so decisions on tool results are not kept "
-            "in checkpoints; add cacheprefix_langgraph.PrefixState to the state's bases, and from an entrypoint save "
+            f"the graph's state has no channel {CHANNEL!r}, so decisions on tool results are not kept in checkpoints; "
+            "add cacheprefix_langgraph.PrefixState to the state's bases, and from an entrypoint save "
             "session.conversation(thread_id).dumps() yourself"
         )
         return result
@@ -251,6 +252,26 @@ def with_update(result: Any, update_: Mapping[str, Any], session: AdapterSession
     if isinstance(result, (list, tuple)) and any(isinstance(item, Command) for item in result):
         return [*result, Command(update=update)]
     return [result, Command(update=update)]
+
+
+def writes_of(config: Mapping[str, Any] | None) -> Any:
+    """What the step of a graph that has the channel writes, where a graph runs as that step; None elsewhere.
+
+    By LangGraph's own sender, which is internal and may be absent. Once a step: two writes of a key are two updates in
+    streams, and in a node of ours its own result has it.
+    """
+    given = (config or {}).get("configurable") or {}
+    read, writes = given.get("__pregel_read"), getattr(given.get("__pregel_send"), "__self__", None)
+    if FRAME.get() is not None or not callable(read) or not has_channel(read) or not isinstance(writes, deque):
+        return None
+    return None if any(one[0] == CHANNEL for one in writes) else writes
+
+
+def hand_on(config: Mapping[str, Any] | None, update: Mapping[str, Any]) -> None:
+    """Give the decisions of a graph that runs as a step to the graph around it: its own state need not have them."""
+    writes = writes_of(config) if update else None
+    if writes is not None:
+        writes.append((CHANNEL, dict(update)))
 
 
 def _command(command: Command[Any], update: dict[str, Any]) -> Any:

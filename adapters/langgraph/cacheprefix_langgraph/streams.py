@@ -161,12 +161,15 @@ def again(model: Any, sending: Sending, error: Exception) -> bool:
 
 def _says(chunk: ChatGenerationChunk) -> bool:
     """Whether a chunk holds something of the answer: the first of some APIs says only that the request was taken."""
-    message = chunk.message
+    # Of what is no chunk of LangChain's (a test's fake) nothing is known, but that it came.
+    message = getattr(chunk, "message", None)
+    if message is None:
+        return True
     return bool(message.content or message.additional_kwargs or getattr(message, "tool_call_chunks", None))
 
 
 def _sum(usage: UsageMetadata | None, chunk: ChatGenerationChunk) -> UsageMetadata | None:
-    found = getattr(chunk.message, "usage_metadata", None)
+    found = getattr(getattr(chunk, "message", None), "usage_metadata", None)
     if not found:
         return usage
     return found if usage is None else add_usage(usage, found)

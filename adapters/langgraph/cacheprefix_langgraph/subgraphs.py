@@ -17,12 +17,13 @@ from cacheprefix.adapter import AdapterSession, VolatileRole
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import Frame, aunder, said_now, scope_of, under, unlaid
 from cacheprefix_langgraph.schemas import foresee
-from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in
+from cacheprefix_langgraph.state import conversation_of, hand_on, ledger_in, messages_in, update_of, writes_of
 from cacheprefix_langgraph.tools import render
 
 G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
 
 _ENTER = "__cacheprefix_enter__"
+_LEAVE = "__cacheprefix_leave__"
 _PARTS = "__cacheprefix_parts__"
 
 
@@ -80,7 +81,8 @@ def subgraph(
 
     def enter(state: Any, config: Any, said: Mapping[str, str]) -> Frame:
         messages = messages_in(state, messages_key)
-        talk = conversation_of(bound, config, ledger_in(state, bound), messages or (), returned=False)
+        returned = writes_of(config) is not None
+        talk = conversation_of(bound, config, ledger_in(state, bound), messages or (), returned=returned)
         return Frame(
             session=bound,
             role=name,
@@ -105,7 +107,12 @@ def subgraph(
         plain = unlaid(bound, name, instruction, said, volatile_role)
         return bound.attempt("subgraph", lambda: enter(state, config, said), plain)
 
-    copy.__dict__[_ENTER] = entered
+    def left(frame: Frame | None, state: Any, config: Any) -> None:
+        if frame is not None and frame.state is not None:
+            talk = frame.state
+            bound.attempt("ledger", lambda: hand_on(config, update_of(bound, talk, ledger_in(state, bound))), None)
+
+    copy.__dict__[_ENTER], copy.__dict__[_LEAVE] = entered, left
     copy.__dict__[_PARTS] = FrameParts(bound, name, instruction, messages_key, pinned, volatile_role, policy)
     return copy
 
@@ -121,10 +128,14 @@ def _subclass(base: type[Any]) -> type[Any]:
     class ForkedGraph(base):  # type: ignore[misc]
         # ``invoke`` and ``ainvoke`` run these two; neither is a generator, so the fork is entered when it is called.
         def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangGraph's own name
-            return under(self.__dict__[_ENTER](input, config), base.stream(self, input, config, **kwargs))
+            frame = self.__dict__[_ENTER](input, config)
+            done = functools.partial(self.__dict__[_LEAVE], frame, input, config)
+            return under(frame, base.stream(self, input, config, **kwargs), done)
 
         def astream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangGraph's own name
-            return aunder(self.__dict__[_ENTER](input, config), base.astream(self, input, config, **kwargs))
+            frame = self.__dict__[_ENTER](input, config)
+            done = functools.partial(self.__dict__[_LEAVE], frame, input, config)
+            return aunder(frame, base.astream(self, input, config, **kwargs), done)
 
     for name in ("stream", "astream"):
         functools.update_wrapper(vars(ForkedGraph)[name], getattr(base, name), updated=())

@@ -11,7 +11,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from cacheprefix.adapter import AdapterSession, ToolSet, loads
 from cacheprefix.errors import SetupError, ToolClashError
-from cacheprefix_langgraph.fork_context import Frame
+from cacheprefix_langgraph.fork_context import Frame, running_scope
 from cacheprefix_langgraph.request_bodies import base_of, model_name, shows_body
 
 
@@ -42,7 +42,8 @@ def adopt(session: AdapterSession, tools: Sequence[Any]) -> None:
 
 def _adopt(session: AdapterSession, tool: Any) -> None:
     try:
-        session.adopt_tools([tool], render, grows=True)
+        # What is bound while one tenant's run is under way may be made for that tenant.
+        session.adopt_tools([tool], render, grows=True, scope=running_scope())
     except ToolClashError as error:
         session.note(f"{error}; roles that bind another one keep their own tools")
 

@@ -28,8 +28,9 @@ class Wrapping:
 
 
 def wrapping_of(model: Any) -> Wrapping | None:
-    """What a model was wrapped with; None where it was not."""
-    found = (getattr(model, "__pydantic_private__", None) or {}).get(_PRIVATE)
+    """What a model was wrapped with; None where it was not, or is no model but a class."""
+    private = None if isinstance(model, type) else getattr(model, "__pydantic_private__", None)
+    found = (private or {}).get(_PRIVATE)
     return found if isinstance(found, Wrapping) else None
 
 

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import litellm
-from litellm import CustomStreamWrapper
 from litellm.constants import OPENAI_CHAT_COMPLETION_PARAMS
 from litellm.llms.base_llm.base_utils import type_to_response_format_param
 from litellm.router import Router
@@ -56,8 +55,7 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
     """``litellm.completion`` or ``litellm.acompletion`` as one that asks in the session, or a router made to do so.
 
     A router stays the same object, until ``unwrap``. Calls in a role (``with role("critic"):``, or bound here) are
-    forks of the session's shared prefix; all others, and all in ``observe`` mode, go out as they were asked and are
-    measured. Raises ``SetupError`` for anything else.
+    forks of the shared prefix; all others are measured as they were asked. Raises ``SetupError`` for anything else.
     """
     name = kind_of(target)
     if not name:
@@ -91,8 +89,7 @@ def unwrap(router: T) -> T:
 def install(session: Session | None = None, *, role: str = "", conversation: str = "") -> Iterator[Session]:
     """While the block runs, all that calls LiteLLM by its module asks in the session: routers and libraries too.
 
-    Of several such blocks side by side, each has the calls of its own thread or task, and of tasks started there; a
-    thread without one, of a library's, is left alone then.
+    Of several blocks side by side, each has the calls of its own thread or task; a thread without one is left alone.
     """
     bound = _bound(session, role, conversation)
     _INSTALLED.append(bound)
@@ -105,8 +102,7 @@ def install(session: Session | None = None, *, role: str = "", conversation: str
 
 def _installed() -> Bound | None:
     # Whose a call is where several sessions are installed is not guessed: it would show one's handbook to another's.
-    sessions = {id(session) for session, _ in tuple(_INSTALLED)}
-    return _INSTALLED[-1] if len(sessions) == 1 else None
+    return _INSTALLED[-1] if len({id(session) for session, _ in tuple(_INSTALLED)}) == 1 else None
 
 
 def _bound(session: Session | None, role: str, conversation: str) -> Bound:
@@ -161,28 +157,20 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
     return fork.ask(send, partial(_streamed, ForkBody.watch))
 
 
-def _read(
-    session: AdapterSession, own: Callable[..., Any], given: tuple[Any, ...], named: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """The arguments by name, the body that they make, and the rules of who serves its model."""
+def _read(session: AdapterSession, own: Any, given: Any, named: Any) -> tuple[Any, Any, Any]:
+    """The arguments by name, the body that they make in OpenAI's form, and the rules of who serves its model."""
     asked = {**dict(zip(inspect.signature(own).parameters, given, strict=False)), **named}
-    body = _body(asked)
+    body = {name: value for name, value in asked.items() if name in _BODY and value is not None}
+    said, custom, schema = body["messages"], asked.get("custom_llm_provider"), body.get("response_format")
+    body["messages"] = [one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in said]
+    if isinstance(schema, type):
+        body["response_format"] = type_to_response_format_param(schema)
+    body["model"] = f"{custom}/{body['model']}" if custom else body["model"]
     return asked, body, session.profile(body["model"])
 
 
-def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The request as OpenAI's chat completions have it; its model's name says who serves it."""
-    body = {name: value for name, value in asked.items() if name in _BODY and value is not None}
-    said, custom, schema = body["messages"], asked.get("custom_llm_provider"), body.get("response_format")
-    if not all(isinstance(one, Mapping) for one in said):
-        body["messages"] = [one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in said]
-    if isinstance(schema, type):
-        body["response_format"] = type_to_response_format_param(schema)
-    return {**body, "model": f"{custom}/{body['model']}"} if custom else body
-
-
 def _streamed(watch: Callable[..., Any], answer: Any, fork: ForkBody, turn: Any) -> Any:
-    stream = isinstance(answer, CustomStreamWrapper)
+    stream = isinstance(answer, litellm.CustomStreamWrapper)
     cached = answer.custom_llm_provider == "cached_response" if stream else _hidden(answer).get("cache_hit")
     if cached:
         turn.fail()  # LiteLLM's own cache has answered, and no provider

@@ -8,8 +8,7 @@ from cacheprefix import Session
 def cacheprefix_wrap(target: object, session: Session) -> object | None:
     """Wrap ``litellm.completion``, ``litellm.acompletion`` or a router."""
     # Of the function or of the router's class; LiteLLM takes seconds to import, which others need not wait for.
-    home = str(getattr(target, "__module__", ""))
-    if home.partition(".")[0] != "litellm":
+    if str(getattr(target, "__module__", "")).partition(".")[0] != "litellm":
         return None
     from cacheprefix_litellm.calls import kind_of, wrap
 

@@ -14,6 +14,7 @@ from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configure
 from cacheprefix.errors import SetupError
 from cacheprefix_maf.member import Member, ToolMemory, Volatile
 from cacheprefix_maf.middleware import PrefixChatMiddleware, PrefixFunctionMiddleware, middleware_of
+from cacheprefix_maf.run_plan import run_of
 from cacheprefix_maf.tools import adopt
 
 T = TypeVar("T")
@@ -51,8 +52,20 @@ def wrap(
     bound = given_or_configured(session)
     name = conversation if isinstance(target, Agent) else conversation or uuid.uuid4().hex
     asked = Member(bound, role, "", name, tool_memory, volatile, volatile_role, scope)
-    bind([(agent, leads, asked) for agent, leads in agents_of(target) if session_of(agent) is None], bound)
+    found = [(agent, leads, asked) for agent, leads in agents_of(target) if session_of(agent) is None]
+    bind(found, bound)
+    if not isinstance(target, Agent):
+        bound.attempt("run", lambda: _foresee(target, [agent for agent, leads, _ in found if not leads]), None)
     return target
+
+
+def _foresee(target: Any, agents: Sequence[Any]) -> None:
+    """Tell the agents of a workflow what is known of its run beforehand."""
+    members = {id(agent): member for agent in agents if (member := member_of(agent)) is not None}
+    workflow = target.workflow if isinstance(target, WorkflowAgent) else target
+    run = run_of(workflow, {agent: member.role for agent, member in members.items()})
+    for member in members.values():
+        member.run = run
 
 
 def bind(found: Sequence[tuple[Any, bool, Member | None]], session: AdapterSession) -> None:

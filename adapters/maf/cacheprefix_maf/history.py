@@ -128,12 +128,18 @@ def _with(message: Message, contents: Sequence[Content]) -> Message:
 
 
 def condensed(
-    session: AdapterSession, conversation: Conversation, body: dict[str, Any], api: Api, tail: str, model: str
+    session: AdapterSession,
+    conversation: Conversation,
+    body: dict[str, Any],
+    api: Api,
+    tail: str,
+    model: str,
+    said: Sequence[Message],
 ) -> dict[str, Any]:
     """The body with large results cut once and, where that is due and pays, its history compacted.
 
-    The system text and the role's stay where they are. Raises ``BudgetError`` where the session's request budget
-    cannot be met.
+    ``said`` are the application's own messages. The system text and the role's stay where they are. Raises
+    ``BudgetError`` where the session's request budget cannot be met.
     """
     form, field = form_of(api), "input" if api == "openai-responses" else "messages"
     if form is None or not session.histories.decides(conversation):
@@ -144,7 +150,9 @@ def condensed(
     role = given[own : own + 1] if tail else []
     shared, local = given[lead:own], given[own + len(role) :]
     none: list[MessageView] = []
-    views = session.attempt("views", lambda: _views([*shared, *local], form, session.counter(model)), none)
+    asked = next((one for one in reversed(said) if one.role == "user"), None)
+    parts = len(asked.contents) if asked is not None and form == "openai-chat" else 1
+    views = session.attempt("views", lambda: _views([*shared, *local], form, session.counter(model), parts), none)
     beside = session.count("\n".join(_text(one) for one in (*given[:lead], *role)), model)
     beside = max(0, beside - session.count(session.prefix.text, model))
     names = tuple(str((one.get("function") or one).get("name", "")) for one in body.get("tools") or ())
@@ -174,7 +182,15 @@ def _says(message: Mapping[str, Any], text: str) -> bool:
     return message.get("role") == "user" and parts == [text]
 
 
-def _views(messages: Sequence[Mapping[str, Any]], form: Form, count: Count) -> list[MessageView]:
+def _views(messages: Sequence[Mapping[str, Any]], form: Form, count: Count, parts: int) -> list[MessageView]:
+    """Views of the messages; what was asked last stands in so many ``parts``."""
     views = views_of(messages, form, count)
     # A canonical message is sent as a user's; for what may be dropped, it is an agent's.
-    return [replace(view, role="assistant") if _SPEAKER.match(view.text) else view for view in views]
+    found = [replace(view, role="assistant") if _SPEAKER.match(view.text) else view for view in views]
+    last = max((at for at, view in enumerate(found) if view.role == "user" and view.is_prompt), default=0)
+    # The client sends each part of a message, such as an image, as a message of its own: a question's words stay with
+    # the last of them, which no compaction removes.
+    for at in range(max(0, last - parts + 1), last):
+        if found[at].role == "user":
+            found[at] = replace(found[at], pinned=True)
+    return found

@@ -94,6 +94,9 @@ def laid_out(
     def tokens(message: Message) -> int:
         return _tokens(message, session, model)
 
+    run = None
+    if member.run is not None and united and not (private or own):
+        run = member.run.ahead(member.role, session, model)
     plan = session.plan(
         AgentRequest(
             member.role,
@@ -112,6 +115,8 @@ def laid_out(
             # Nobody else reads what the agent alone has seen: behind another place of its text it is paid anew.
             moves=sum(tokens(message) for _, message in history.private),
             text_counts=True,
+            alike=run is not None and member.run is not None and member.run.alike(shared),
+            ahead=run,
         )
     )
     if plan.at is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cacheprefix.adapter import AdapterSession, VolatileRole
+from cacheprefix_maf.run_plan import WorkflowRun
 
 ToolMemory = Literal["keep", "drop"]
 Volatile = Callable[[], Mapping[str, str]]
@@ -29,6 +30,8 @@ class Member:
     volatile_role: VolatileRole = "user"
     scope: str | None = None
     layout: bool = True
+    run: WorkflowRun | None = None
+    """What is known beforehand of the workflow that it is in; None where nothing is."""
     differing: tuple[str, ...] = ()
     """Set where a tool of the agent's clashes with others' of the same name: its tools stay out of the union."""
 

@@ -182,7 +182,8 @@ async def _prepared(
             body["tool_choice"] = allowed_choice(allowed, api)
         laid, changed = body, layout is not None and layout.changed
         if not asked.bounded:
-            body = condensed(session, conversation, body, api, layout.tail if layout is not None else "", model)
+            tail = layout.tail if layout is not None else ""
+            body = condensed(session, conversation, body, api, tail, model, messages)
         changed = changed or body is not laid
         if held is not None:
             _save(held, session, conversation, several=bool(member.conversation))

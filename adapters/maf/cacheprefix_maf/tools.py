@@ -39,7 +39,8 @@ def adopt(member: Member, tools: Sequence[Any]) -> None:
     session = member.session
     try:
         if tools or session.prefix.tools:
-            session.adopt_tools([_schema(tool) for tool in tools if plain(tool)], lambda schema: schema, grows=True)
+            schemas = [_schema(tool) for tool in tools if plain(tool)]
+            session.adopt_tools(schemas, lambda schema: schema, grows=True, scope=member.scope)
     except ToolClashError as error:
         member.differing = (error.name,)
         session.note(f"agent {member.role!r} keeps its own tools, which others share no cache with: {error}")

@@ -151,7 +151,9 @@ def log_records(value: Any) -> list[Mapping[str, Any]]:
     """
     if type(value) is not dict and not isinstance(value, Mapping):
         return []
-    exports = _first(value, "resourceLogs", "resource_logs")
+    exports = value.get("resourceLogs")
+    if exports is None:
+        exports = value.get("resource_logs")
     if exports is not None:
         return list(_log_records(exports))
     printed = "event_name" in value and "body" in value and "severity_number" in value

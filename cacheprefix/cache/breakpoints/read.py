@@ -33,6 +33,10 @@ class Marks(NamedTuple):
         return tuple(sorted({*self.written, *self.dropped}))
 
 
+_NONE = Marks({})
+"""Most requests have none: their providers take no marks."""
+
+
 def request_ttl(prompt: Prompt, profile: Profile) -> Ttl:
     """The lifetime of what is written without one of its own."""
     asked = cache_options(prompt).get("ttl") if profile.markers is not None else None
@@ -54,13 +58,16 @@ def implicit(prompt: Prompt, profile: Profile) -> bool:
 
 def marks(prompt: Prompt, profile: Profile, totals: Sequence[int]) -> Marks:
     """The breakpoints of a request: explicit ones, the automatic one, the implicit one."""
+    by_itself = profile.automatic_breakpoint and prompt.top_marker is not None
+    if not prompt.marked and not by_itself and not implicit(prompt, profile):
+        return _NONE
     default = request_ttl(prompt, profile)
     standing: dict[int, Ttl] = {
         index: default if marker.ttl is None else profile.ttl(marker.ttl)
         for index in prompt.marked
         if (marker := prompt.sections[index].marker) is not None
     }
-    if profile.automatic_breakpoint and prompt.top_marker is not None:
+    if by_itself and prompt.top_marker is not None:
         last = next((i for i in range(len(prompt.sections) - 1, -1, -1) if markable(prompt.sections[i])), None)
         if last is not None:
             ttl = prompt.top_marker.ttl

@@ -64,8 +64,6 @@ def _chosen(calls: "Sequence[Call]", number: int | None, *, everything: bool) ->
 
 
 def _data(call: "Call") -> dict[str, Any]:
-    from dataclasses import asdict
-
     named = ("agent", "session", "model", "index")
     return {
         "call": call.index,
@@ -76,7 +74,7 @@ def _data(call: "Call") -> dict[str, Any]:
         "layout": call.layout,
         "reasons": [one.as_dict() for one in call.reasons],
         "input_tokens": call.usage.input_tokens if call.usage.input_tokens is not None else call.input_tokens,
-        **{name: value for name, value in asdict(call.verdict).items() if name not in named},
+        **{name: value for name, value in call.verdict.as_dict().items() if name not in named},
     }
 
 

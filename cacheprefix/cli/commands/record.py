@@ -1,6 +1,7 @@
 """``cacheprefix record``: run any program unmodified and say at its end what its prompt cache loses."""
 
 # No deferred annotations here: typer reads them, and is itself only imported when the command is added.
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -114,6 +115,8 @@ def register(app: "typer.Typer") -> None:
                     await _asked_to_end()
                     return 0
 
+            # A simulated provider that writes to a program which went away is no news to who reads the report.
+            logging.getLogger("asyncio").setLevel(logging.ERROR)
             code = asyncio.run(run())
             log.close()
             _closing(log.seen, keep, max_mb)
@@ -123,13 +126,14 @@ def register(app: "typer.Typer") -> None:
                 ) as result:
                     from cacheprefix.audit import write_summary
 
+                    if keep is None:
+                        result.files = ("the recording",)  # The name of a file that is gone in a moment helps nobody.
                     if as_json is not None:
                         auditing.save_json(result, as_json)
                     if html is not None:
                         auditing.save_page(result, html)
                     write_summary(result, sys.stderr, plain=plain)
-                    limits = (max_lost_usd, min_hit, *causes)
-                    most = 0 if all(limit is None for limit in limits) else None
+                    most = 0 if all(limit is None for limit in (max_lost_usd, min_hit, *causes)) else None
                     problems = (
                         list(checking.problems_of(result, max_lost_usd, None, most, min_hit, causes)) if check else []
                     )
@@ -151,7 +155,7 @@ def _place(keep: Path | None) -> Iterator[Path]:
         yield keep
         return
     with tempfile.TemporaryDirectory(prefix="cacheprefix-record-") as folder:
-        yield Path(folder) / "calls.jsonl"
+        yield Path(folder) / "recording"
 
 
 @contextmanager
@@ -184,7 +188,8 @@ def _closing(seen: "Seen", keep: Path | None, max_mb: int) -> None:
     """What came by, and what that does not show."""
     from cacheprefix.record import UNFOLLOWED
 
-    _say(f"{seen.calls} model calls recorded" + (f" in {keep}" if keep is not None else ""))
+    calls = "1 model call" if seen.calls == 1 else f"{seen.calls} model calls"
+    _say(f"{calls} recorded" + (f" in {keep}" if keep is not None else ""))
     told = (
         (seen.failed, "of them failed or broke off"),
         (
@@ -194,7 +199,7 @@ def _closing(seen: "Seen", keep: Path | None, max_mb: int) -> None:
         (seen.other, "requests of other kinds (embeddings, lists of models) passed and were not recorded"),
         (seen.unreached, "requests went nowhere: no connection to the provider could be made (is its address right?)"),
         (seen.refused, "requests were refused: they were not HTTP/1.1 (HTTP/2 without TLS, perhaps)"),
-        (seen.unreadable, "requests could not be read (no JSON object, or too large) and only passed"),
+        (seen.unreadable, "requests could not be read (no JSON object, or more than 48 MB) and only passed"),
         (seen.unwritten, f"calls passed unrecorded: {seen.problem or f'the recording reached {max_mb} MB (--max-mb)'}"),
     )
     for count, what in told:

@@ -56,6 +56,9 @@ def register(app: "typer.Typer") -> None:
         processes: Annotated[
             int, typer.Option(min=1, help="Processes of the application, each with keys by what comes to it.")
         ] = 1,
+        together: Annotated[
+            bool, typer.Option("--together", help="The processes count what comes to all, in one store.")
+        ] = False,
         rules: Annotated[
             str, typer.Option(help="Prices, minimum and block size: a profile's name, see cacheprefix profiles.")
         ] = "exact",
@@ -86,7 +89,8 @@ def register(app: "typer.Typer") -> None:
         settings = _settings(ttl, capacity, replicas, sticky=sticky)
         counts = [_keys(said) for said in keys or ()]
         apart = _apart(settings)
-        settings += [replace(one, routing="keys", keys=n, processes=processes) for one in apart for n in counts]
+        keyed: dict[str, Any] = {"routing": "keys", "processes": processes, "together": together}
+        settings += [replace(one, keys=n, **keyed) for one in apart for n in counts]
         found, skipped = arrivals(logs, registry=registry, readers=readers, limit=requests)
         outcomes = [play(found, setting, profile) for setting in settings]
         span = found[-1].at - found[0].at
@@ -131,7 +135,9 @@ def _apart(settings: "Sequence[Setting]") -> "list[Setting]":
 
 
 def _keyed(setting: "Setting") -> dict[str, Any]:
-    return {"keys": setting.keys, "processes": setting.processes} if setting.routing == "keys" else {}
+    if setting.routing != "keys":
+        return {}
+    return {"keys": setting.keys, "processes": setting.processes, "together": setting.together}
 
 
 def _keys(text: str) -> "Keys":

@@ -1,0 +1,36 @@
+"""Many sessions made, wrapped and dropped: nothing of them is held."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable
+
+from cacheprefix import Session, SharedPrefix
+
+_MANY = 1_000
+_WARM = 200
+"""Sessions after which whatever is held once is there."""
+_TEXT = "The handbook says that every statement needs a source. " * 130
+
+
+def check_dropped(use: Callable[[Session, bool], object]) -> None:
+    """Of a thousand sessions, each with a text of its own, nothing is held when their wrappers are gone.
+
+    ``use`` wraps something in a session, and asks by it where it is told to, as one in fifty does.
+    """
+    made, before = [], 0
+    for number in range(_MANY):
+        if number == _WARM:
+            gc.collect()
+            before = sys.getallocatedblocks()
+        session = Session(SharedPrefix(system=f"Handbook {number}. {_TEXT}"))
+        made.append(weakref.ref(session))
+        use(session, number % 50 == 0)
+        del session
+    gc.collect()
+    grown = sys.getallocatedblocks() - before - (_MANY - _WARM)
+    assert [at for at, one in enumerate(made) if one() is not None] == []
+    # Our weak reference apart, less than ten objects for each; a session alone is hundreds, its prompts more.
+    assert grown < 10 * (_MANY - _WARM), f"{grown} objects more than before"

@@ -1,0 +1,57 @@
+"""Where roles' texts stand, saved and taken up elsewhere: the next request is laid out as by who went on."""
+
+from __future__ import annotations
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cacheprefix.layout.role_position import CacheRules, CountedHistory, RolePositions
+from tests.drawn import examples
+
+KEY = ("", "one", "model")
+RULES = {
+    "automatic": CacheRules(marked=False, alone=True, least=1_024, units=False),
+    "marks": CacheRules(marked=True, alone=False, least=1_024, units=False),
+    "whole requests": CacheRules(marked=False, alone=True, least=64, units=True),
+}
+ROLES = {"a": 20, "b": 70, "c": 126, "d": 400}
+"""Tokens of each role's text: three that go to the end, and one that may keep its place."""
+OPENING = 500
+TURNS = st.tuples(
+    st.sampled_from(sorted(ROLES)),
+    # Tokens of what is said before it; the same texts come again and again. Less than 0: the history goes back.
+    st.lists(st.sampled_from([-2, -1, 3, 3, 40, 900]), max_size=3),
+    # Whether what stands before the text is worth sharing.
+    st.sampled_from([True, True, True, False]),
+)
+
+
+def choose(positions, role, said, rules, shared):
+    """Where a role's text goes; what is said is a list of tokens."""
+    history = CountedHistory(said, digest=str, tokens=int)
+    return positions.choose(
+        KEY, role, role, history, size=ROLES[role], rules=RULES[rules], shared=shared, joint=True, opening=OPENING,
+        recorded=lambda: None,
+    )  # fmt: skip
+
+
+@example("automatic", [("a", [40], False), ("b", [], True)], ("a", [3], True))
+@example("automatic", [("c", [3], True)], ("c", [3], True))
+@settings(max_examples=examples(600))
+@given(st.sampled_from(sorted(RULES)), st.lists(TURNS, min_size=1, max_size=7), TURNS)
+def test_who_takes_it_up_places_the_next_text_alike(rules, turns, then):
+    """Also where a sparing save says nothing, since nothing goes by it."""
+    positions, said = RolePositions(), []
+
+    def ask(turn, *who):
+        role, spoken, shared = turn
+        for one in spoken:
+            said[len(said) + one if one < 0 else len(said) :] = [] if one < 0 else [one]
+        return [choose(each, role, list(said), rules, shared) for each in who]
+
+    for turn in turns:
+        ask(turn, positions)
+    resumed = RolePositions()
+    resumed.load("", "one", positions.saved("", "one", sparing=True))
+    one, other = ask(then, positions, resumed)
+    assert one.at == other.at

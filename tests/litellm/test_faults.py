@@ -1,0 +1,110 @@
+"""A small matrix of faults: whatever fails, the application's result is that of the unmodified one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import litellm
+import pytest
+from litellm_driver import MODELS, place
+
+from cacheprefix_litellm import role, wrap
+from tests.fault_matrix import FOUND, HANDBOOK, PROVIDER, Case, check, check_event_loop, check_fork, check_stall, names
+
+STEPS = (
+    "cacheprefix_litellm.calls._read",
+    "cacheprefix_litellm.calls._streamed",
+    "cacheprefix_litellm.calls._usage",
+    "cacheprefix_litellm.calls.watched_stream",
+    "cacheprefix.bodies._laid",
+    "cacheprefix.bodies._read",
+    "cacheprefix.bodies.views_of",
+    "cacheprefix.layout.role_position.RolePositions.choose",
+    "cacheprefix.cache.CacheModel.finish",
+    "cacheprefix.cache.CacheModel.first_token",
+    "cacheprefix.calls.begin.Requests.gate_key",
+)
+CASES = [
+    *(Case(f"step {step.split('.', 1)[-1]} raises", break_=step) for step in STEPS),
+    *(
+        Case(f"provider: {name}, call {at + 1}", provider=PROVIDER[name], at=at)
+        for name in ("400", "429", "500", "cut", "usage omitted")
+        for at in (0, 2)
+    ),
+]
+KNOWN: dict[str, list[str]] = {}
+QUESTION = "Find it and write it down."
+LONG = "This role keeps to one more rule of its own list. " * 20
+PLACE = {"type": "object", "properties": {"at": {"type": "string"}}}
+
+
+def tool(name):
+    """A function in OpenAI's form."""
+    return {"type": "function", "function": {"name": name, "description": "Looks at it.", "parameters": PLACE}}
+
+
+@pytest.fixture(scope="module")
+def application(servers):
+    """A role with a tool, then one that streams."""
+    provider = servers["openai"]
+    kept = provider.simulator.script
+
+    async def run(session, replies):
+        provider.reset()
+        provider.simulator.script = replies
+        ask = litellm.acompletion if session is None else wrap(litellm.acompletion, session)
+
+        async def turn(name, said, **options):
+            messages = [{"role": "system", "content": f"{HANDBOOK}\n\n{LONG} {name}."}, *said]
+            with contextlib.nullcontext() if session is None else role(name, conversation="c"):
+                return await ask(MODELS["openai"], messages, **place("openai", provider), **options)
+
+        said = [{"role": "user", "content": QUESTION}]
+        try:
+            first = (await turn("finder", said, tools=[tool("look")])).choices[0].message
+            result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": FOUND}
+            found = (await turn("finder", [*said, first, result], tools=[tool("look")])).choices[0].message.content
+            said.append({"role": "assistant", "content": found})
+            stream = await turn("writer", said, tools=[tool("write")], stream=True)
+            written = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+        except Exception as error:
+            return [type(error).__name__]
+        return [found, written]
+
+    def asked(session, replies):
+        outcome = asyncio.run(run(session, replies))
+        # The answers do not go by what is asked: whatever fails, it is the whole conversation.
+        assert all(QUESTION in str(record.json) for record in provider.requests)
+        return outcome
+
+    yield asked
+    provider.simulator.script = kept
+
+
+@pytest.mark.parametrize("case", CASES, ids=names(CASES))
+def test_the_result_is_that_of_the_unmodified_application(case, application, monkeypatch):
+    """Each of these steps is taken, and that it raised is counted."""
+    sessions = []
+
+    def run(session, replies):
+        sessions.append(session)
+        return application(session, replies)
+
+    check(case, run, monkeypatch, KNOWN)
+    assert not case.break_ or sum(sessions[-1].failures.values()) >= 1
+
+
+def test_a_store_that_hangs_never_holds_the_event_loop(application):
+    """Full texts and the gate, in a store that takes its time for each call."""
+    check_event_loop(application)
+
+
+def test_the_event_loop_goes_on_while_a_store_takes_its_time(application):
+    """A second and a half for each call, longer than the gate waits for one: no event loop stands still for it."""
+    check_stall(application)
+
+
+def test_a_child_that_is_forked_off_from_a_busy_process_runs_it(application):
+    """Prefork servers and pools: no lock of the parent's holds it, and nothing of the parent's is waited for."""
+    check_fork(application)

@@ -1,0 +1,9 @@
+"""The private names that the adapter relies on are those of the installed release."""
+
+from tests.private_names import missing, releases
+
+
+def test_private_names_are_those_of_the_installed_release():
+    """A name that is gone changed in the release that the message names."""
+    gone = missing("litellm", ("litellm",))
+    assert not gone, f"{releases('litellm')}: {', '.join(gone)}"

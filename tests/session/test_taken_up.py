@@ -1,0 +1,69 @@
+"""A conversation saved and taken up by another process, which lays out its next request as who went on does."""
+
+from __future__ import annotations
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cacheprefix.bodies import Role, fork_body
+from tests.session.test_lanes import FEW, MANY, session_of, tool, words
+
+SIZES = {"x": 700, "y": FEW, "z": 600, "Z": MANY}
+"""Tokens of tools: those whose price others may pay, one that everybody carries along, one that nobody does."""
+TURNS = st.tuples(
+    st.sampled_from("abc"),
+    st.sampled_from(["", "", "x", "y", "xy"]),
+    # Tokens of what is said before it.
+    st.lists(st.sampled_from([3, 40, 900]), max_size=2),
+    # Whether the conversation first goes back to where it was saved, a request or more ago, or is forgotten.
+    st.sampled_from(["", "", "", "", "back", "forget"]),
+)
+
+
+def made(names):
+    """One process's session, where these tools are known."""
+    return session_of(*(tool(name, SIZES[name]) for name in names), handbook=1_100)
+
+
+def sent(session, role, own, said):
+    """The messages and tools of a role's request."""
+    spoken = [{"role": "user", "content": text} for text in said]
+    messages = [{"role": "system", "content": f"You are {role}.\n\n{session.prefix.system}"}, *spoken]
+    tools = {"tools": [tool(name, SIZES[name]) for name in own]} if own else {}
+    body = {"model": "gpt-5.2", "messages": messages, **tools}
+    turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation="one")).begin()
+    turn.finish(None)
+    assert session.failures == {}
+    return [turn.body["messages"], turn.body.get("tools")]
+
+
+@example("xyZ", [("a", "y", [], ""), ("b", "y", [], "")], ("a", "y", [40], ""))
+@example("xyz", [("a", "y", [], ""), ("b", "y", [], ""), ("a", "y", [900, 900], "")], ("c", "xy", [900], ""))
+@example("xyz", [("c", "xy", [3, 3], "")], ("b", "y", [], "back"))
+@example("xyz", [("c", "xy", [3, 3], "")], ("c", "y", [], "back"))
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["xyz", "xyZ"]), st.lists(TURNS, min_size=1, max_size=6), TURNS)
+def test_another_process_lays_out_the_next_request_alike(names, turns, then):
+    """Whatever the roles carried, and also where the conversation went back or was forgotten before."""
+    session, said, states = made(names), [], []
+
+    def goes_on(number, turn):
+        """Say what comes before a request, and go back before that."""
+        if turn[3] == "back" and states:
+            saved, count = states[number // 2 % len(states)]
+            session.conversation("one").restore(saved, merge=False)
+            del said[count:]
+        elif turn[3] == "forget":
+            session.forget("one")
+            said.clear()
+            states.clear()
+        states.append((session.conversation("one").dumps(), len(said)))
+        said.extend(words(size, f"said{number}-{at}-") for at, size in enumerate(turn[2]))
+
+    for number, turn in enumerate(turns):
+        goes_on(number, turn)
+        sent(session, *turn[:2], said)
+    goes_on(len(turns), then)
+    other = made(names)
+    other.conversation("one").restore(session.conversation("one").dumps())
+    assert sent(other, *then[:2], said) == sent(session, *then[:2], said)

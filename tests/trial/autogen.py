@@ -1,0 +1,255 @@
+"""AutoGen: single agents, round robins, selectors, swarms and graphs, a team a person, on clients that all share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+import tiktoken
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.messages import MultiModalMessage, TextMessage
+from autogen_agentchat.teams import DiGraphBuilder, GraphFlow, RoundRobinGroupChat, SelectorGroupChat, Swarm
+from autogen_core import CancellationToken, Image
+from autogen_core.model_context import BufferedChatCompletionContext
+from autogen_core.models import ChatCompletionClient, ModelFamily, ModelInfo
+from autogen_core.tools import FunctionTool
+from autogen_ext.models.anthropic import AnthropicChatCompletionClient
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+from cacheprefix.layout.framing import unframed
+from cacheprefix.server import Reply, Request, SimulatedProvider, ToolCall
+from cacheprefix_autogen import forget_sessions, wrap
+from cacheprefix_autogen.messages import ABOVE, ANSWER, MEMORY, STANDS
+from tests.transparent.test_autogen import Characters
+from tests.trial.applications import IMAGE, Answers, Application, Person, Role, Tool, Turn, asking, hooks
+from tests.trial.checks import Framing
+from tests.trial.playing import Driver
+
+KINDS = ("agent", "round", "round", "selector", "swarm", "graph")
+SELECTOR = "selector"
+_SPOKEN = re.compile(r"^\[(?:tool \w+|\w+ calls (?P<tool>\w+)|\w+)\](?:\s|$)")
+_EARLIER = re.compile(r'<earlier_call tool="(\w+)">|</?result>|</earlier_call>')
+_OURS = re.compile("|".join(map(re.escape, (STANDS, ANSWER, ABOVE, *(part for part in MEMORY.split("\n{}\n"))))))
+
+
+def _words(text: str) -> str:
+    """What a text says without AutoGen's adapter's own framing; a call is its tool's name and its arguments."""
+    if text.startswith("{"):
+        with contextlib.suppress(ValueError):
+            part = json.loads(text)
+            call = part.get("function", part)
+            if call.get("name"):
+                text = f"{call['name']} {call.get('arguments', call.get('input'))}"
+            elif part.get("type") == "tool_result":
+                text = str(part["content"])
+    text = unframed(text)
+    text = _SPOKEN.sub(lambda found: f"{found['tool'] or ''} ", text)
+    text = _EARLIER.sub(lambda found: f" {found[1] or ''} ", text)
+    # JSON's own signs and white space are none of what is said.
+    return re.sub(r"[{}\[\]\"':,]", " ", _OURS.sub(" ", text))
+
+
+class Script(Answers):
+    """As any model, and a selector that names each agent in turn, and hand-offs among a swarm's."""
+
+    def __init__(self, app: Application, provider: SimulatedProvider) -> None:
+        super().__init__(app, provider)
+        self._named: Counter[tuple[str, int]] = Counter()
+
+    def _said(self, request: Request, person: Person, turn: Turn, agent: str, nth: str, *, calls: bool) -> Reply:
+        role, roles = agent.partition("#")[0], self._app.roles
+        if role == SELECTOR:
+            at = self._named[person.name, turn.number] = self._named[person.name, turn.number] + 1
+            return Reply(roles[(turn.number + at) % len(roles)].name)
+        silent = request.asked.choice == "none" or ANSWER in request.text[-200:]
+        reply = super()._said(request, person, turn, agent, nth, calls=calls and not silent)
+        named = (f"transfer_to_{one.name}" for one in roles if one.name != role)
+        others = [name for name in named if name in request.asked.tools]
+        rng = random.Random(f"{self._app.seed}/{person.name}/{turn.number}/{role}/{nth}/hand-off")
+        if others and not silent and rng.random() < 0.5:
+            call = ToolCall(rng.choice(others), {}, id=f"call_{person.name}{role}{turn.number}h{nth}")
+            return replace(reply, tool_calls=(*reply.tool_calls, call))
+        return reply
+
+
+class Trial(Driver):
+    """A team of each person's own; its state is saved, loaded and reset by AutoGen's own methods."""
+
+    framework: ClassVar[str] = "autogen"
+    apis: ClassVar[tuple[str, ...]] = ("openai-chat", "anthropic")
+    framing: ClassVar[Framing] = Framing(
+        words=_words, own=lambda text: "<earlier_call " in text or "<memory>" in text, asks=(SELECTOR,)
+    )
+
+    def run(self) -> Any:
+        """Each turn's people at once, or one after the other."""
+        self.rng = random.Random(f"autogen/{self.app.seed}")
+        few = len(self.app.roles) < 2
+        self.kind = "agent" if few else self.rng.choice(KINDS)
+        self.streams = self.rng.random() < 0.3
+        self.shape = {
+            role.name: (self.rng.random() < 0.5, self.rng.choice((1, 1, 3)), self.rng.random() < 0.1)
+            for role in self.app.roles
+        }
+        if self.kind == "graph":
+            # A branch that fails leaves its siblings' requests to the clock.
+            self.app = replace(self.app, turns=tuple(replace(one, fault="") for one in self.app.turns))
+        if self.streams and self.app.api == "anthropic":
+            # What is no stream at all AutoGen takes for an empty answer, and sends that in all that comes later.
+            kept = (replace(one, fault="" if one.fault == "garbage" else one.fault) for one in self.app.turns)
+            self.app = replace(self.app, turns=tuple(kept))
+        self.provider.simulator.script = Script(self.app, self.provider)
+        self.patched = pytest.MonkeyPatch()
+        for name in ("encoding_for_model", "get_encoding"):
+            self.patched.setattr(tiktoken, name, lambda _: Characters())
+        return self.later(self._main())
+
+    async def _main(self) -> Any:
+        self.clients = {role: self._client(role) for role in (SELECTOR, *(one.name for one in self.app.roles))}
+        self.teams = {person.name: self._team(person) for person in self.app.people}
+        self.states: dict[str, list[Any]] = {person.name: [] for person in self.app.people}
+        saw: dict[str, list[Any]] = {person.name: [] for person in self.app.people}
+        try:
+            for turn in self.app.turns:
+                # AutoGen's own count of turns goes with an error, and stays away where such a team is saved and loaded.
+                if turn.act == "resume" and (self.resumes or any(one.fault for one in self.app.turns)):
+                    saved = {name: json.dumps(await team.save_state()) for name, team in self.teams.items()}
+                    self.process += self.resumes
+                    for person in self.app.people:
+                        self.teams[person.name] = self._team(person)
+                        await self.teams[person.name].load_state(json.loads(saved[person.name]))
+                asked = [self._turn(turn, person) for person in turn.people]
+                gave = await asyncio.gather(*asked) if self.app.later else [await one for one in asked]
+                for person, one in zip(turn.people, gave, strict=True):
+                    saw[person.name].append(one)
+        finally:
+            for client in self.clients.values():
+                await client.close()
+        return saw
+
+    async def _turn(self, turn: Turn, person: Person) -> Any:
+        team, states = self.teams[person.name], self.states[person.name]
+        if turn.act == "rewind" and states:
+            back = random.Random(f"{self.app.seed}/{turn.number}").randrange(len(states))
+            await team.load_state(json.loads(states[back]))
+            del states[back:]
+        elif turn.act == "reset" or self.kind == "graph":
+            # Which of two branches was heard first would be in all that comes later.
+            await (team.on_reset(CancellationToken()) if self.kind == "agent" else team.reset())
+            states.clear()
+        states.append(json.dumps(await team.save_state()))
+        gave: list[Any] = []
+        for attempt in (0, 1):
+            try:
+                gave.append(await self._ask(turn, person, team, attempt))
+                break
+            except Exception as error:
+                gave.append([type(error), str(error).splitlines()[:1]])
+                await team.load_state(json.loads(states[-1]))
+                if not turn.retried:
+                    break
+        if self.kind == "graph":
+            return gave
+        return [gave, json.loads(json.dumps(await self.teams[person.name].save_state()))]
+
+    async def _ask(self, turn: Turn, person: Person, team: Any, attempt: int) -> Any:
+        text = self.app.question(turn, person)
+        task: Any = TextMessage(content=text, source="user")
+        if turn.image and self.kind != "selector":
+            task = MultiModalMessage(content=[text, Image.from_base64(IMAGE)], source="user")
+        if turn.way == "cancelled":
+            token = CancellationToken()
+            with asking(person, turn, "#cancelled", attempt):
+                asyncio.get_running_loop().call_later(self.app.latency / 2, token.cancel)
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await team.run(task=task, cancellation_token=token)
+            # What had been said by then, and what is left in the team's queues, the clock decides.
+            self.teams[person.name] = self._team(person)
+            await self.teams[person.name].load_state(json.loads(self.states[person.name][-1]))
+            return "cancelled"
+        with asking(person, turn, "", attempt):
+            if turn.way == "left" and self.kind == "agent":
+                async with contextlib.aclosing(team.run_stream(task=task)) as events:
+                    return await anext(events)
+            if turn.way == "stream":
+                gave = [event async for event in team.run_stream(task=task)]
+            else:
+                gave = [await team.run(task=task)]
+            for one in gave:
+                if self.kind == "graph" and hasattr(one, "messages"):
+                    one.messages.sort(key=lambda said: said.source)
+            return sorted(gave, key=lambda one: getattr(one, "source", "~")) if self.kind == "graph" else gave
+
+    def _team(self, person: Person) -> Any:
+        agents = [self._agent(role, person) for role in self.app.roles]
+        turns, client = len(agents) + 1, self.clients[SELECTOR]
+        made: Any = agents[0]
+        if self.kind == "round":
+            made = RoundRobinGroupChat(agents, max_turns=turns)
+        elif self.kind == "selector":
+            made = SelectorGroupChat(agents, client, max_turns=turns, allow_repeated_speaker=True)
+        elif self.kind == "swarm":
+            made = Swarm(agents, max_turns=turns)
+        elif self.kind == "graph":
+            graph = DiGraphBuilder()
+            for agent in agents:
+                graph.add_node(agent)
+            for agent in agents[1:]:
+                graph.add_edge(agents[0], agent)
+            made = GraphFlow(agents, graph.build())
+        return made if self.unmodified else wrap(made, self.session_of(person))
+
+    def _agent(self, role: Role, person: Person) -> AssistantAgent:
+        reflect, iterations, bounded = self.shape[role.name]
+        others = [one.name for one in self.app.roles if one != role]
+        return AssistantAgent(
+            role.name,
+            self.clients[role.name],
+            system_message=self.app.system(role, person),
+            tools=[self._tool(tool, person) for tool in self.app.tools(role, person)] or None,
+            reflect_on_tool_use=reflect,
+            max_tool_iterations=iterations,
+            handoffs=others if self.kind == "swarm" else None,
+            model_client_stream=self.streams,
+            model_context=BufferedChatCompletionContext(5) if bounded else None,
+        )
+
+    def _tool(self, tool: Tool, person: Person) -> FunctionTool:
+        def run(at: str) -> str:
+            return self.app.run_tool(tool.name, person, at)
+
+        return FunctionTool(run, name=tool.name, description=tool.says)
+
+    def _client(self, role: str) -> ChatCompletionClient:
+        """One that everybody shares, and that says whose request it sends."""
+        openai = self.app.api != "anthropic"
+        info = ModelInfo(
+            vision=True,
+            function_calling=True,
+            json_output=True,
+            family=ModelFamily.GPT_5 if openai else ModelFamily.CLAUDE_4_SONNET,
+            structured_output=openai,
+            multiple_system_messages=openai,
+        )
+        kind: Any = OpenAIChatCompletionClient if openai else AnthropicChatCompletionClient
+        made = kind(
+            model="gpt-5.6" if openai else "claude-sonnet-4-5-20250929",
+            base_url=self.provider.openai_base_url if openai else self.provider.anthropic_base_url,
+            api_key="any", model_info=info, max_retries=0,
+        )  # fmt: skip
+
+        made._client._client.event_hooks = hooks(role, later=True)
+        return made
+
+    def close(self) -> None:
+        """Let go what AutoGen's component loading and tiktoken were told."""
+        self.patched.undo()
+        forget_sessions()
+        self.teams.clear()

@@ -1,0 +1,125 @@
+"""Microsoft Agent Framework: agents with sessions, agents on messages, and workflows."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, ClassVar
+
+from agent_framework import Agent, AgentSession, Content, FunctionTool, Message
+from agent_framework.orchestrations import ConcurrentBuilder, SequentialBuilder
+
+from cacheprefix.layout.framing import unframed
+from cacheprefix_maf import wrap
+from tests.maf.maf_driver import RULES, close, make_client
+from tests.transparent.test_maf import Agents, streamed, told
+from tests.trial.applications import IMAGE, Person, Role, Turn, hooks
+from tests.trial.checks import Framing
+from tests.trial.talks import Talks
+
+_SPEAKER = re.compile(r"^\[\w+\](?:\s|$)")
+
+
+class Trial(Talks):
+    """Agents of each person's own tools, or shared by all of a tenant; a conversation is a session or messages."""
+
+    framework: ClassVar[str] = "maf"
+    apis: ClassVar[tuple[str, ...]] = tuple(RULES)
+    opaque = Agents.opaque
+    # Its client asks Claude to "Continue" where an assistant's message is the last one.
+    framing: ClassVar[Framing] = Framing(
+        words=lambda text: "" if text == "Continue" else _SPEAKER.sub("", unframed(text)), apart=True
+    )
+
+    async def begin(self) -> None:
+        """Agents of this process; workflows are built when they are asked."""
+        if not self.process:
+            self.kind = self.rng.choice(("sessions", "messages", "messages", "workflow"))
+            self.clients = {
+                role.name: make_client(self.app.api, self.provider, hooks(role.name, later=True))
+                for role in self.app.roles
+            }
+        self.agents: dict[tuple[str, str], Any] = {}
+        for person in self.app.people if self.kind != "workflow" else ():
+            for role in self.app.roles:
+                made = self._agent(role, person)
+                named = {"conversation": person.thread} if self.app.named else {}
+                self.agents[person.name, role.name] = (
+                    made if self.unmodified else wrap(made, self.session_of(person), **named)
+                )
+        if self.kind == "workflow" and self.app.resumed and not self.unmodified:
+            # A conversation goes on where the same tools are known: those of workflows that are built later, too.
+            for person in self.app.people:
+                made = SequentialBuilder(participants=[self._agent(role, person) for role in self.app.roles])
+                wrap(made.build(), self.session_of(person))
+
+    async def end(self) -> None:
+        """Close the clients."""
+        for client in self.clients.values():
+            await close(client)
+        self.agents.clear()
+
+    def new(self, person: Person) -> Any:
+        """One session for all agents, or the messages."""
+        del person
+        return AgentSession() if self.kind == "sessions" else []
+
+    async def save(self, talk: Any) -> Any:
+        """As JSON."""
+        given = talk.to_dict() if isinstance(talk, AgentSession) else [one.to_dict() for one in talk]
+        return json.dumps(given)
+
+    async def load(self, person: Person, saved: Any) -> Any:
+        """By the framework's own methods."""
+        del person
+        held = json.loads(saved)
+        return [Message.from_dict(one) for one in held] if isinstance(held, list) else AgentSession.from_dict(held)
+
+    def dumps(self, person: Person) -> str:
+        """Of agents on messages what was decided is beside these, where the application keeps it with them."""
+        return self.session_of(person).conversation(person.thread).dumps() if self.kind == "messages" else ""
+
+    async def ask(self, turn: Turn, person: Person, role: Role, text: str, talk: Any) -> Any:
+        """One agent's answer, or that of a workflow of all who are to answer."""
+        parts: list[Any] = [text]
+        if turn.image:
+            parts.append(Content.from_uri(f"data:image/png;base64,{IMAGE}", media_type="image/png"))
+        asked = Message("user", parts)
+        if self.kind == "workflow":
+            return await self._flow(turn, person, role, [*talk, asked])
+        agent = self.agents[person.name, role.name]
+        more: dict[str, Any] = {"session": talk} if self.kind == "sessions" else {}
+        said = asked if more else [*talk, asked]
+        if turn.way == "stream":
+            gave = await streamed(agent.run(said, stream=True, **more))
+            answer = gave[-1][1]
+        else:
+            response = await agent.run(said, **more)
+            gave, answer = told(response), response.text
+        if not more:
+            talk += [asked, Message("assistant", [answer or "Nothing."], author_name=role.name)]
+        return gave
+
+    async def _flow(self, turn: Turn, person: Person, role: Role, said: list[Message]) -> Any:
+        """A sequence or a fan-out, built anew for each question, as a server does it."""
+        if role != turn.roles[0]:
+            return None
+        kind = ConcurrentBuilder if turn.together else SequentialBuilder
+        flow = kind(participants=[self._agent(one, person) for one in turn.roles]).build()
+        result = await (flow if self.unmodified else wrap(flow, self.session_of(person))).run(said)
+        outputs = [str(getattr(one, "text", one)) for one in result.get_outputs()]
+        return sorted(outputs) if turn.together else outputs
+
+    def _agent(self, role: Role, person: Person) -> Agent:
+        tools = []
+        for tool in self.app.tools(role, person):
+
+            def run(at: str, name: str = tool.name) -> str:
+                return self.app.run_tool(name, person, at)
+
+            schema = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
+            tools.append(FunctionTool(name=tool.name, description=tool.says, func=run, input_model=schema))
+        options = {"store": False} if self.app.api == "openai-responses" else None
+        return Agent(
+            self.clients[role.name], self.app.system(role, person), name=role.name, tools=tools, default_options=options
+        )

@@ -1,0 +1,139 @@
+"""The OpenAI Agents SDK: agents with handoffs and agents as tools, on lists of items or in sessions of the SDK's."""
+
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import agents
+from agents import Agent, FunctionTool, Runner, SQLiteSession
+
+from cacheprefix.server import Reply, Request, ToolCall
+from cacheprefix_openai_agents import wrap
+from tests.openai_agents.agents_driver import MODELS, model_for
+from tests.transparent.compare import Allowed
+from tests.transparent.test_openai_agents import Agents, streamed, told
+from tests.trial.applications import IMAGE, Answers, Person, Role, Turn, hooks
+from tests.trial.talks import Talks
+
+
+class Script(Answers):
+    """As any model, and hand-offs and questions to other agents now and then."""
+
+    def _said(self, request: Request, person: Person, turn: Turn, agent: str, nth: str, *, calls: bool) -> Reply:
+        reply = super()._said(request, person, turn, agent, nth, calls=calls)
+        role = agent.partition("#")[0]
+        rng = random.Random(f"{self._app.seed}/{person.name}/{turn.number}/{agent}/{nth}/other")
+        others = [one.name for one in self._app.roles if one.name != role]
+        named = [f"{kind}_{one}" for one in others for kind in ("transfer_to", "ask")]
+        able = [one for one in named if one in request.asked.tools and one in self.has.get(role, ())]
+        if not able or rng.random() < 0.7 or request.asked.schema is not None or "n0" not in nth:
+            return reply
+        name = rng.choice(able)
+        given = {"input": f"Ask {self._app.words(person, 'inner', 3)}"} if name.startswith("ask_") else {}
+        call = ToolCall(name, given, id=f"call_{person.name}{role}{turn.number}{nth}other")
+        return replace(reply, text="", tool_calls=(call,))
+
+    has: ClassVar[dict[str, list[str]]] = {}
+
+
+class Trial(Talks):
+    """Agents are made for each person, whose tools they have, and wrapped by the first of them."""
+
+    framework: ClassVar[str] = "openai_agents"
+    apis: ClassVar[tuple[str, ...]] = tuple(MODELS)
+    opaque = Agents.opaque
+    allowed: ClassVar[tuple[Allowed, ...]] = (
+        Allowed(("openai_agents",), "*", "saw*.response.tools[*", ("value", "type", "added", "removed"), "tools",
+                "a raw response says which tools were sent: the team's, in the team's order"),
+        Allowed(("openai_agents",), "*", "saw*.response.tool_choice", ("value", "type"), "tools",
+                "a role's own are what it may choose of"),
+    )  # fmt: skip
+
+    async def begin(self) -> None:
+        """Models that all share, and agents of this process."""
+        agents.set_tracing_disabled(True)
+        if not self.process:
+            self.models = {
+                role.name: model_for(self.app.api, self.provider, hooks(role.name, later=True))
+                for role in self.app.roles
+            }
+            self.kind = self.rng.choice(("plain", "handoffs", "tools"))
+            self.kept = self.rng.random() < 0.4
+            script = Script(self.app, self.provider)
+            names = [role.name for role in self.app.roles]
+            # Each knows those that come behind it.
+            kind = {"handoffs": "transfer_to", "tools": "ask", "plain": "no"}[self.kind]
+            script.has = {name: [f"{kind}_{one}" for one in names[at + 1 :]] for at, name in enumerate(names)}
+            self.provider.simulator.script = script
+        self.agents: dict[tuple[str, str], Agent[Any]] = {}
+        for person in self.app.people:
+            made: list[Agent[Any]] = []
+            for role in reversed(self.app.roles):
+                made.insert(0, self._agent(role, person, made))
+            for one in made if not self.unmodified else ():
+                wrap(one, self.session_of(person), conversation=person.thread if self.app.named else "")
+            self.agents |= {(person.name, one.name): one for one in made}
+
+    async def end(self) -> None:
+        """Close the clients."""
+        for model in self.models.values():
+            await model._client.close()
+        self.agents.clear()
+
+    def new(self, person: Person) -> Any:
+        """A session of the SDK's, or the items."""
+        return SQLiteSession(person.name) if self.kept else []
+
+    async def save(self, talk: Any) -> Any:
+        """Its items."""
+        return copy.deepcopy(await talk.get_items() if self.kept else talk)
+
+    async def load(self, person: Person, saved: Any) -> Any:
+        """The same items."""
+        made = self.new(person)
+        if self.kept:
+            await made.add_items(copy.deepcopy(saved))
+            return made
+        return copy.deepcopy(saved)
+
+    def dumps(self, person: Person) -> str:
+        """What was decided, beside the items: an application keeps it with them."""
+        return self.session_of(person).conversation(person.thread).dumps()
+
+    async def ask(self, turn: Turn, person: Person, role: Role, text: str, talk: Any) -> Any:
+        """A run's result, and its events where it is streamed."""
+        agent, content = self.agents[person.name, role.name], text
+        if turn.image:
+            url = f"data:image/png;base64,{IMAGE}"
+            content = [{"type": "input_text", "text": text}, {"type": "input_image", "image_url": url}]  # type: ignore[assignment]
+        item: Any = {"role": "user", "content": content}
+        said, more = ([item], {"session": talk}) if self.kept else ([*talk, item], {})
+        if turn.way in ("stream", "left"):
+            events, gave = await streamed(agent, said, **more)
+        else:
+            events, gave = [], told(await Runner.run(agent, said, **more))
+        if not self.kept:
+            talk[:] = gave["said"]
+        return [events, gave]
+
+    def _agent(self, role: Role, person: Person, behind: list[Agent[Any]]) -> Agent[Any]:
+        tools: list[Any] = []
+        for tool in self.app.tools(role, person):
+
+            async def invoked(_: Any, arguments: str, name: str = tool.name) -> str:
+                return self.app.run_tool(name, person, arguments.split('"')[-2])
+
+            schema = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
+            tools.append(FunctionTool(tool.name, tool.says, schema, invoked, strict_json_schema=False))
+        if self.kind == "tools":
+            tools += [one.as_tool(f"ask_{one.name}", f"Asks the {one.name}.") for one in behind]
+        return Agent(
+            role.name,
+            instructions=self.app.system(role, person),
+            model=self.models[role.name],
+            tools=tools,
+            handoffs=[*behind] if self.kind == "handoffs" else [],
+        )

@@ -1,0 +1,181 @@
+"""Each check of the trial finds what it is there for, in a recording that is made to be broken."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from cacheprefix import ToolResultBudget
+from cacheprefix.layout.framing import role_element
+from cacheprefix.server import Fault, Record, Reply
+from cacheprefix.wire import decode, structure_errors
+from tests.transparent.harness import Seen
+from tests.trial.applications import Person, Role, application
+from tests.trial.checks import Framing, Run, check
+
+HANDBOOK = "Who claims something names its source."
+ALICE, BOB = Person("xalice", "xacme", "thread-0"), Person("xbob", "xbeta", "thread-0")
+PLANNER = Role("planner", "You plan.", ())
+TURN = replace(application(0, ("openai-chat",)).turns[0], number=0, people=(ALICE,), said="Go on.", fault="")
+APP = replace(
+    application(0, ("openai-chat",)), handbook=HANDBOOK, people=(ALICE, BOB), roles=(PLANNER,), options={}, broken=None,
+    turns=(TURN, replace(TURN, number=1)),
+)  # fmt: skip
+OWN = [{"role": "system", "content": f"You plan.\n\n{HANDBOOK}"}, {"role": "user", "content": "Go on."}]
+FORK = [
+    {"role": "system", "content": HANDBOOK},
+    {"role": "user", "content": "Go on."},
+    {"role": "user", "content": role_element("planner", "You plan.")},
+]
+SAID = [{"role": "assistant", "content": "Fine."}, {"role": "user", "content": "Go on."}]
+
+
+def sent(messages, turn=0, who=ALICE):
+    """A request as the provider records it."""
+    body = {"model": "gpt-5.6", "messages": messages}
+    made = Record(0, "openai-chat", "/v1/chat/completions", json.dumps(body).encode(), {})
+    made.session, made.agent = f"{who.name}/{turn}/0", "planner"
+    made.prompt = decode(body, "openai-chat")
+    made.invalid = tuple(structure_errors(body, "openai-chat"))
+    return made
+
+
+def runs(*own, forked, observed=None, **more):
+    """Three runs whose application saw the same."""
+    made = {
+        "unmodified": Run("unmodified", own),
+        "observed": Run("observed", own if observed is None else observed),
+        "forked": Run("forked", forked),
+    }
+    return {mode: replace(run, seen=Seen({"saw": "Fine."}, ()), **more.get(mode, {})) for mode, run in made.items()}
+
+
+def grown(messages):
+    """A second turn: what was said comes in front of the role's text."""
+    at = 2
+    return [*messages[:at], *SAID, *messages[at:]]
+
+
+GOOD = runs(sent(OWN), sent(grown(OWN), 1), forked=(sent(FORK), sent(grown(FORK), 1)))
+
+
+def numbers(found):
+    """Which invariants are broken."""
+    return {one.invariant for one in found}
+
+
+def test_a_good_recording_breaks_nothing():
+    """What all the others are damaged from."""
+    assert check(APP, GOOD) == []
+
+
+def forked(*records, app=APP, **more):
+    """What is broken where this was sent in the fork."""
+    return numbers(check(app, {**GOOD, "forked": replace(GOOD["forked"], records=records, **more)}))
+
+
+def test_another_persons_or_tenants_words_are_found():
+    """In a request, and in a report."""
+    for word in ("xbob-ask-3", "xbeta"):
+        assert 8 in forked(sent([*FORK, {"role": "user", "content": word}]), sent(grown(FORK), 1))
+    assert forked(*GOOD["forked"].records, told="agent xalice-ask-1") == {8}
+
+
+def test_a_request_that_a_provider_refuses_is_found():
+    """An empty text, and what only the provider itself finds."""
+    assert 3 in forked(sent([*FORK, {"role": "tool", "tool_call_id": "gone", "content": "x"}]), sent(grown(FORK), 1))
+    refused = sent(FORK)
+    refused.status, refused.error = 400, "tools: too many"
+    assert forked(refused, sent(grown(FORK), 1)) == {3}
+
+
+def test_an_observed_request_that_differs_by_a_byte_is_found():
+    """Or that is missing, or one more."""
+    other = sent(OWN)
+    other.body += b" "
+    for records in (
+        (other, GOOD["observed"].records[1]),
+        GOOD["observed"].records[:1],
+        (*GOOD["observed"].records, other),
+    ):
+        found = check(APP, {**GOOD, "observed": replace(GOOD["observed"], records=records)})
+        assert numbers(found) == {4}
+
+
+@pytest.mark.parametrize("options", [{}, {"budget": ToolResultBudget(max_tokens=60)}])
+def test_a_question_that_is_missing_or_doubled_is_found(options):
+    """By all words where nothing is shortened, else question by question."""
+    app = replace(APP, options=options)
+    missing = [one for one in FORK if one["content"] != "Go on."]
+    assert 9 in forked(sent(missing), sent(grown(FORK), 1), app=app)
+    assert 9 in forked(sent([FORK[1], *FORK]), sent(grown(FORK), 1), app=app)
+
+
+def test_a_request_that_is_never_made_or_made_twice_is_found():
+    """Fail open: each of the application's goes out."""
+    assert forked(sent(FORK)) == {5}
+    assert forked(sent(FORK), sent(FORK), sent(grown(FORK), 1)) == {5}
+
+
+def test_what_a_leader_asks_twice_is_one_question():
+    """It streams for its siblings, and where that breaks it asks for the whole: who asks so without a fault, twice."""
+    app = replace(APP, turns=(replace(TURN, fault="usage left out"), TURN))
+    for fault, broken in ((Fault(usage="omit"), set()), (None, {5})):
+        streamed = sent(FORK)
+        streamed.asked, streamed.reply = replace(streamed.asked, stream=True), Reply("Fine.", fault=fault)
+        records = streamed, sent(FORK), sent(grown(FORK), 1)
+        assert forked(*records, app=app if fault else APP) == broken
+        assert len(replace(GOOD["forked"], records=records).by_key) == 2 + bool(broken)
+
+
+def test_a_shared_part_that_changes_is_found():
+    """Its system text (1), and what was said before (7), though the application only added to it."""
+    changed = [{"role": "system", "content": f"{HANDBOOK} "}, *grown(FORK)[1:]]
+    assert 1 in forked(sent(FORK), sent(changed, 1))
+    formed = sent(changed, 1)
+    formed.asked = replace(formed.asked, schema={"type": "object"})
+    # With a schema it is another prompt to the provider anyway.
+    assert 1 not in forked(sent(FORK), formed)
+    moved = [FORK[0], FORK[2], *grown(FORK)[1:2], *SAID]
+    assert 7 in forked(sent(FORK), sent(moved, 1))
+
+
+def test_a_resumed_conversation_that_sends_other_bytes_is_found():
+    """As one session would have sent them."""
+    moved = [FORK[0], FORK[2], FORK[1]]
+    once = Run("continued", (sent(moved), sent(grown(FORK), 1)))
+    assert numbers(check(APP, {**GOOD, "continued": once})) == {2}
+    assert check(APP, {**GOOD, "continued": replace(once, records=GOOD["forked"].records)}) == []
+    # Played again, the other session sent it too, and neither did ever what nobody else sent.
+    again = {"forked 0": replace(once, mode="forked"), "continued 0": once}
+    assert check(APP, {**GOOD, "continued": once, **again}) == []
+    assert numbers(check(APP, {**GOOD, "continued": once, "continued 0": once, "forked 0": GOOD["forked"]})) == {2}
+
+
+def test_what_the_application_sees_otherwise_is_found():
+    """Observed and forked, an exception of ours, and an application that does not run without us."""
+    other = Seen({"saw": ["Fine."]}, ())
+    assert numbers(check(APP, {**GOOD, "observed": replace(GOOD["observed"], seen=other)})) == {4}
+    assert forked(*GOOD["forked"].records, seen=other) == {10}
+    assert 5 in forked(*GOOD["forked"].records, seen=Seen({"raised": {"says": "ours"}}, ()))
+    assert 0 in numbers(check(APP, {**GOOD, "unmodified": replace(GOOD["unmodified"], seen=Seen({"raised": "x"}, ()))}))
+
+
+def test_what_is_left_behind_and_what_failed_is_found():
+    """A leader at the gate, a task, a session; and a step of ours that nobody made fail."""
+    assert forked(*GOOD["forked"].records, left=("a leader at the gate",)) == {5}
+    assert forked(*GOOD["forked"].records, seen=Seen({"saw": "Fine."}, (), {"layout": 1})) == {5}
+
+
+def test_a_seed_always_makes_the_same_application():
+    """So that a report can be played again; and other seeds others."""
+    assert application(7, ("anthropic",)) == application(7, ("anthropic",))
+    assert len({str(application(seed, ("anthropic",))) for seed in range(30)}) == 30
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_no_request_goes_on_from_those_that_come_into_no_conversation(apart):
+    """What a driver asks of roles together, on copies that it lets go; elsewhere a text that moves is found."""
+    app = replace(APP, turns=(replace(TURN, together=True), replace(TURN, number=1)))
+    moved = [FORK[0], FORK[2], FORK[1], *SAID]
+    assert forked(sent(FORK), sent(moved, 1), app=app, framing=Framing(apart=apart)) == (set() if apart else {7})
