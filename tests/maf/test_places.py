@@ -125,6 +125,44 @@ async def test_a_chat_resumed_after_each_turn_sends_what_one_process_sends(serve
     assert list(map(operator.eq, one, another)) == [True] * 8
 
 
+@pytest.mark.parametrize(
+    ("compaction", "sizes"),
+    [(None, ([20], [20, 300, 20], [1700])), (Compaction(3_000, 1_000), ([20, 900], [300, 20, 1700], [300, 900]))],
+    ids=["places", "compacted"],
+)
+async def test_agents_that_go_back_to_earlier_sessions_send_what_a_fresh_process_sends(servers, compaction, sizes):
+    """Also where the conversation has a name: what was decided since then is gone; no other agent brings it back."""
+
+    async def turns(*, fresh):
+        async with served(servers, "openai-chat") as (client, provider):
+            provider.simulator.script = lambda request: Reply("fine " * (len(request.text) % 50))
+
+            def team():
+                session = session_for("openai-chat", compaction=compaction)
+                made = {name: role(client, name, instructions=f"{long_text(name)}\n\n{HANDBOOK}") for name in NAMES}
+                return session, {name: wrap(each, session, conversation="c") for name, each in made.items()}
+
+            async def rounds(agents, held, first, sizes):
+                for number, size in enumerate(sizes, first):
+                    for name, own in held.items():
+                        await agents[name].run(f"{number}: {'pad ' * size}", session=own)
+
+            (session, agents), held = team(), {name: AgentSession(session_id=name) for name in NAMES}
+            await rounds(agents, held, 0, sizes[0])
+            kept = json.dumps({name: one.to_dict() for name, one in held.items()})
+            await rounds(agents, held, len(sizes[0]), sizes[1])
+            sent = len(provider.requests)
+            if fresh:
+                session, agents = team()
+            held = {name: AgentSession.from_dict(one) for name, one in reversed(json.loads(kept).items())}
+            await rounds(agents, held, len(sizes[0]), sizes[2])
+            assert session.failures == {}
+            return [record.body for record in provider.requests[sent:]]
+
+    one, another = await turns(fresh=False), await turns(fresh=True)
+    assert list(map(operator.eq, one, another)) == [True] * len(NAMES) * len(sizes[2])
+
+
 async def test_agents_on_messages_resumed_with_what_the_application_kept_send_what_one_process_sends(servers):
     """Nothing of the framework's holds their decisions: the conversation's own state does."""
 

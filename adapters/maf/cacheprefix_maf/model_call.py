@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from agent_framework import AgentSession, ChatContext, Message, ResponseStream
 
@@ -34,8 +34,8 @@ _STATE = "cacheprefix"
 _PLACES = "standing"
 """In there, beside the ledger: where the roles' texts stand, by which their next requests go."""
 _TAKEN: WeakKeyDictionary[AgentSession, _Taken] = WeakKeyDictionary()
-_HELD: WeakKeyDictionary[Conversation, WeakSet[AgentSession]] = WeakKeyDictionary()
-"""The ``AgentSession``s of the agents of one conversation."""
+_HELD: WeakKeyDictionary[Conversation, dict[str, weakref.ref[AgentSession]]] = WeakKeyDictionary()
+"""With which ``AgentSession`` each role of a conversation asked last, also where that one is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,24 +231,29 @@ def _conversation(asked: Asked, name: str) -> Conversation:
     if held is None:
         return conversation
     taken, saved = _TAKEN.get(held), held.state.get(_STATE)
-    # Agents of one conversation have sessions of their own, which may be of different ages where they are saved. Else
-    # what was saved is all that was decided: a session that goes back to it sends what another process would.
+    # Agents of one conversation have sessions of their own, which may be of different ages where they are saved: what
+    # they hold is merged. Else what was saved is all that was decided, and so it is where a role comes with another
+    # session than it had here: the application goes back to it, and sends what another process would.
     several = bool(member.conversation)
+    roles = _HELD.setdefault(conversation, {}) if several else {}
     forgets = member.session.forgets(name, member.scope)
     if taken is not None and taken.name == name and taken.forgets < forgets:
         # The application had it forgotten since: nothing that is saved here of it comes back.
         held.state.pop(_STATE, None)
     elif taken is None or taken.conversation() is not conversation:
         if saved:
-            member.session.attempt("restore", lambda: conversation.restore(saved, rebase=True, merge=several), None)
-            _restore_places(member.session, conversation, saved.get(_PLACES) or {}, merge=several)
+            earlier = roles.get(member.role)
+            merge = several and (earlier is None or earlier() is held)
+            if not merge:
+                roles.clear()
+            member.session.attempt("restore", lambda: conversation.restore(saved, rebase=True, merge=merge), None)
+            _restore_places(member.session, conversation, saved.get(_PLACES) or {}, merge=merge)
         elif not several and any(isinstance(one, Mapping) and one.get("messages") for one in held.state.values()):
             # It holds its history itself, and was saved before anything was decided on it.
             member.session.forget(name, member.scope)
             conversation = member.session.conversation(name, scope=member.scope)
     _TAKEN[held] = _Taken(name, weakref.ref(conversation), member.session.forgets(name, member.scope))
-    if several:
-        _HELD.setdefault(conversation, WeakSet()).add(held)
+    roles[member.role] = weakref.ref(held)
     return conversation
 
 
@@ -264,7 +269,7 @@ def _save(held: AgentSession, session: AdapterSession, conversation: Conversatio
     state = {**conversation.to_json(places=False), **({_PLACES: places} if places else {})}
     held.state[_STATE] = state
     if several:
-        for each in list(_HELD.get(conversation, ())):
+        for each in filter(None, [one() for one in tuple(_HELD.get(conversation, {}).values())]):
             each.state[_STATE] = state
 
 
