@@ -73,6 +73,15 @@ class Stage:
         """Let every first token take this long, so that siblings overlap."""
         self.provider.simulator.latency = Latency(base=seconds, uncached=0, cached=0, output=0, scale=1)
 
+    async def asked(self, number: int) -> None:
+        """Until the provider has got this many requests: what is cancelled then was sent, on a busy machine too."""
+
+        async def come() -> None:
+            while len(self.provider.requests) < number:  # noqa: ASYNC110 - the server's thread tells nobody
+                await asyncio.sleep(0.005)
+
+        await asyncio.wait_for(come(), 30)
+
     def session(self, name: str = "", **options: Any) -> Session:
         """The session of that name, made when first asked for; only for what an unmodified application does not do.
 

@@ -362,19 +362,23 @@ async def agent_asked_by_messages(stage):
 async def agent_that_is_cancelled(stage):
     """A cancelled token and a cancelled task end as they do without us."""
     stage.declared()
-    stage.slow(0.2)
+    stage.slow(5)
     stage.script(Reply("Late."), Reply("Late."), Reply("At last."))
     client = stage.client()
     agent = stage.wrapped(stage.agent("planner", client))
     ends = []
     token = CancellationToken()
-    asyncio.get_running_loop().call_later(0.05, token.cancel)
+    running = asyncio.ensure_future(agent.run(task=TASK, cancellation_token=token))
+    await stage.asked(1)
+    token.cancel()
     try:
-        await agent.run(task=TASK, cancellation_token=token)
+        await running
     except asyncio.CancelledError as error:
         ends.append(type(error))
+    running = asyncio.ensure_future(agent.run(task="Again."))
+    await stage.asked(2)
     try:
-        await asyncio.wait_for(agent.run(task="Again."), 0.05)
+        await asyncio.wait_for(running, 0)
     except asyncio.TimeoutError as error:
         ends.append(type(error))
     return ends
