@@ -10,7 +10,7 @@ import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, filterfalse
+from itertools import filterfalse, islice
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from cacheprefix.audit.log_records import Broken
@@ -243,7 +243,7 @@ class Conversations:
             return
         mask, tools = self._mask(prompt, placed.system), prompt.digests[: prompt.head]
         self._calls.put(placed.end, _Call(number, placed.ready.record.agent, placed.system, mask, frozenset(tools)))
-        if _has_answers(prompt.sections[prompt.head :]):
+        if _has_answers(prompt):
             return
         key = (placed.ready.record.agent, mask)
         line = self._openings.of(key, lambda: deque(maxlen=_OPENINGS))
@@ -264,9 +264,11 @@ class Conversations:
             if identity is not None:
                 self._name(identity, -1)
             return _Entered(ready, None)
-        messages = prompt.digests[prompt.head :]
+        head = prompt.head
+        messages, sections = prompt.digests[head:], prompt.sections[head:]
         thread = self._threads.get(known) if known is not None else None
-        ends = _ends(messages, thread)
+        shared = 0 if thread is None else equal_digests(thread.latest, messages)
+        ends = _ends(messages, thread, shared)
         branch, opens = None, False
         if thread is None:
             thread, branch = self._continued(ready, messages, ends)
@@ -275,11 +277,12 @@ class Conversations:
                 opens = thread is None
             if thread is None:
                 thread = self._open()
-                self._firsts.put(_first_mask(prompt.sections[prompt.head :]), thread.number)
+                self._firsts.put(_first_mask(sections), thread.number)
+            shared = equal_digests(thread.latest, messages)
         self._threads.move_to_end(thread.number)
         if identity is not None:
             self._name(identity, thread.number)
-        self._learn(thread, messages, prompt.sections[prompt.head :])
+        self._learn(thread, messages, sections, shared)
         thread.ends, thread.end, thread.at = ends, ends[-1], ready.at
         self._ends.put(ends[-1], thread.number)
         system = _system(prompt)
@@ -348,19 +351,19 @@ class Conversations:
                     self._holders.pop(digest, None)
         return thread
 
-    def _learn(self, thread: _Thread, messages: Sequence[bytes], sections: Sequence[Section]) -> None:
-        """Note which messages the conversation holds."""
-        shared = equal_digests(thread.latest, messages)
+    def _learn(self, thread: _Thread, messages: Sequence[bytes], sections: Sequence[Section], shared: int) -> None:
+        """Note which messages the conversation holds; the first ``shared`` stood in its last request too."""
         thread.latest = messages
-        new = zip(messages[shared:], sections[shared:], strict=True)
-        for digest in chain.from_iterable((one, *_edges(section)) for one, section in new):
-            holders = self._holders.get(digest, ())
-            if thread.number in holders:
-                continue
-            if len(holders) >= _HOLDERS:
-                holders = holders[1:]
-            self._holders[digest] = (*holders, thread.number)
-            thread.digests.append(digest)
+        number, known = thread.number, self._holders
+        for one in range(shared, len(messages)):
+            for digest in (messages[one], *_edges(sections[one])):
+                holders = known.get(digest, ())
+                if number in holders:
+                    continue
+                if len(holders) >= _HOLDERS:
+                    holders = holders[1:]
+                known[digest] = (*holders, number)
+                thread.digests.append(digest)
 
     def _by_content(self, prompt: Prompt, messages: Sequence[bytes], now: float) -> _Thread | None:
         """The conversation that a request goes on with; None for one that opens its own.
@@ -453,7 +456,7 @@ class Conversations:
         if call is None or call.agent != agent:
             return ()
         sections = prompt.sections[prompt.head :]
-        alone = system != call.system and not _has_answers(sections)
+        alone = system != call.system and not _has_answers(prompt)
         if alone and call.front.isdisjoint(prompt.digests[: prompt.head]) and call.mask != self._mask(prompt, system):
             return ()
         if agent:
@@ -464,7 +467,7 @@ class Conversations:
 
     def _related(self, prompt: Prompt, agent: str, system: bytes) -> tuple[int, ...]:
         """First requests that said the same but for ids and times; none where such a front stands for long."""
-        if _has_answers(prompt.sections[prompt.head :]):
+        if _has_answers(prompt):
             return ()
         front = _front(prompt)
         earlier = self._openings.get((agent, self._mask(prompt, system)), ())
@@ -567,9 +570,8 @@ def _said(messages: Sequence[bytes], sections: Sequence[Section]) -> _Said:
     return _Said(messages, settled, sections[settled:])
 
 
-def _ends(messages: Sequence[bytes], thread: _Thread | None) -> list[int]:
+def _ends(messages: Sequence[bytes], thread: _Thread | None, shared: int) -> list[int]:
     """A number for each beginning of a row of messages, the empty one first; those of the thread's are known."""
-    shared = 0 if thread is None else equal_digests(thread.latest, messages)
     ends = [0] if thread is None else list(thread.ends[: shared + 1])
     for digest in messages[shared:]:
         ends.append(hash((ends[-1], digest)))
@@ -589,5 +591,5 @@ def _front(prompt: Prompt) -> bytes:
     return b"".join(prompt.digests[: prompt.head])
 
 
-def _has_answers(sections: Sequence[Section]) -> bool:
-    return any(map(answers, sections))
+def _has_answers(prompt: Prompt) -> bool:
+    return any(map(answers, islice(prompt.sections, prompt.head, None)))

@@ -44,6 +44,10 @@ class PreviousRequestRule:
             tokens -= shared_tokens(before.sections[shared], prompt.sections[shared], self.count, prompt.model)
         return tokens > TOKENS and tokens > SHARE * before.tokens
 
+    def ended(self) -> None:
+        """No request comes any more: the prompts go."""
+        self._last = None
+
     def judged(self, *, alarm: bool, real: bool) -> None:
         """What the rule said of a call, and what was so."""
         self.alarms += alarm

@@ -35,7 +35,7 @@ from cacheprefix.profiles import Registry, Usage, cost_units, default_registry
 from cacheprefix.prompt import CountTokens, Prompt
 
 _RECENT = 4_096
-_COLLECTING = 70_000
+_COLLECTING = 200_000
 """New objects after which circles are looked for; Python's own 700 to 2,000 are for programs that make some."""
 _LOST_SHARE = 0.01
 _MOST_TOKENS = 20_000_000
@@ -110,17 +110,29 @@ def audit(
     table = registry or default_registry()
     if rules is not None:
         table.get(rules)
-    reading = Reading(table, (*readers, *BUILTIN), Overrides(provider, model, rules, count))
+    every, known = (*readers, *BUILTIN), Overrides(provider, model, rules, count)
+    with _rarely_collecting():
+        # What the pass held is gone when circles are looked for again.
+        return _pass(Reading(table, every, known), tuple(files), on_bytes, include_text=include_text, what_if=what_if)
+
+
+def _pass(
+    reading: Reading,
+    files: tuple[str, ...],
+    on_bytes: Callable[[int], None] | None,
+    *,
+    include_text: bool,
+    what_if: bool,
+) -> Audit:
     run = _Run(reading.count, include_text=include_text, what_if=what_if)
     try:
-        with _rarely_collecting():
-            requests = run.duplicates.once(reading.requests(files, on_bytes))
-            for item in run.conversations.place(requests):
-                if isinstance(item, Broken):
-                    run.totals.damaged(str(item), item.count)
-                else:
-                    run.request(item)
-            return run.result(reading, tuple(files))
+        requests = run.duplicates.once(reading.requests(files, on_bytes))
+        for item in run.conversations.place(requests):
+            if isinstance(item, Broken):
+                run.totals.damaged(str(item), item.count)
+            else:
+                run.request(item)
+        return run.result(reading, files)
     except BaseException:
         run.close()
         raise
@@ -237,6 +249,7 @@ class _Run:
         """Everything, once the log has ended."""
         self._answers.until(float("inf"))
         del self._model  # All is judged, and what follows takes memory of its own.
+        self._rule.ended()
         savings = self._what_if.savings(self._played_units) if self._what_if is not None else ()
         played = self._what_if.calls if self._what_if is not None else None
         notes = _notes(self.totals, reading, self.conversations, played)
@@ -337,8 +350,7 @@ class _Run:
         seen["units"], seen["usd"] = round(units, 2), usd
         totals.verdicts[verdict.kind] += 1
         totals.causes[verdict.cause] += 1
-        for held in totals.sums(record.agent, record.model, record.ts):
-            held.add(usage, units, usd, verdict.lost_tokens if seen["broke"] else 0)
+        totals.add(record, usage, units, usd, verdict.lost_tokens if seen["broke"] else 0)
         if seen["broke"]:
             totals.lost(verdict.lost_usd)
             self._grouped(ready, verdict, row)
@@ -378,8 +390,7 @@ class _Run:
         totals.verdicts[judged.kind] += 1
         totals.causes[judged.cause] += 1
         units, usd = cost_units(usage, ready.profile), self._prices.usd(usage, record.model, ready.profile, record.ts)
-        for held in totals.sums(record.agent, record.model, record.ts):
-            held.add(usage, units, usd, 0)
+        totals.add(record, usage, units, usd)
         seen = view_counts(ready, usage)
         seen["units"], seen["usd"] = round(units, 2), usd
         self._rows.add(CallRow(public_counts(ready, judged, usage), seen))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any
 
+from cacheprefix.audit.log_records import Record
 from cacheprefix.profiles import Usage
 
 _KEPT_BROKEN = 100
@@ -32,12 +33,12 @@ class Sum:
     priced: int = 0
     lost_tokens: int = 0
 
-    def add(self, usage: Usage, units: float, usd: float | None, lost_tokens: int) -> None:
-        """One more call."""
+    def add(self, tokens: tuple[int, int, int], units: float, usd: float | None, lost_tokens: int) -> None:
+        """One more call; ``tokens`` are its input, and what of it was read and written."""
         self.calls += 1
-        self.input_tokens += usage.input_tokens or 0
-        self.cache_read_tokens += usage.cache_read_tokens or 0
-        self.cache_write_tokens += usage.cache_write_tokens or 0
+        self.input_tokens += tokens[0]
+        self.cache_read_tokens += tokens[1]
+        self.cache_write_tokens += tokens[2]
         self.cost_units += units
         self.lost_tokens += lost_tokens
         if usd is not None:
@@ -136,6 +137,12 @@ class Totals:
     broken: list[str] = field(default_factory=list)
     broken_count: int = 0
 
+    def add(self, record: Record, usage: Usage, units: float, usd: float | None, lost_tokens: int = 0) -> None:
+        """Add a call to the sums that it goes into."""
+        tokens = (usage.input_tokens or 0, usage.cache_read_tokens or 0, usage.cache_write_tokens or 0)
+        for held in self.sums(record.agent, record.model, record.ts):
+            held.add(tokens, units, usd, lost_tokens)
+
     def sums(self, agent: str, model: str, at: float | None) -> tuple[Sum, Sum, Sum]:
         """The sums that a call goes into: of all, of its agent, of its model and day."""
         day = (model, int(at // _DAY) if at else None)
@@ -143,7 +150,12 @@ class Totals:
             day = (_OTHERS, None)
         if agent not in self.agents and len(self.agents) >= _KEPT_AGENTS:
             agent = _OTHERS  # Some loggers give every call a name of its own.
-        return self.all, self.agents.setdefault(agent, Sum()), self.days.setdefault(day, Sum())
+        by_agent, by_day = self.agents.get(agent), self.days.get(day)
+        if by_agent is None:
+            by_agent = self.agents[agent] = Sum()
+        if by_day is None:
+            by_day = self.days[day] = Sum()
+        return self.all, by_agent, by_day
 
     @property
     def by_day(self) -> list[tuple[str, str, Sum]]:

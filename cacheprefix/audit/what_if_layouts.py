@@ -311,10 +311,15 @@ def fork_points(prompts: Sequence[Prompt]) -> Callable[[Prompt], int | None]:
     """Of each number how many ways go on from it."""
     ways: dict[int, list[int]] = {}
     """Of each prompt, by its identity, the numbers along it."""
+    latest: dict[bytes, Prompt] = {}
+    """The latest prompt with each first section: mostly the next one begins with all of it."""
     for prompt in prompts:
-        node = 0
-        way: list[int] = []
-        for digest in prompt.digests:
+        digests = prompt.digests
+        before = latest.get(digests[0]) if digests else None
+        shared = 0 if before is None else equal_digests(before.digests, digests)
+        way = [] if before is None else ways[id(before)][:shared]
+        node = way[-1] if way else 0
+        for digest in digests[shared:]:
             found = numbers.get((node, digest))
             if found is None:
                 found = numbers[node, digest] = len(children)
@@ -323,6 +328,8 @@ def fork_points(prompts: Sequence[Prompt]) -> Callable[[Prompt], int | None]:
             way.append(found)
             node = found
         ways[id(prompt)] = way
+        if digests:
+            latest[digests[0]] = prompt
 
     def boundary(prompt: Prompt) -> int | None:
         way = ways[id(prompt)]

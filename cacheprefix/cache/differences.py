@@ -45,7 +45,9 @@ class Change:
 
 def kept(before: Sequence[Section], after: Sequence[Section], shared: int) -> int:
     """Tokens of ``after`` that also stand in ``before``, from section ``shared`` on; order is left out."""
-    stock = Counter(section.digest for section in before[shared:])
+    if shared >= len(before) or shared >= len(after):
+        return 0
+    stock = Counter([section.digest for section in before[shared:]])
     tokens = 0
     for section in after[shared:]:
         if stock[section.digest] > 0:
@@ -323,11 +325,11 @@ def gone_back(own: SentRequest, shared: int, newest: tuple[SentRequest, int], pr
     back in the history is no break.
     """
     before, equal = newest
-    if before.failed or before.slim or _system(before) != _system(own):
+    if before.failed or before.slim:
         return None
     reachable = own.totals[shared - 1] if shared else 0
     common = (own.totals[equal - 1] if equal else 0) + kept(before.sections, own.sections, equal)
-    if common <= reachable:
+    if common <= reachable or _system(before) != _system(own):
         return None
     found = difference_from(own, 0, (newest,), profile)
     if found is None or found.cause not in ("tools_changed", "tools_reordered", "model_changed", "settings_changed"):

@@ -125,7 +125,7 @@ def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> 
         return Expected(0, 0, "below_minimum" if path or part else "cold_start", None, {}, {}, found, part, sibling)
     # Of the sections that earlier prompts begin with too, those up to the first one that cannot be read (any more, or
     # not yet), which is then what the expectation names.
-    whole = next((at for at, node in enumerate(path) if not node.readable(now)), len(path))
+    whole = readable_sections(path, now)
     reason: Cause = "hit"
     place: int | None = None
     shared = totals[whole - 1] if whole else 0
@@ -154,6 +154,15 @@ def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> 
     ends = dict.fromkeys(range(whole if read else 0, len(totals)), ttl)
     alive = whole if read else 0
     return Expected(read, complete if read else 0, reason, place, billed, ends, found, part, sibling, alive)
+
+
+def readable_sections(path: Sequence[Node], now: float) -> int:
+    """How many sections from the start end in entries that can be read. A plain loop: it is run for every section."""
+    for at, node in enumerate(path):
+        entry = node.entry
+        if entry is None or not entry.readable_at <= now <= entry.expires:
+            return at
+    return len(path)
 
 
 def _in_line(request: Request, taken: Taken, found: Marks, part: int, sibling: Node | None) -> Expected:
@@ -278,8 +287,9 @@ def _shortfall(request: Request, found: Marks, read: int) -> tuple[Cause, int | 
     shared = len(path)
     if not shared:
         return ("cold_start", None)
-    too_short = bool(found.all) and not found.reading
-    if too_short and any(node.entry is not None for node in path[found.all[-1] + 1 :]):
+    every, reading = found.all, found.reading
+    too_short = bool(every) and not reading
+    if too_short and any(node.entry is not None for node in path[every[-1] + 1 :]):
         too_short = False  # Marks stood behind these, and are no longer set.
     if totals[-1] < profile.min_tokens or too_short:
         return ("below_minimum", None)
@@ -291,10 +301,10 @@ def _shortfall(request: Request, found: Marks, read: int) -> tuple[Cause, int | 
             return ("breakpoints_over_limit", index)
         if life is None:
             continue
-        if not found.reading or found.reading[-1] < index:
+        if not reading or reading[-1] < index:
             # The last mark stands before an entry of an earlier request: marks are no longer set where they were.
             # Where not even what they cover lives, it is too old all the same.
-            covered = next((at for at in reversed(found.reading) if at < shared and path[at].entry is not None), None)
+            covered = next((at for at in reversed(reading) if at < shared and path[at].entry is not None), None)
             state = "hit" if covered is None else _state(path[covered].entry, now)
             return (state, covered) if state == "ttl_expired" else ("breakpoint_missing", shared - 1)
         state = _state(life, now)

@@ -308,13 +308,15 @@ def _in_their_tokens(
     if counts.scale == 1 and at < 0 and (not known or counts.exact):
         return seen.read, int(seen.read * (_NOISE_KNOWN if known else _NOISE_GUESSED))
     # Where both prompts come out as ours but for an envelope's odd token, our counter is the provider's.
-    ours = record.totals[-1], record.totals[at] if at >= 0 else 0
-    theirs = counts.scale * ours[0], path[at].known if at >= 0 else 0
-    agree = known and all(abs(a - b) <= _ENVELOPE for a, b in zip(ours, theirs, strict=True))
+    sure = path[at].known if at >= 0 else 0
+    agree = (
+        known
+        and abs(record.totals[-1] - counts.scale * record.totals[-1]) <= _ENVELOPE
+        and abs((record.totals[at] if at >= 0 else 0) - sure) <= _ENVELOPE
+    )
     # Of one prompt alone that may be chance: prose above our count and JSON below it.
     if agree and (at >= 0 or counts.exact):
         return seen.read, int(seen.read * _NOISE_KNOWN)
-    sure = path[at].known if at >= 0 else 0
     could = counts.theirs(seen.read)
     expected = int(could)
     # Never more than the provider counted for the earlier prompt as a whole, or for this one.

@@ -13,7 +13,7 @@ from cacheprefix.bounded import Bounded
 from cacheprefix.cache.breakpoints.read import request_ttl
 from cacheprefix.cache.calibration import Calibration
 from cacheprefix.cache.differences import Finding, answers, difference_from, gone_back
-from cacheprefix.cache.expectation import Expectation, Expected, Request, outlook
+from cacheprefix.cache.expectation import Expectation, Expected, Request, outlook, readable_sections
 from cacheprefix.cache.judge import VerdictInput, judge
 from cacheprefix.cache.slots import Servers, Taken
 from cacheprefix.cache.tree import (
@@ -517,7 +517,7 @@ class CacheModel:
             return 0 if found is None else found.read
         path = record.path
         if profile.match == "block":
-            whole = next((index for index, node in enumerate(path) if not node.readable(now)), len(path))
+            whole = readable_sections(path, now)
             return record.totals[whole - 1] if whole else 0
         last = next((i for i in range(len(path) - 1, -1, -1) if path[i].readable(now)), None)
         return 0 if last is None else record.totals[last]

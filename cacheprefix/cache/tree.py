@@ -300,7 +300,8 @@ class PromptTrees:
 
     def grow(self, lane: bytes, keys: Sequence[bytes], sections: Sequence[Section], path: list[Node]) -> None:
         """Add the nodes that ``path`` lacks, and the texts that were let go."""
-        self._say_again(path, sections)
+        if path and path[-1].section is None:
+            self._say_again(path, sections)
         node = path[-1] if path else self.root(lane)
         for index in range(len(path), len(sections)):
             section = sections[index]

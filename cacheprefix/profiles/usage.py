@@ -400,6 +400,8 @@ def _descend(raw: object) -> tuple[object, object]:
 def _shape_of(raw: object, api: str | None, provider: str | None, profile: Profile | None) -> Shape | None:
     if type(raw) is dict and _ALL_MARKS.isdisjoint(raw):
         fitting = None
+    elif type(raw) is dict:
+        fitting = _fitting(tuple(raw))
     else:
         fitting = next((shape for shape in SHAPES[:-1] if any(_has(raw, mark) for mark in shape.marks)), None)
     if fitting is None and "anthropic" in {api, provider} and _find(raw, "input_tokens") is not _ABSENT:
@@ -425,7 +427,9 @@ def _find(raw: object, path: str) -> Any:
     if type(raw) is dict or isinstance(raw, Mapping):
         if path in raw:
             return raw[path]
-        head, _, rest = path.partition(".")
+        head, dot, rest = path.partition(".")
+        if not dot and head[-1:] != "]":
+            return _ABSENT
         if "[" in head and (selected := _SELECTOR.match(head)):
             return _select(raw, selected, rest)
         if head not in raw:
@@ -454,6 +458,20 @@ def _alternatives(paths: str) -> tuple[tuple[tuple[str, str], ...], ...]:
     return tuple(tuple((path, _FIRST.split(path, 1)[0]) for path in row) for row in rows)
 
 
+@lru_cache(maxsize=256)
+def _fitting(names: tuple[object, ...]) -> Shape | None:
+    """The first shape with a mark among the names of a report."""
+    return next((shape for shape in SHAPES[:-1] if not set(names).isdisjoint(shape.marks)), None)
+
+
+@lru_cache(maxsize=2048)
+def _standing(paths: str, names: tuple[object, ...]) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Of the alternatives those that may stand in a report with these names: most of a shape's many do not."""
+    known = set(names)
+    rows = (tuple(one for one in row if not known.isdisjoint(one)) for row in _alternatives(paths))
+    return tuple(row for row in rows if row)
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -463,6 +481,7 @@ class _Reader:
 
     def __init__(self, inner: object, outer: object) -> None:
         self._inner, self._outer = inner, outer
+        self._names = tuple(inner) if inner is outer and type(inner) is dict else None
         self._problems: list[str] = []
 
     def read(self, shape: Shape) -> Usage:
@@ -493,17 +512,14 @@ class _Reader:
         )
 
     def _count(self, paths: str) -> int | None:
-        for summands in _alternatives(paths):
-            found = [count for path, first in summands if (count := self._number(path, first)) is not None]
+        for summands in _alternatives(paths) if self._names is None else _standing(paths, self._names):
+            found = [count for path, _ in summands if (count := self._number(path)) is not None]
             if found:
                 return sum(found)
         return None
 
-    def _number(self, path: str, first: str) -> int | None:
-        inner = self._inner
-        if inner is self._outer and type(inner) is dict and first not in inner and path not in inner:
-            return None  # Most of the names that a count may have.
-        value = _find(inner, path)
+    def _number(self, path: str) -> int | None:
+        value = _find(self._inner, path)
         if value is _ABSENT and self._outer is not self._inner:
             value = _find(self._outer, path)
         if value is _ABSENT or value is None:
@@ -549,9 +565,11 @@ class _Reader:
 
     def _calls(self) -> int:
         """CrewAI sums calls up and counts those that succeeded; a report is of one call at least."""
-        return self._number("successful_requests", "successful_requests") or 1
+        return self._count("successful_requests") or 1
 
     def _summed(self) -> bool:
+        if self._names is not None and "server_tool_use" not in self._names:
+            return False
         tools = _find(self._inner, "server_tool_use")
         counts = _as_dict(tools).values() if tools is not _ABSENT and tools is not None else ()
         return any(_is_count(count) and count > 0 for count in counts)

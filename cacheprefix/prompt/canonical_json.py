@@ -16,7 +16,7 @@ _LONG = b"0" * 19
 _STEP = 6
 _DENSE = b"0" * (len(_LONG) // _STEP)
 """What so many digits leave of themselves where only each sixth byte is looked at, which costs a sixth."""
-_BYTES_A_VALUE = 512
+_BYTES_A_VALUE = 2_048
 """Looking at one value takes as long as looking at so many bytes."""
 _HUGE = 2.0**63
 """Integers from here on are floats where they were rounded."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Literal, NamedTuple
@@ -222,9 +223,14 @@ def relearn(prompt: Prompt, known: Prompt, changed: set[int]) -> None:
 
 def digest(tier: Tier, kind: str, head: str, data: bytes) -> bytes:
     """16 bytes over a section's content; lengths are mixed in so that no two contents run together."""
-    state = blake2b(f"{tier}\0{kind}\0{head}\0".encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES)
+    state = blake2b(_before_data(tier, kind, head), digest_size=DIGEST_BYTES)
     state.update(data)
     return state.digest()
+
+
+@lru_cache(maxsize=256)
+def _before_data(tier: Tier, kind: str, head: str) -> bytes:
+    return f"{tier}\0{kind}\0{head}\0".encode("utf-8", "surrogatepass")
 
 
 def section(

@@ -49,9 +49,9 @@ def breakpoints(prompt: Prompt, profile: Profile) -> tuple[Breakpoint, ...]:
     """
     default = lifetime(prompt, profile)
     marked = {
-        index: default if section.marker.ttl is None else _named(profile, section.marker.ttl, section.path)
-        for index, section in enumerate(prompt.sections)
-        if section.marker is not None
+        index: default if marker.ttl is None else _named(profile, marker.ttl, prompt.sections[index].path)
+        for index in prompt.marked
+        if (marker := prompt.sections[index].marker) is not None
     }
     for index in marked:
         if not _markable(prompt.sections[index]):

@@ -131,6 +131,11 @@ def _split_system(reader: Reader, tier: Tier, path: str, value: Any) -> list[Sec
 
 
 def _split_message(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
+    if type(value) is dict and len(value) == 2:
+        plain_role, text = value.get("role"), value.get("content")
+        if type(plain_role) is str and type(text) is str:
+            # A role and a text, as most messages are: nothing else is to be looked for.
+            return [reader.text(tier, f"{path}.content", envelope(plain_role), text)]
     message = mapping(value, path)
     role = string(message.get("role"), f"{path}.role")
     head = envelope(role, **{name: value for name, value in message.items() if name not in _HANDLED})

@@ -41,6 +41,7 @@ from cacheprefix.prompt.sections import (
 PLAIN = frozenset({"role", "content"})
 """Fields whose order in a message is no part of any prompt."""
 
+_ONLY_TEXT = frozenset({str})
 _SHORTEST = 8
 """Messages of a body that is worth remembering as a whole; those of a shorter one are looked up one by one."""
 _BRANCHES = 4
@@ -192,7 +193,7 @@ def _beginning(row: Row) -> Beginning | None:
 
 def _texts(message: Any, plain: frozenset[str]) -> bool:
     """Whether a message holds texts alone, in fields whose order does not matter."""
-    return type(message) is dict and message.keys() <= plain and all(type(one) is str for one in message.values())
+    return type(message) is dict and message.keys() <= plain and _ONLY_TEXT.issuperset(map(type, message.values()))
 
 
 def _run(row: Row, prompt: Prompt, offset: int) -> Run | None:
@@ -244,7 +245,7 @@ class Memo:
 
     def put(self, key: Key, sections: tuple[Section, ...]) -> None:
         """Store the sections of one message."""
-        size = _size(key[3]) + sum(len(section.data) for section in sections) + _OVERHEAD
+        size = _size(key[3]) + sum([len(section.data) for section in sections]) + _OVERHEAD
         self._kept.put(key, sections, size)
 
     def forget(self, texts: Container[bytes]) -> None:
@@ -259,7 +260,7 @@ class Memo:
 
 def _size(content: Content) -> int:
     """Bytes of a key, or characters where it shares its texts with the application's message."""
-    return len(content) if isinstance(content, bytes) else sum(len(text) for _, text in content)
+    return len(content) if isinstance(content, bytes) else sum([len(text) for _, text in content])
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,14 +441,14 @@ def _flat(_: str) -> int:
 
 def _content(value: Any, path: str) -> Content:
     """What tells whether a unit is the same: its fields where all are texts (Python keeps their hashes), else JSON."""
-    if type(value) is dict and all(type(field) is str for field in value.values()):
+    if type(value) is dict and _ONLY_TEXT.issuperset(map(type, value.values())):
         return tuple(value.items())
     return dumps(value, path)
 
 
 def envelope(role: str, **fields: Any) -> str:
     """The head of a message: its role, and as JSON whatever else the envelope carries."""
-    extra = {name: value for name, value in fields.items() if value is not None}
+    extra = {name: value for name, value in fields.items() if value is not None} if fields else fields
     plain = not extra and role not in RESERVED and not role.startswith("{")
     return role if plain else dumps({"role": role, **extra}, "role").decode()
 

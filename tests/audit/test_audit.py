@@ -14,7 +14,6 @@ from audit_logs import Conversation, prose, quiet, team, write
 
 from cacheprefix.audit import CHANGES, Totals, audit, write_json, write_summary
 from cacheprefix.errors import ProfileError, SetupError
-from cacheprefix.profiles import Usage
 
 
 def result_of(path, **options):
@@ -287,7 +286,7 @@ def test_a_name_of_its_own_for_every_call_costs_no_memory():
     totals = Totals()
     for number in range(10_020):
         for held in totals.sums(f"agent {number}", "gpt-4.1", 1_760_000_000.0):
-            held.add(Usage(input_tokens=7), 7.0, None, 0)
+            held.add((7, 0, 0), 7.0, None, 0)
     assert len(totals.agents) == 10_001
     assert totals.agents["others"].calls == 20
     assert sum(held.input_tokens for held in totals.agents.values()) == totals.all.input_tokens

@@ -48,7 +48,7 @@ def request_ttl(prompt: Prompt, profile: Profile) -> Ttl:
 def cache_options(prompt: Prompt) -> Mapping[str, Any]:
     """OpenAI's ``prompt_cache_options`` of the request; empty when there are none."""
     found = _setting(prompt, "prompt_cache_options")
-    return found if isinstance(found, Mapping) else {}
+    return found if found is not None and isinstance(found, Mapping) else {}
 
 
 def implicit(prompt: Prompt, profile: Profile) -> bool:
