@@ -5,6 +5,7 @@ import operator
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import Annotated
 
 import pytest
@@ -207,6 +208,46 @@ def test_a_leader_that_breaks_off_in_the_middle_releases_the_others(bench):
     assert out["reports"] == ["fine"] * WORKERS
     assert len(bench.provider.requests) == WORKERS + 1
     assert not session.failures
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_leader_whose_sdk_names_what_broke_the_stream_asks_again_too(bench, later, monkeypatch):
+    """From openai 3 on that is the SDK's error of a connection that failed; the plain answer had not been cut."""
+    family = import_module("anthropic" if bench.kind == "anthropic" else "openai")
+    _names_what_breaks(family, monkeypatch)
+    bench.slow(0.03)
+    bench.script(lambda request: Reply("fine", fault=Fault(cut_after=1)) if request.index == 0 else Reply("fine"))
+    session = bench.session(HANDBOOK, gate=Gate(60.0, price=0.0))
+    out = go(fan(wrap_model(bench.model(), session), session, later=later), later=later)
+    assert out["reports"] == ["fine"] * WORKERS
+    assert len(bench.provider.requests) == WORKERS + 1
+    assert not session.failures
+
+
+def _names_what_breaks(family, monkeypatch):
+    """Streams of an SDK raise its own error for the transport's."""
+    events, later = family.Stream._iter_events, family.AsyncStream._iter_events
+
+    def renamed(stream, error):
+        # httpx in older SDKs, httpx2 in newer ones.
+        assert type(error).__module__.startswith("httpx")
+        return family.APIConnectionError(request=stream.response.request)
+
+    def named(self):
+        try:
+            yield from events(self)
+        except Exception as error:
+            raise renamed(self, error) from error
+
+    async def named_later(self):
+        try:
+            async for event in later(self):
+                yield event
+        except Exception as error:
+            raise renamed(self, error) from error
+
+    monkeypatch.setattr(family.Stream, "_iter_events", named)
+    monkeypatch.setattr(family.AsyncStream, "_iter_events", named_later)
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])

@@ -145,8 +145,8 @@ def again(model: Any, sending: Sending, error: Exception) -> bool:
     """Whether an answer that was streamed only for waiting siblings is to be asked for again, as a whole.
 
     What a stream breaks with is not what a whole answer breaks with, and an application's retries go by the type.
-    The SDKs' own errors are the same either way, but for a refusal: that may be one of the stream, by a gateway that
-    knows no ``stream_options``.
+    The SDKs' own errors are the same either way, but for a stream that broke off (``BrokenError``) and for a refusal:
+    that may be one of the stream, by a gateway that knows no ``stream_options``.
     """
     refused = getattr(error, "status_code", None) in _REFUSED
     if type(error).__module__.partition(".")[0] in _OWN_ERRORS and not refused:

@@ -6,7 +6,8 @@ class reads the result as it reads any other. No callback hears of the stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,10 @@ class UnfinishedError(Exception):
     """The stream did not hold all that a whole answer has."""
 
 
+class BrokenError(Exception):
+    """The stream broke off after it had begun."""
+
+
 def can_stream(model: Any, api: Api) -> bool:
     """Whether the class has what it takes to receive a whole answer as a stream."""
     needs = _READERS.get(api)
@@ -40,23 +45,26 @@ def can_stream(model: Any, api: Api) -> bool:
 def streamed(model: Any, api: Api, payload: Mapping[str, Any], started: Callable[[], None]) -> ChatResult:
     """The answer to ``payload``; ``started`` is called when it begins.
 
-    Raises what a plain call raises where the provider refuses, and ``UnfinishedError`` where something is lacking.
+    Raises what a plain call raises where the provider refuses, ``BrokenError`` where the stream breaks off, and
+    ``UnfinishedError`` where something is lacking.
     """
     with _errors(api):
         if api == "anthropic":
             with _anthropic(model._client, payload).stream(**_plain(payload)) as stream:
-                for event in stream:
-                    _heard(event, started)
-                return _of_message(model, payload, stream.get_final_message())
+                with _reading(api):
+                    for event in stream:
+                        _heard(event, started)
+                    message = stream.get_final_message()
+                return _of_message(model, payload, message)
         if api == "openai-responses":
             final = None
-            with model.root_client.responses.create(**{**payload, "stream": True}) as stream:
+            with model.root_client.responses.create(**{**payload, "stream": True}) as stream, _reading(api):
                 for event in stream:
                     _heard(event, started)
                     final = _finished(event) or final
             return _of_response(model, final)
         state = _state()
-        with model.client.create(**_as_stream(payload)) as stream:
+        with model.client.create(**_as_stream(payload)) as stream, _reading(api):
             for chunk in stream:
                 _heard(chunk, started)
                 state.handle_chunk(chunk)
@@ -68,21 +76,25 @@ async def astreamed(model: Any, api: Api, payload: Mapping[str, Any], started: C
     with _errors(api):
         if api == "anthropic":
             async with _anthropic(model._async_client, payload).stream(**_plain(payload)) as stream:
-                async for event in stream:
-                    _heard(event, started)
-                return _of_message(model, payload, await stream.get_final_message())
+                with _reading(api):
+                    async for event in stream:
+                        _heard(event, started)
+                    message = await stream.get_final_message()
+                return _of_message(model, payload, message)
         if api == "openai-responses":
             final = None
             async with await model.root_async_client.responses.create(**{**payload, "stream": True}) as stream:
-                async for event in stream:
-                    _heard(event, started)
-                    final = _finished(event) or final
+                with _reading(api):
+                    async for event in stream:
+                        _heard(event, started)
+                        final = _finished(event) or final
             return _of_response(model, final)
         state = _state()
         async with await model.async_client.create(**_as_stream(payload)) as stream:
-            async for chunk in stream:
-                _heard(chunk, started)
-                state.handle_chunk(chunk)
+            with _reading(api):
+                async for chunk in stream:
+                    _heard(chunk, started)
+                    state.handle_chunk(chunk)
         return _of_completion(model, state)
 
 
@@ -99,12 +111,27 @@ class _errors:  # noqa: N801 - a context manager is called like a function
         if not isinstance(error, Exception):
             return
         family = "anthropic" if self._api == "anthropic" else "openai"
-        sdk: Any = import_module(family)
+        sdk = _sdk(self._api)
         home = import_module(f"langchain_{family}.chat_models{'.base' if family == 'openai' else ''}")
         if isinstance(error, sdk.BadRequestError):
             getattr(home, f"_handle_{family}_bad_request", _nothing)(error)
         elif isinstance(error, sdk.APIError):
             getattr(home, f"_handle_{family}_api_error", _nothing)(error)
+
+
+@contextmanager
+def _reading(api: Api) -> Iterator[None]:
+    """What breaks off a stream that has begun: from openai 3 on it is told as a connection that failed before it."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, _sdk(api).APIConnectionError):
+            raise BrokenError from error
+        raise
+
+
+def _sdk(api: Api) -> Any:
+    return import_module("anthropic" if api == "anthropic" else "openai")
 
 
 def _nothing(_: object) -> None:
