@@ -72,17 +72,17 @@ $(CREWAI)/$(READY): WHAT = -e '.[dev]' -e './adapters/crewai[anthropic,azure,bed
 $(CREWAI)/$(READY): PINS = constraints/crewai.txt
 $(CREWAI)/$(READY): pyproject.toml adapters/crewai/pyproject.toml constraints/crewai.txt
 # Without what only the core's own tests need.
-$(MAF)/$(READY): WHAT = -e '.[server]' -e './adapters/maf[openai,anthropic,orchestrations]' \
+$(MAF)/$(READY): WHAT = -e '.[cli,server]' -e './adapters/maf[openai,anthropic,orchestrations]' \
 	blockbuster hypothesis mypy pytest pytest-asyncio pytest-xdist
 $(MAF)/$(READY): PINS = constraints/maf.txt
 $(MAF)/$(READY): pyproject.toml adapters/maf/pyproject.toml constraints/maf.txt
-$(AG2)/$(READY): WHAT = -e '.[server]' -e './adapters/ag2[openai,anthropic]' blockbuster hypothesis mypy pytest pytest-asyncio pytest-xdist
+$(AG2)/$(READY): WHAT = -e '.[cli,server]' -e './adapters/ag2[openai,anthropic]' blockbuster hypothesis mypy pytest pytest-asyncio pytest-xdist
 $(AG2)/$(READY): PINS = constraints/ag2.txt
 $(AG2)/$(READY): pyproject.toml adapters/ag2/pyproject.toml constraints/ag2.txt
-$(LITELLM)/$(READY): WHAT = -e '.[server]' -e './adapters/litellm' blockbuster hypothesis mypy pytest pytest-asyncio pytest-xdist
+$(LITELLM)/$(READY): WHAT = -e '.[cli,server]' -e './adapters/litellm' blockbuster hypothesis mypy pytest pytest-asyncio pytest-xdist
 $(LITELLM)/$(READY): PINS = constraints/litellm.txt
 $(LITELLM)/$(READY): pyproject.toml adapters/litellm/pyproject.toml constraints/litellm.txt
-$(OPENAI_AGENTS)/$(READY): WHAT = -e '.[server]' -e './adapters/openai_agents' blockbuster hypothesis mypy pytest pytest-asyncio pytest-xdist
+$(OPENAI_AGENTS)/$(READY): WHAT = -e '.[cli,server]' -e './adapters/openai_agents' blockbuster hypothesis mypy pytest pytest-asyncio pytest-xdist
 $(OPENAI_AGENTS)/$(READY): PINS = constraints/openai_agents.txt
 $(OPENAI_AGENTS)/$(READY): pyproject.toml adapters/openai_agents/pyproject.toml constraints/openai_agents.txt
 $(DOCS)/$(READY): WHAT = -e '.[docs]'

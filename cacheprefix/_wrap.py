@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cacheprefix.adapter import AdapterSession, given_or_configured
-from cacheprefix.dry_run import Preview
+from cacheprefix.dry_run import PlannedRequest, Preview, play
 from cacheprefix.errors import SetupError
 from cacheprefix.hookspecs import HookName
 from cacheprefix.session import Session
@@ -35,10 +35,13 @@ def preview(target: Any, session: Session | None = None, *, task: object = None)
     ``target`` is what ``wrap`` takes, as the application has it; it stays as it is. ``task`` is what the run begins
     with: a text, or what the framework takes (LangGraph's state, CrewAI's inputs). What the run itself brings forth,
     answers of other agents among it, is not known yet and not counted. Raises ``SetupError`` where no installed
-    adapter can tell; what an application without a framework is going to send is seen by
-    ``session.preview(PlannedRequest(...))``.
+    adapter can tell. Of an application that has no team before it asks (a plain client, LiteLLM) ``target`` is the
+    requests that it is going to send: a ``PlannedRequest``, or a list of them, as ``session.preview`` takes them.
     """
     bound = given_or_configured(session)
+    planned = [target] if isinstance(target, PlannedRequest) else target
+    if isinstance(planned, (list, tuple)) and any(isinstance(one, PlannedRequest) for one in planned):
+        return play(bound, planned)
     before = dict(bound.plugins.failures)
     found = bound.plugins.call_first("preview", target=target, session=bound.session, task=task)
     if isinstance(found, Preview):
@@ -48,7 +51,7 @@ def preview(target: Any, session: Session | None = None, *, task: object = None)
         raise SetupError(f"the preview of a {_kind(target)} failed in {', '.join(failed)}; a warning says where")
     message = (
         f"no installed adapter can preview a {_kind(target)} (adapters that can: {_adapters(bound, 'preview')}); "
-        "give the requests themselves: session.preview(PlannedRequest(agent, body, api))"
+        "give the requests themselves: a list of PlannedRequest(agent, body, api)"
     )
     raise SetupError(message)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from types import FunctionType
@@ -17,6 +18,7 @@ from cacheprefix.bodies import (
     Role,
     ToolSet,
     Watched,
+    adopt_declared,
     allowed_choice,
     begins,
     current_role,
@@ -30,7 +32,7 @@ from cacheprefix.calls.gating import Waits
 from cacheprefix.calls.history_runner import HistoryRunner, RestOfRequest
 from cacheprefix.calls.report import tally
 from cacheprefix.calls.tool_calls import ToolUse
-from cacheprefix.contexts import BlockVar, inside
+from cacheprefix.contexts import BlockVar, inside, within
 from cacheprefix.errors import SetupError
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, SideForks, ask_options
 from cacheprefix.history import (
@@ -99,11 +101,11 @@ from cacheprefix.versions import outside, supported
 from cacheprefix.watched_clients import derived, vendor_of, watched_client, watched_stream
 
 if TYPE_CHECKING:
-    from cacheprefix.dry_run import Preview, Unsent, preview_of, unsent_client
+    from cacheprefix.dry_run import Preview, Unsent, preview_of, rehearsed, unsent_client, until_sent
     from cacheprefix.toolcache import AnswerForm, Attempt, NotKeptError, Origin, looks_like_error, origin_of
 
 _LATER = {
-    **dict.fromkeys(("Preview", "Unsent", "preview_of", "unsent_client"), "dry_run"),
+    **dict.fromkeys(("Preview", "Unsent", "preview_of", "rehearsed", "unsent_client", "until_sent"), "dry_run"),
     **dict.fromkeys(("AnswerForm", "Attempt", "NotKeptError", "Origin", "looks_like_error", "origin_of"), "toolcache"),
 }
 """Rooms that not every adapter needs, by the names that are had from them."""
@@ -175,6 +177,7 @@ __all__ = [
     "Waits",
     "Watched",
     "Worth",
+    "adopt_declared",
     "allowed_choice",
     "ask_options",
     "begins",
@@ -206,12 +209,15 @@ __all__ = [
     "merge_usage",
     "merged_places",
     "mostly_holds",
+    "named_in",
     "names_known_to",
     "normalise_usage",
     "origin_of",
     "plan_compaction",
     "preview_of",
+    "previews",
     "reason",
+    "rehearsed",
     "replay",
     "reset_in_child",
     "restrict",
@@ -220,6 +226,7 @@ __all__ = [
     "tally",
     "unmodified",
     "unsent_client",
+    "until_sent",
     "update_json",
     "usage_from_dict",
     "users_session",
@@ -227,6 +234,8 @@ __all__ = [
     "watched_client",
     "watched_stream",
     "with_volatile",
+    "within",
+    "wraps",
 ]
 
 
@@ -252,6 +261,53 @@ def given_or_configured(session: Session | None) -> AdapterSession:
     for text in outside(found.warn_once):
         found.note(text)
     return found
+
+
+def named_in(module: str, names: Sequence[str]) -> Callable[[str], object]:
+    """A package's ``__getattr__``, by which ``names`` of its module are loaded when they are first used.
+
+    Entry points import an adapter's package for every session, also where nobody uses its framework.
+    """
+
+    def found(name: str) -> object:
+        if name not in names:
+            message = f"module {module.rpartition('.')[0]!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        return getattr(import_module(module), name)
+
+    return found
+
+
+def wraps(framework: str, module: str) -> Callable[[object, Session], object | None]:
+    """An adapter's hook ``wrap``, for what ``module``'s ``known`` takes of a framework's own functions and classes.
+
+    ``module`` is loaded with the first of them: a framework may take seconds, which others need not wait for.
+    """
+
+    def cacheprefix_wrap(target: object, session: Session) -> object | None:
+        if not _is_of(target, framework):
+            return None
+        door = import_module(module)
+        return door.wrap(target, session) if door.known(target) else None
+
+    return cacheprefix_wrap
+
+
+def previews(framework: str, module: str) -> Callable[[object, Session, object], object | None]:
+    """An adapter's hook ``preview``, as ``wraps`` has the other."""
+
+    def cacheprefix_preview(target: object, session: Session, task: object) -> object | None:
+        found: object | None = (
+            import_module(module).preview(target, session, task) if _is_of(target, framework) else None
+        )
+        return found
+
+    return cacheprefix_preview
+
+
+def _is_of(target: object, framework: str) -> bool:
+    homes = (getattr(target, "__module__", None), *(base.__module__ for base in type(target).__mro__))
+    return any(str(home).partition(".")[0] == framework for home in homes)
 
 
 def names_known_to(function: FunctionType) -> dict[str, Any]:

@@ -43,6 +43,7 @@ __all__ = [
     "Role",
     "ToolSet",
     "Watched",
+    "adopt_declared",
     "allowed_choice",
     "begins",
     "current_role",
@@ -556,21 +557,28 @@ def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role
         own.append(_text(history.pop(0).get("content")))
     tools = list(body.get("tools") or [])
     shared = all(map(_plain, tools)) and bool(tools or session.prefix.tools)
-    differ: tuple[str, ...] = ()
-    if shared:
-        try:
-            # Copies: what the application later does to its dicts must not change the prefix.
-            session.adopt_tools(copy.deepcopy(tools), dict, grows=True)
-        except ToolClashError as error:
-            union = {tool.name: tool.schema for tool in session.prefix.tools}
-            mine = (tool_of(tool, dict) for tool in tools)
-            differ = tuple(tool.name for tool in mine if union.get(tool.name, tool.schema) != tool.schema)
-            session.note(f"role {role.name!r} keeps its own tools, which others share no cache with: {error}")
+    differ = adopt_declared(session, role.name, tools) if shared else ()
     known = session.prefix.system
     span = find_text(known, own[0]) if known.strip() and own else None
     begins = span is not None and not own[0][: span[0]].strip()
     holds = session.holds_shared((*own, *(_text(one.get("content")) for one in history if isinstance(one, Mapping))))
     return _Read(history, instruction_of((role.instruction, *own), known), tools, shared, begins, holds, differ)
+
+
+def adopt_declared(session: AdapterSession, role: str, tools: Sequence[Any]) -> tuple[str, ...]:
+    """Put tools, as a body declares them, into the union; where some have another schema there, their names, and none.
+
+    The role keeps its own tools then, which is noted.
+    """
+    try:
+        # Copies: what the application later does to its dicts must not change the prefix.
+        session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True)
+    except ToolClashError as error:
+        union = {tool.name: tool.schema for tool in session.prefix.tools}
+        mine = (tool_of(tool, dict) for tool in tools)
+        session.note(f"role {role!r} keeps its own tools, which others share no cache with: {error}")
+        return tuple(tool.name for tool in mine if union.get(tool.name, tool.schema) != tool.schema)
+    return ()
 
 
 def _laid(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from typing import Any, Generic, TypeVar
@@ -63,3 +63,28 @@ def inside(block: Callable[[], AbstractContextManager[object]], call: Callable[.
             return await call(*given, **named)
 
     return later if inspect.iscoroutinefunction(like) else sync
+
+
+def within(
+    block: Callable[[], AbstractContextManager[object]], stream: Callable[..., Any]
+) -> Callable[..., AsyncIterator[Any]]:
+    """An asynchronous generator function, each step of which is taken inside a block that is entered anew.
+
+    Between two steps the block is left: what reads the stream is not inside.
+    """
+
+    @functools.wraps(stream)
+    async def stepped(*given: Any, **named: Any) -> AsyncIterator[Any]:
+        end = object()
+        events = stream(*given, **named)
+        try:
+            while True:
+                with block():
+                    event = await anext(events, end)
+                if event is end:
+                    return
+                yield event
+        finally:
+            await events.aclose()
+
+    return stepped

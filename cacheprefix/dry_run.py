@@ -6,12 +6,17 @@ the provider's rules let expect.
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cacheprefix.bodies import Role, fork_body
+from cacheprefix.calls.pending import Unsent
 from cacheprefix.calls.report import Call
 from cacheprefix.errors import SetupError, plain
 from cacheprefix.prompt import Api, Layout, Reason
@@ -19,7 +24,17 @@ from cacheprefix.prompt import Api, Layout, Reason
 if TYPE_CHECKING:
     from cacheprefix.adapter_session import AdapterSession
 
-__all__ = ["AgentPreview", "PlannedRequest", "Preview", "Unsent", "play", "preview_of", "unsent_client"]
+__all__ = [
+    "AgentPreview",
+    "PlannedRequest",
+    "Preview",
+    "Unsent",
+    "play",
+    "preview_of",
+    "rehearsed",
+    "unsent_client",
+    "until_sent",
+]
 
 _RESOURCES = ("chat", "beta", "messages", "responses", "completions")
 """Attributes under which an SDK's client keeps what sends its requests, once they were used."""
@@ -138,24 +153,53 @@ def preview_of(rehearsal: AdapterSession, notes: Iterable[str] = ()) -> Preview:
     return Preview(tuple(map(_seen, rehearsal.shared.totals.calls)), (*notes, *_notes(rehearsal)))
 
 
-class Unsent(BaseException):
-    """Ends a request of a dry run where it would have been sent; no handler of an application's may take it."""
+def rehearsed(
+    session: AdapterSession, play: Callable[[AdapterSession, list[str]], Coroutine[Any, Any, None]]
+) -> Preview:
+    """What a dry run comes to that ``play`` makes in a rehearsal of the session; for adapters.
+
+    It runs in a thread of its own, since an event loop may be running here already. What it could not know it adds to
+    the list that it is given.
+    """
+    dry, notes = session.rehearsal(), list[str]()
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(lambda: asyncio.run(play(dry, notes))).result()
+    return preview_of(dry, dict.fromkeys(notes))
 
 
-def unsent_client(sdk: C, seen: Callable[[], None]) -> C:
+@contextmanager
+def until_sent(agent: str, notes: list[str]) -> Iterator[None]:
+    """A block that ends well where a dry run's request would have been sent; what else ends it is noted."""
+    try:
+        yield
+    except Unsent:
+        pass
+    except Exception as error:
+        notes.append(f"{agent}: what it asks is known in the run alone ({type(error).__name__}: {error})")
+
+
+def unsent_client(sdk: C, seen: Callable[[], None] = lambda: None) -> C:
     """A copy of an SDK's client, OpenAI's or Anthropic's, sync or async, that never sends; for adapters.
 
-    Where a request would go out ``seen`` is called and ``Unsent`` raised. The client itself stays as it is.
+    Where a request would go out ``seen`` is called and ``Unsent`` raised, in copies of it (``watched_client``) too. The
+    client itself stays as it is.
     """
+    base: Any = type(sdk)
 
     def post(*_: object, **__: object) -> Any:
         seen()
         raise Unsent
 
+    async def apost(*_: object, **__: object) -> Any:
+        post()
+
+    own = type(base.__name__, (base,), {"post": apost if inspect.iscoroutinefunction(base.post) else post})
+    # A client that is wrapped already is not asked through what wraps it.
+    own.__unwrapped__ = own  # type: ignore[attr-defined]  # as ``derived`` has it
     made = copy.copy(sdk)
-    for name in _RESOURCES:
+    for name in (*_RESOURCES, "post"):
         vars(made).pop(name, None)
-    vars(made)["post"] = post
+    made.__class__ = own
     return made
 
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from cacheprefix.prompt import Layout, Prompt, Reason
 
 
+class Unsent(BaseException):
+    """Ends a request of a dry run where it would have been sent; no handler of an application's may take it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """What was known and expected of a request when it went out."""
@@ -48,7 +52,8 @@ class PendingCall:
     """Between ``Session.begin`` and its ``finish`` or ``fail``; both are safe to call more than once.
 
     ``body`` is what to send: the very object that was passed in wherever nothing had to change. As a context manager
-    it fails when its block raises; the end of the block is not the end of the turn, since a stream outlasts it.
+    it fails when its block raises (a dry run's request counts); the end of the block is not the end of the turn, since
+    a stream outlasts it.
     """
 
     body: Mapping[str, Any]
@@ -69,7 +74,9 @@ class PendingCall:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
+        if kind is Unsent:
+            self.finish(None)
+        elif kind is not None:
             self.fail()
 
     @contextmanager

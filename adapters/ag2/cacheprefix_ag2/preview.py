@@ -5,9 +5,7 @@ Their clients cannot send; no tool, middleware, knowledge or server of the appli
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +15,7 @@ from ag2.events import ModelMessage, ModelResponse
 from ag2.tools.final import FunctionTool
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, Preview, Unsent, preview_of, unsent_client, users_session
+from cacheprefix.adapter import AdapterSession, Preview, Unsent, rehearsed, unsent_client, users_session
 from cacheprefix_ag2.client import PrefixConfig
 from cacheprefix_ag2.front_door import agents_in, known, wrap
 
@@ -30,11 +28,7 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
     """
     if not known(target):
         return None
-    rehearsal, notes = session.adapter.rehearsal(), list[str]()
-    # In a thread of its own: an event loop may be running here already.
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(lambda: asyncio.run(_played(agents_in(target), rehearsal, task, notes))).result()
-    return preview_of(rehearsal, dict.fromkeys(notes))
+    return rehearsed(session.adapter, lambda rehearsal, notes: _played(agents_in(target), rehearsal, task, notes))
 
 
 class _Unsent(LLMClient):
@@ -45,7 +39,7 @@ class _Unsent(LLMClient):
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        self._client = client._client = unsent_client(client._client, lambda: None)
+        self._client = client._client = unsent_client(client._client)
 
     async def __call__(self, *given: Any, **named: Any) -> ModelResponse:
         with suppress(Unsent):

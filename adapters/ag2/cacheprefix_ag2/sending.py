@@ -24,7 +24,6 @@ from cacheprefix.adapter import (
     Request,
     RequestPlan,
     RestOfRequest,
-    Unsent,
     allowed_choice,
 )
 from cacheprefix.wire import apply, form_of, sendable, views_of
@@ -189,12 +188,7 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
         full = {name: value for name, value in body.items() if type(value).__name__ not in ("Omit", "NotGiven")}
         full |= (rest.get("options") or {}).get("extra_json") or {}
         with await sending.begin(full, api) as turn:
-            try:
-                answer = await post(path, body=body if turn.body is full else dict(turn.body), **rest)
-            except Unsent:
-                # A preview's: it counts as the provider's rules let expect.
-                turn.finish(None)
-                raise
+            answer = await post(path, body=body if turn.body is full else dict(turn.body), **rest)
         if hasattr(answer, "_iterator"):
             return _watching(answer, ForkBody(sending.session, api, full, full, None).awatch(turn, answer._iterator))
         turn.finish(getattr(answer, "usage", None), diagnostics=_plain(getattr(answer, "diagnostics", None)))

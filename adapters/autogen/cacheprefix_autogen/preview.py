@@ -5,11 +5,9 @@ All of it happens on copies of the agents, with clients that cannot send; no too
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import functools
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +19,7 @@ from autogen_core import BaseAgent, CancellationToken
 from autogen_core.models import ChatCompletionClient, ModelFamily, SystemMessage, UserMessage
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, Preview, Unsent, preview_of, unsent_client
+from cacheprefix.adapter import AdapterSession, Preview, Unsent, preview_of, rehearsed, unsent_client
 from cacheprefix_autogen.agent import clients_of, runners_of, tools_of
 from cacheprefix_autogen.binding import Binding, binding_of
 from cacheprefix_autogen.client import PrefixClient
@@ -46,14 +44,10 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
         return preview_of(session.adapter.rehearsal(), [note])
     if not isinstance(target, (BaseChatAgent, BaseGroupChat)):
         return None
-    rehearsal = session.adapter.rehearsal()
     known = binding_of(target)
     options = Options() if known is None or known.group is None else known.group.options
-    dry = _DryRun(rehearsal, options, _messages(task))
-    # In a thread of its own: an event loop may be running here already.
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(lambda: asyncio.run(dry.played(target))).result()
-    return preview_of(rehearsal, dict.fromkeys(dry.notes))
+    said = _messages(task)
+    return rehearsed(session.adapter, lambda dry, notes: _DryRun(dry, options, said, notes).played(target))
 
 
 def _messages(task: object) -> list[BaseChatMessage]:
@@ -67,9 +61,10 @@ def _messages(task: object) -> list[BaseChatMessage]:
 class _DryRun:
     """One preview: the copies that it is made with, and what is not known before a run."""
 
-    def __init__(self, session: AdapterSession, options: Options, task: list[BaseChatMessage]) -> None:
-        self.session, self.options, self.task = session, options, task
-        self.notes: list[str] = []
+    def __init__(
+        self, session: AdapterSession, options: Options, task: list[BaseChatMessage], notes: list[str]
+    ) -> None:
+        self.session, self.options, self.task, self.notes = session, options, task, notes
         self._clients: dict[int, ChatCompletionClient] = {}
 
     async def played(self, target: BaseChatAgent | BaseGroupChat) -> None:

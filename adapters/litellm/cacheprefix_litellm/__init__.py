@@ -7,16 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cacheprefix.adapter import named_in
+
 if TYPE_CHECKING:
     from cacheprefix_litellm.calls import install, role, unwrap, wrap
 
 __all__ = ["install", "role", "unwrap", "wrap"]
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        message = f"module 'cacheprefix_litellm' has no attribute {name!r}"
-        raise AttributeError(message)
-    from cacheprefix_litellm import calls  # noqa: PLC0415 - see above
-
-    return getattr(calls, name)
+__getattr__ = named_in("cacheprefix_litellm.calls", __all__)

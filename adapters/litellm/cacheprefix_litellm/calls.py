@@ -57,7 +57,7 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
     A router stays the same object, until ``unwrap``. Calls in a role (``with role("critic"):``, or bound here) are
     forks of the shared prefix; all others are measured as they were asked. Raises ``SetupError`` for anything else.
     """
-    name = kind_of(target)
+    name = known(target)
     if not name:
         raise SetupError(f"wrap takes completion or acompletion of litellm, or a Router, not {type(target).__name__}")
     joined, bound = _bound(session, role, conversation)
@@ -71,7 +71,7 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
     return wrapped
 
 
-def kind_of(target: object) -> str:
+def known(target: object) -> str:
     """``Router``, ``completion`` or ``acompletion``; empty for what is none of these."""
     if isinstance(target, Router):
         return "Router"

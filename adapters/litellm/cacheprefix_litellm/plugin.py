@@ -1,15 +1,5 @@
-"""What the entry point ``litellm`` loads: the adapter's hooks, as plain functions of this module."""
+"""What the entry point ``litellm`` loads: the adapter's hook, for LiteLLM's two functions and its router."""
 
-from __future__ import annotations
+from cacheprefix.adapter import wraps
 
-from cacheprefix import Session
-
-
-def cacheprefix_wrap(target: object, session: Session) -> object | None:
-    """Wrap ``litellm.completion``, ``litellm.acompletion`` or a router."""
-    # Of the function or of the router's class; LiteLLM takes seconds to import, which others need not wait for.
-    if str(getattr(target, "__module__", "")).partition(".")[0] != "litellm":
-        return None
-    from cacheprefix_litellm.calls import kind_of, wrap
-
-    return wrap(target, session) if kind_of(target) else None
+cacheprefix_wrap = wraps("litellm", "cacheprefix_litellm.calls")

@@ -17,7 +17,6 @@ from cacheprefix.adapter import (
     BlockVar,
     Request,
     RequestPlan,
-    Unsent,
     allowed_choice,
     merged_places,
     reason,
@@ -79,15 +78,8 @@ async def _answered(asked: Asked, base: Callable[..., Any], request: dict[str, A
     sending, request = await _opened(asked, request)
     if sending is None:
         return await base(**request)
-    try:
+    with sending.turn:
         response = await base(**request)
-    except Unsent:
-        # A preview's: it counts as the provider's rules let expect.
-        sending.turn.finish(None)
-        raise
-    except BaseException:
-        sending.turn.fail()
-        raise
     sending.answered(response)
     return response
 

@@ -5,16 +5,14 @@ All of it happens on copies of the agents, with clients that cannot send; no too
 
 from __future__ import annotations
 
-import asyncio
 import copy
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 from agent_framework import InMemoryHistoryProvider, Message
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, Preview, Unsent, preview_of, unsent_client
+from cacheprefix.adapter import AdapterSession, Preview, Unsent, rehearsed, unsent_client
 from cacheprefix_maf.client_requests import api_of, unwatched
 from cacheprefix_maf.front_door import agents_of, bind, known, member_of, without_ours
 
@@ -29,12 +27,8 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
     """
     if not known(target):
         return None
-    rehearsal, notes = session.adapter.rehearsal(), list[str]()
     said: Any = task if isinstance(task, (str, Message, list, tuple)) else ""
-    # In a thread of its own: an event loop may be running here already.
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(lambda: asyncio.run(_played(target, rehearsal, said, notes))).result()
-    return preview_of(rehearsal, dict.fromkeys(notes))
+    return rehearsed(session.adapter, lambda rehearsal, notes: _played(target, rehearsal, said, notes))
 
 
 async def _played(target: Any, session: AdapterSession, task: Any, notes: list[str]) -> None:
@@ -73,7 +67,7 @@ def _copied(agent: Any, clients: dict[int, Any], notes: list[str]) -> Any:
         if id(client) not in clients:
             clients[id(client)] = twin = unwatched(client)
             sdk = next(name for name in _SDK_CLIENTS if hasattr(client, name))
-            setattr(twin, sdk, unsent_client(getattr(client, sdk), lambda: None))
+            setattr(twin, sdk, unsent_client(getattr(client, sdk)))
             others = list(getattr(client, "chat_middleware", None) or ())
             twin.chat_middleware = [one for one in others if _frameworks_own(one)]
             if len(twin.chat_middleware) < len(others):

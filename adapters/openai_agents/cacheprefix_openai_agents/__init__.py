@@ -7,16 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cacheprefix.adapter import named_in
+
 if TYPE_CHECKING:
     from cacheprefix_openai_agents.models import unwrap, wrap
 
 __all__ = ["unwrap", "wrap"]
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        message = f"module 'cacheprefix_openai_agents' has no attribute {name!r}"
-        raise AttributeError(message)
-    from cacheprefix_openai_agents import models  # noqa: PLC0415 - see above
-
-    return getattr(models, name)
+__getattr__ = named_in("cacheprefix_openai_agents.models", __all__)

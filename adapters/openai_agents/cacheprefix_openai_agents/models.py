@@ -7,37 +7,17 @@ in the role of the agent. Agents, sessions and what the application sees of them
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
-from agents import (
-    Agent,
-    FunctionTool,
-    Handoff,
-    Model,
-    ModelProvider,
-    MultiProvider,
-    OpenAIChatCompletionsModel,
-    handoff,
-)
+import agents
 from agents.models import chatcmpl_converter, openai_responses
 from agents.tracing import get_current_span, get_current_trace
 
-from cacheprefix import Session
-from cacheprefix.adapter import (
-    AdapterSession,
-    current_role,
-    derived,
-    given_or_configured,
-    in_role,
-    majority_text,
-    supported,
-    vendor_of,
-    watched_client,
-)
-from cacheprefix.errors import SetupError, ToolClashError
+from cacheprefix import Session, adapter
+from cacheprefix.errors import SetupError
 
 __all__ = ["unwrap", "wrap"]
 
@@ -48,11 +28,15 @@ _WEBSOCKET = openai_responses.OpenAIResponsesWSModel
 
 def known(target: object) -> bool:
     """Whether ``wrap`` takes it."""
-    return isinstance(target, (Agent, Model, ModelProvider))
+    return isinstance(target, (agents.Agent, agents.Model, agents.ModelProvider))
 
 
 def wrap(
-    target: T, session: Session | None = None, *, conversation: Conversation = "", provider: ModelProvider | None = None
+    target: T,
+    session: Session | None = None,
+    *,
+    conversation: Conversation = "",
+    provider: agents.ModelProvider | None = None,
 ) -> T:
     """An agent, made to ask in the session with all that it hands off to or has as a tool; or a model, or a provider.
 
@@ -70,80 +54,88 @@ def wrap(
     """
     if not known(target):
         raise SetupError(f"wrap takes an agent, a model or a provider of models, found {type(target).__name__}")
-    joined = given_or_configured(session)
+    joined = adapter.given_or_configured(session)
     if joined.off:
         return target
-    if isinstance(target, Agent):
-        _wrap_team(target, joined, conversation, provider or MultiProvider())
+    if isinstance(target, agents.Agent):
+        bind(list(team_of(unwrap(target))), joined, conversation, provider or agents.MultiProvider())
         return target
-    made: T = (_provider if isinstance(target, ModelProvider) else _model)(target, joined, "", conversation)
+    made: T = (_provider if isinstance(target, agents.ModelProvider) else _model)(target, joined, "", conversation)
     return made
 
 
 def unwrap(agent: T) -> T:
     """The agent, and all that it reaches, with their own models again."""
-    for one in _team(agent):
-        if hasattr(one.model, "cacheprefix_own"):
-            one.model = one.model.cacheprefix_own
+    for one in team_of(agent):
+        one.model = _own(one.model)
     return agent
 
 
-def _wrap_team(target: Any, session: AdapterSession, conversation: Conversation, provider: ModelProvider) -> None:
-    team = list(_team(unwrap(target)))
+def bind(
+    team: list[Any], session: adapter.AdapterSession, conversation: Conversation, provider: agents.ModelProvider
+) -> None:
+    """Give each agent a model of its own that asks in the session."""
     texts = [one.instructions for one in team if isinstance(one.instructions, str)]
     forks = session.mode != "observe"
     if forks and not session.prefix.text and len(texts) > 1:
-        session.adopt_system(majority_text(texts)[0])
+        session.adopt_system(adapter.majority_text(texts)[0])
     for agent in team:
         session.join(agent.name)
-        own = agent.model if isinstance(agent.model, Model) else provider.get_model(agent.model)
+        own = model_of(agent, provider)
         if forks:
             session.attempt("tools", partial(_adopt, session, agent, own), None)
         made = _model(own, session, agent.name, conversation)
         made.cacheprefix_own, agent.model = agent.model, made
 
 
-def _adopt(session: AdapterSession, agent: Any, model: Model) -> None:
-    try:
-        session.adopt_tools(_declared(agent, model), dict, grows=True)
-    except ToolClashError as error:
-        session.note(f"agent {agent.name!r} keeps its own tools, which others share no cache with: {error}")
+def _adopt(session: adapter.AdapterSession, agent: Any, model: agents.Model) -> None:
+    adapter.adopt_declared(session, agent.name, _declared(agent, model))
 
 
-def _team(agent: Any) -> Iterator[Any]:
+def model_of(agent: Any, provider: agents.ModelProvider) -> agents.Model:
+    """The agent's own model, or that of the name which it has."""
+    own = _own(agent.model)
+    return own if isinstance(own, agents.Model) else provider.get_model(own)
+
+
+def _own(model: Any) -> Any:
+    return getattr(model, "cacheprefix_own", model)
+
+
+def team_of(agent: Any) -> Iterator[Any]:
     """The agent and all that it can hand off to or call, each once."""
     found, seen = [agent], {id(agent)}
     for one in found:
-        to = [each._agent_ref and each._agent_ref() if isinstance(each, Handoff) else each for each in one.handoffs]
-        for each in (*to, *(getattr(tool, "_agent_instance", None) for tool in one.tools)):
-            if isinstance(each, Agent) and id(each) not in seen:
-                seen.add(id(each))
-                found.append(each)
+        for each in (*one.handoffs, *one.tools):
+            reference = getattr(each, "_agent_ref", None)
+            to = reference() if reference else getattr(each, "_agent_instance", each)
+            if isinstance(to, agents.Agent) and id(to) not in seen:
+                seen.add(id(to))
+                found.append(to)
         yield one
 
 
-def _declared(agent: Any, model: Model) -> list[Any]:
+def _declared(agent: Any, model: agents.Model) -> list[Any]:
     """The functions that requests of an agent declare, as far as they are known before a run."""
-    functions = [one for one in agent.tools if isinstance(one, FunctionTool)]
-    handoffs = [one if isinstance(one, Handoff) else handoff(one) for one in agent.handoffs]
-    if isinstance(model, OpenAIChatCompletionsModel):
+    functions = [one for one in agent.tools if isinstance(one, agents.FunctionTool)]
+    handoffs = [one if isinstance(one, agents.Handoff) else agents.handoff(one) for one in agent.handoffs]
+    if isinstance(model, agents.OpenAIChatCompletionsModel):
         chat = chatcmpl_converter.Converter
         return [*map(chat.tool_to_openai, functions), *map(chat.convert_handoff_tool, handoffs)]
     return list(openai_responses.Converter.convert_tools([*functions], handoffs).tools)
 
 
-def _provider(given: Any, session: AdapterSession, role: str, conversation: Conversation) -> Any:
+def _provider(given: Any, session: adapter.AdapterSession, role: str, conversation: Conversation) -> Any:
     base, made = type(given), copy.copy(given)
 
-    def get_model(self: Any, model_name: str | None) -> Model:
-        found: Model = _model(base.get_model(self, model_name), session, role, conversation)
-        return found
+    def get_model(self: Any, model_name: str | None) -> Any:
+        return _model(base.get_model(self, model_name), session, role, conversation)
 
-    made.__class__ = derived(base, get_model=get_model)
+    made.__class__ = adapter.derived(base, get_model=get_model)
     return made
 
 
-def _model(given: Any, session: AdapterSession, role: str, conversation: Conversation) -> Any:
+def _model(given: Any, session: adapter.AdapterSession, role: str, conversation: Conversation) -> Any:
     """A copy of a model that asks in a role: the given one, or that of the agent that runs."""
     base, made = type(given), copy.copy(given)
 
@@ -151,27 +143,22 @@ def _model(given: Any, session: AdapterSession, role: str, conversation: Convers
         name = role or _speaker()
         talk = conversation if isinstance(conversation, str) else conversation()
         talk = talk or getattr(get_current_trace(), "group_id", None) or ""
-        return in_role(name, conversation=talk) if name else nullcontext()
+        return adapter.in_role(name, conversation=talk) if name else nullcontext()
 
-    async def get_response(self: Any, *asked: Any, **named: Any) -> Any:
-        with asking():
-            return await base.get_response(self, *asked, **named)
-
-    async def stream_response(self: Any, *asked: Any, **named: Any) -> AsyncIterator[Any]:
-        async with aclosing(base.stream_response(self, *asked, **named)) as stream:
-            while True:
-                with asking():
-                    event = await anext(stream, None)
-                if event is None:
-                    return
-                yield event
-
-    made.__class__ = derived(base, get_response=get_response, stream_response=stream_response)
-    if isinstance(given, _WEBSOCKET) or vendor_of(client := getattr(given, "_client", None)) is None:
+    whole, streamed = base.get_response, base.stream_response
+    asks = {"get_response": adapter.inside(asking, whole, whole), "stream_response": adapter.within(asking, streamed)}
+    made.__class__ = adapter.derived(base, **asks)
+    if (client := sdk_of(given)) is None:
         session.unseen(f"{base.__qualname__}: requests of this model class are neither changed nor measured")
     else:
-        made._client = watched_client(client, session, current_role)
+        made._client = adapter.watched_client(client, session, adapter.current_role)
     return made
+
+
+def sdk_of(model: agents.Model) -> Any:
+    """The SDK's client that a model asks by; None where its requests cannot be seen."""
+    client = None if isinstance(model, _WEBSOCKET) else getattr(model, "_client", None)
+    return client if adapter.vendor_of(client) else None
 
 
 def _speaker() -> str:
@@ -181,4 +168,4 @@ def _speaker() -> str:
     return str(getattr(data, {"turn": "agent_name", "agent": "name"}.get(kind, ""), ""))
 
 
-supported("cacheprefix-openai-agents")
+adapter.supported("cacheprefix-openai-agents")

@@ -1,14 +1,6 @@
-"""What the entry point ``openai_agents`` loads: the adapter's hooks, as plain functions of this module."""
+"""What the entry point ``openai_agents`` loads: the adapter's hooks, for agents, models and providers of models."""
 
-from __future__ import annotations
+from cacheprefix.adapter import previews, wraps
 
-from cacheprefix import Session
-
-
-def cacheprefix_wrap(target: object, session: Session) -> object | None:
-    """Wrap an agent with all that it can hand off to or call, a model, or a provider of models."""
-    if not any(base.__module__.partition(".")[0] == "agents" for base in type(target).__mro__):
-        return None
-    from cacheprefix_openai_agents.models import known, wrap
-
-    return wrap(target, session) if known(target) else None
+cacheprefix_wrap = wraps("agents", "cacheprefix_openai_agents.models")
+cacheprefix_preview = previews("agents", "cacheprefix_openai_agents.preview")

@@ -7,16 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cacheprefix.adapter import named_in
+
 if TYPE_CHECKING:
     from cacheprefix_sdk.client import role, wrap
 
 __all__ = ["role", "wrap"]
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        message = f"module 'cacheprefix_sdk' has no attribute {name!r}"
-        raise AttributeError(message)
-    from cacheprefix_sdk import client  # noqa: PLC0415 - see above
-
-    return getattr(client, name)
+__getattr__ = named_in("cacheprefix_sdk.client", __all__)
