@@ -210,11 +210,34 @@ DOORS = {"cacheprefix", "cacheprefix.adapter", "cacheprefix.wire", "cacheprefix.
 def test_an_adapter_uses_the_core_through_its_doors():
     """Public names, what is there for adapters, what knows the shapes of APIs, and errors: no room behind these."""
     for path in _modules(ROOT / "adapters"):
-        tool = "demo" in path.parts
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        tool, whole = "demo" in path.parts, dict[str, str]()
+        tree = ast.parse(path.read_text("utf-8"))
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "cacheprefix":
                 assert tool or node.module in DOORS, f"{path}:{node.lineno}"
-                assert {alias.name for alias in node.names} <= _public(node.module), f"{path}:{node.lineno}"
+                rooms = {alias.name: f"cacheprefix.{alias.name}" for alias in node.names}
+                whole |= {name: room for name, room in rooms.items() if room in DOORS}
+                assert rooms.keys() - whole.keys() <= _public(node.module), f"{path}:{node.lineno}"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in whole:
+                assert node.attr in _public(whole[node.value.id]), f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize("adapter", ["litellm", "openai_agents"])
+def test_a_thin_adapter_stays_thin(adapter):
+    """At most 150 lines of code: those that are neither blank, nor a comment, nor a docstring."""
+    lines = 0
+    for path in _modules(ROOT / "adapters" / adapter):
+        text = path.read_text("utf-8")
+        said = {
+            line
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            for line in range(node.lineno, (node.end_lineno or 0) + 1)
+        }
+        found = enumerate(map(str.strip, text.splitlines()), 1)
+        lines += sum(bool(line) and line[0] != "#" and number not in said for number, line in found)
+    assert 0 < lines <= 150, lines
 
 
 def _python(code: str) -> list[str]:

@@ -9,7 +9,7 @@ from ag2 import Agent, tool
 from ag2.testing import TestConfig as ScriptedConfig
 from ag2_driver import HANDBOOK, agent, configured
 
-from cacheprefix import Session, preview
+from cacheprefix import Session, cli, preview
 from cacheprefix.server import Reply
 from cacheprefix_ag2 import wrap
 
@@ -114,3 +114,26 @@ async def test_policies_of_the_applications_own_are_not_run(fresh):
         seen = await foreseen(agent("planner", config, assembly=[Own()]), Session(), task=TASK)
     assert [one.agent for one in seen.requests] == ["planner"]
     assert any("what its own assembly policies change is known" in note for note in seen.notes)
+
+
+APP = """
+import openai
+from ag2 import Agent
+from ag2.config import OpenAIConfig
+
+HANDBOOK = "Every statement needs a source. " * 200
+config = OpenAIConfig(model="gpt-5.6", base_url="http://127.0.0.1:9/v1", api_key="k")
+NAMES = ("planner", "critic", "writer")
+team = [Agent(name, f"You are the {name}.\\n\\n{HANDBOOK}", config=config) for name in NAMES]
+"""
+
+
+def test_doctor_says_it_of_a_program(tmp_path, capsys):
+    """What each of a team's agents will share, and why, by the command line."""
+    path = tmp_path / "ag2_app.py"
+    path.write_text(APP, encoding="utf-8")
+    assert cli.main(["doctor", f"{path}:team", "--task", TASK]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines[:3]] == list(NAMES)
+    assert all("fork (laid out as a fork" in line for line in lines[:3])
+    assert any(line.startswith("expected cost against unmodified: 0.") for line in lines)

@@ -9,7 +9,7 @@ from agent_framework import ChatMiddleware, ContextProvider
 from agent_framework.orchestrations import ConcurrentBuilder, GroupChatBuilder, HandoffBuilder, SequentialBuilder
 from maf_teams import NAMES, TASK, look, role, served
 
-from cacheprefix import Session, preview
+from cacheprefix import Session, cli, preview
 from cacheprefix_maf import wrap
 
 BRIEF = {name: ["ok"] for name in NAMES}
@@ -127,3 +127,37 @@ async def test_nothing_of_the_application_is_run(servers):
     assert "planner: what its context providers add" in told
     assert f"{type(client).__name__}: what its own middleware changes" in told
     assert "leader: what it asks follows from" in told
+
+
+APP = """
+import openai
+from agent_framework import Agent
+from agent_framework.openai import OpenAIChatClient
+from agent_framework.orchestrations import SequentialBuilder
+
+HANDBOOK = "Every statement needs a source. " * 200
+sdk = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k")
+client = OpenAIChatClient(model="gpt-5.6", async_client=sdk)
+NAMES = ("planner", "critic", "writer")
+
+def made(**options):
+    agents = [Agent(client, f"You are the {name}.\\n\\n{HANDBOOK}", name=name, **options) for name in NAMES]
+    return SequentialBuilder(participants=agents).build()
+
+team = made(default_options={"store": False})
+"""
+
+
+def test_doctor_says_it_of_a_program(tmp_path, capsys):
+    """What each of a team's agents will share, and why, by the command line."""
+    path = tmp_path / "maf_app.py"
+    path.write_text(APP, encoding="utf-8")
+    assert cli.main(["doctor", f"{path}:team", "--task", TASK]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines[:3]] == list(NAMES)
+    assert all("fork (laid out as a fork" in line for line in lines[:3])
+    assert any(line.startswith("expected cost against unmodified: 0.") for line in lines)
+    assert cli.main(["doctor", f"{path}:made"]) == 0
+    assert (
+        "agent 'critic' is only measured: the service keeps its history (store=False shares)" in capsys.readouterr().out
+    )
