@@ -2,6 +2,8 @@
 
 import asyncio
 import dataclasses
+import functools
+import inspect
 import operator
 from typing import Annotated, Literal
 
@@ -409,6 +411,39 @@ def test_hints_names_and_sub_graphs_are_found_through_the_wrapper(chat, session,
     assert [name for name, _ in graph.get_subgraphs()] == ["planner"]
     graph.invoke({"messages": [BEGIN]})
     assert "You plan." in chat.prompts()[0].sections[-1].text
+
+
+def _traced(function):
+    """A decorator of the application's own."""
+
+    @functools.wraps(function)
+    def traced(*given, **named):
+        return function(*given, **named)
+
+    return traced
+
+
+def test_sub_graphs_are_found_behind_the_applications_own_decorators(chat, session, model):
+    """As without us: else what they save and stream is lost to the graph around them."""
+    inner = StateGraph(Typed).add_node("step", lambda state: {"messages": [model.invoke(state["messages"])]})
+    compiled_inner = inner.add_edge(START, "step").compile(name="inner")
+
+    @_traced
+    def planner(state: Typed):
+        return compiled_inner.invoke({"messages": [PLAN, *state["messages"]]})
+
+    class Team:
+        @_traced
+        def planner(self, state: Typed):
+            return compiled_inner.invoke({"messages": [PLAN, *state["messages"]]})
+
+    for node in (planner, Team().planner):
+        for made in (node, forked(session)(node)):
+            graph = StateGraph(Typed).add_node("planner", made).add_edge(START, "planner").compile()
+            assert [name for name, _ in graph.get_subgraphs()] == ["planner"]
+            assert list(inspect.signature(made).parameters) == ["state"]
+            assert graph.invoke({"messages": [BEGIN]})["messages"]
+    assert len(chat.provider.requests) == 4
 
 
 def test_a_callable_object_and_a_sub_graph_node_are_forks_too(chat, session, model):

@@ -8,6 +8,7 @@ import inspect
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, TypeVar, cast, overload
 
 from langchain_core.runnables import Runnable, RunnableSequence
@@ -241,6 +242,11 @@ def _dress(wrapped: Any, function: Any) -> None:
     plain = inspect.isroutine(function)
     functools.update_wrapper(wrapped, function, updated=("__dict__",) if plain else ())
     if plain:
+        # LangGraph looks for subgraphs one step behind a node's ``__wrapped__``: there it has to find what it would
+        # find behind the decorators that were there before.
+        inner = getattr(function, "__wrapped__", None)
+        if callable(inner):
+            wrapped.__wrapped__ = MethodType(inner, function.__self__) if inspect.ismethod(function) else inner
         return
     # An object has its name by its class and its hints by its call; a partial function has neither.
     wrapped.__name__ = getattr(function, "__name__", type(function).__name__)
