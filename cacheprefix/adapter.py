@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 # Read here, and not with the first front door: that may be called in an event loop, which must not wait for a disk.
 from cacheprefix import config as _config  # noqa: F401
@@ -181,6 +181,7 @@ __all__ = [
     "allowed_choice",
     "ask_options",
     "begins",
+    "check_volatile",
     "common_text",
     "context_block",
     "cost_units",
@@ -308,6 +309,18 @@ def previews(framework: str, module: str) -> Callable[[object, Session, object],
 def _is_of(target: object, framework: str) -> bool:
     homes = (getattr(target, "__module__", None), *(base.__module__ for base in type(target).__mro__))
     return any(str(home).partition(".")[0] == framework for home in homes)
+def check_volatile(volatile: object, role: object = "user") -> None:
+    """Raise ``SetupError`` for what no request could be given texts by; front doors ask it before anything is wrapped.
+
+    At run time what the callable raises is the application's own error, so a mistake of set-up is not to wait for it.
+    """
+    if volatile is not None and not callable(volatile):
+        kind = type(volatile).__name__
+        message = f"volatile is called for each request and gives texts by name, found {kind}; use lambda: {{...}}"
+        raise SetupError(message)
+    if role not in get_args(VolatileRole):
+        message = f"volatile_role is one of {', '.join(map(repr, get_args(VolatileRole)))}, found {role!r}"
+        raise SetupError(message)
 
 
 def names_known_to(function: FunctionType) -> dict[str, Any]:

@@ -422,14 +422,20 @@ def _plain_break(item: Break) -> dict[str, Any]:
     }
 
 
+_WIDTH = 32
 _HEAD = ("agent", "calls", "input", "read", "written", "cached", "cost units", "unmodified", "ratio", "USD")
+
+
+def _short(name: str) -> str:
+    """A name that fits its column. Nested ones differ at their end."""
+    return name if len(name) <= _WIDTH else f"{name[: _WIDTH - 14]}..{name[-12:]}"
 
 
 def _cells(line: ReportLine) -> tuple[str, ...]:
     # Of a sum with calls that came without usage, part is not known.
     usd = "?" if line.money is None else f"{'~' if line.unreported else ''}{line.money:.4f}"
     return (
-        plain(line.agent[:20]),
+        plain(_short(line.agent)),
         str(line.calls),
         f"{line.input_tokens:,}",
         f"{line.cache_read_tokens:,}",

@@ -231,3 +231,13 @@ def test_the_core_finds_the_adapter(monkeypatch):
     monkeypatch.setenv("CACHEPREFIX_MODE", "sideways")
     with pytest.raises(ConfigError, match="CACHEPREFIX_MODE"):
         wrap(Agent("critic", config=ScriptedConfig("fine")))
+
+
+def test_volatile_texts_that_nothing_gives_are_refused_before_anything_is_wrapped():
+    """A dict in place of what gives one: at run time that would be the application's error."""
+    planner = Agent("planner", HANDBOOK)
+    with pytest.raises(SetupError, match="volatile is called for each request"):
+        wrap([planner], Session(), volatile={"now": "ten"})
+    with pytest.raises(SetupError, match="volatile is called for each request"):
+        PrefixPolicy(Session(), volatile={"now": "ten"})
+    assert session_of(planner) is None

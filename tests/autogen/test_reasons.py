@@ -6,18 +6,20 @@ import json
 from typing import Any
 
 import pytest
+from autogen_agentchat.agents import CodeExecutorAgent
 from autogen_agentchat.conditions import TextMentionTermination
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_agentchat.tools import AgentTool
 from autogen_core.model_context import BufferedChatCompletionContext
 from autogen_core.models import CreateResult, SystemMessage, UserMessage
 from autogen_core.tools import FunctionTool
+from autogen_ext.code_executors.local import LocalCommandLineCodeExecutor
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, role, search
 from pydantic import BaseModel
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.errors import NotSharedError
-from cacheprefix.server import ToolCall
+from cacheprefix.server import Queue, ToolCall
 from cacheprefix_autogen import PrefixClient, session_of, wrap
 
 OLDER = HANDBOOK.replace("by number", "by page", 3)
@@ -125,7 +127,23 @@ async def test_an_agent_that_works_as_a_tool_is_alone(provide, new_client):
     agent = wrap(role("planner", client, tools=[tool]), Session(HANDBOOK))
     await agent.run(task=TASK)
     inner = [(layout, reasons) for name, layout, reasons in whys(session_of(agent)) if name.endswith("critic/critic")]
-    assert inner == [("own", ["alone"])]
+    assert inner == [("own", ["own_prompt"])]
+
+
+@pytest.mark.filterwarnings("ignore:Using LocalCommandLineCodeExecutor:UserWarning")
+@pytest.mark.filterwarnings("ignore:No approval function:UserWarning")
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")  # AutoGen dumps what the SDK parsed
+async def test_what_autogen_asks_an_agent_without_its_system_message_is_no_mistake(provide, new_client, tmp_path):
+    """A code executor's question whether to try again holds none; strict mode raises for what a user can remove."""
+    steps = ["```sh\nfalse\n```", '{"retry": true, "reason": "it failed"}', "```sh\ntrue\n```", "It ran."]
+    provider = provide("openai", Queue(["Planned.", *steps]))
+    client, said = new_client(provider), f"You are the critic.\n\n{HANDBOOK}"
+    executor = LocalCommandLineCodeExecutor(work_dir=tmp_path)
+    runner = CodeExecutorAgent("critic", executor, model_client=client, system_message=said, max_retries_on_error=1)
+    team = wrap(RoundRobinGroupChat([role("planner", client), runner], max_turns=2), Session(mode="strict"))
+    await team.run(task=TASK)
+    asked = [(layout, why) for name, layout, why in whys(session_of(team)) if name == "critic"]
+    assert asked == [("fork", ["shares"]), ("own", ["own_prompt"]), ("fork", ["shares"]), ("fork", ["shares"])]
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")  # AutoGen dumps what the SDK parsed

@@ -25,7 +25,7 @@ class Selecting(Says):
         self._turn = 0
 
     def __call__(self, request):
-        if "Only return the role" in request.tail or "Please select" in request.tail:
+        if "nly return the role" in request.tail or "Please select" in request.tail:
             self._turn += 1
             return Reply(self._answers[(self._turn - 1) % len(self._answers)])
         return super().__call__(request)
@@ -107,6 +107,20 @@ def test_the_fields_of_a_selector_prompt_are_read_back(template):
     made = template.format(history="a | b\nRoles c", roles="x: y\nz: w", participants="['x', 'z']")
     found = pattern_of(template).fullmatch(made)
     assert found["participants"] == "['x', 'z']"
+
+
+@pytest.mark.parametrize(
+    "template", ["{roles}\n{history}\nOnly return the role.", "{history}{participants}: only return the role."]
+)
+async def test_a_prompt_whose_fields_stand_close_together_is_read_too(provide, new_client, template):
+    """Where the roles end and the conversation begins cannot be told from the words, but the conversation is known."""
+    provider = provide("openai", Selecting(*ROLES))
+    client = new_client(provider, model="gpt-5-2025-08-07")
+    team = SelectorGroupChat([role(n, client) for n in ROLES], client, max_turns=3, selector_prompt=template)
+    await wrap(team, Session(SharedPrefix(system=HANDBOOK))).run(task=f"{TASK}\n\nplanner: is a name.\nAnd so on.")
+    questions = prompts(provider.requests)[::2]
+    assert all(question.sections[-1].text.count(ABOVE) == 1 for question in questions)
+    assert not any(TASK[:40] in question.sections[-1].text for question in questions)
 
 
 async def test_a_selector_on_another_model_does_not_carry_the_agents_system_text(provide, new_client):

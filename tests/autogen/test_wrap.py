@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 
 import pytest
 from autogen_agentchat.agents import AssistantAgent
@@ -244,3 +245,18 @@ async def test_observed_a_context_is_asked_as_often_as_without_us(provide, new_c
         await agent.run(task=TASK)
         seen.append(Counting.asked)
     assert seen[0] == seen[1]
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ({"volatile": {"now": "ten"}}, "volatile is called for each request and gives texts by name, found dict"),
+        ({"volatile_role": "tool"}, "volatile_role is one of 'user', 'system', 'developer', found 'tool'"),
+    ],
+)
+def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(provide, new_client, option, named):
+    """A dict in place of what gives one, and roles that no provider has."""
+    agent = role("planner", new_client(provide("openai")))
+    with pytest.raises(SetupError, match=re.escape(named)):
+        wrap(agent, Session(), **option)
+    assert session_of(agent) is None
+    assert unwrap("not an agent") == "not an agent"

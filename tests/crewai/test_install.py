@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import re
 import threading
 import warnings
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from crewai import Agent, BaseLLM, Crew, Task
 from pydantic import BaseModel
 
 from benchmarks.crewai_workloads import BRIEF, CrewModel, SearchTool, agents, crew, tasks
@@ -155,6 +157,25 @@ def test_a_report_that_saw_no_call_says_what_was_probably_installed_amiss(team, 
         assert len(said) == (mode != "off")
         made.kickoff(inputs={"brief": BRIEF})
     assert not [note for note in session.report().notes if "no request has come" in note]
+
+
+def test_where_no_model_is_known_the_report_says_that_alone() -> None:
+    """Nothing was installed amiss: the application's own class of model is what keeps its requests from being seen."""
+    session = Session()
+
+    class Own(BaseLLM):
+        """Answers without any provider."""
+
+        def call(self, *_: Any, **__: Any) -> str:
+            """The same each time."""
+            return "Thought: I know\nFinal Answer: so"
+
+    agent = Agent(role="reader", goal="Read.", backstory="Reads.", llm=Own(model="mine"))
+    made = Crew(agents=[agent], tasks=[Task(description="Read.", expected_output="So.", agent=agent)])
+    with install(made, session):
+        made.kickoff()
+    (note,) = session.report().notes
+    assert "Own: requests of this model class are neither changed nor measured" in note
 
 
 def test_what_was_in_force_before_is_so_again(team) -> None:
@@ -382,3 +403,17 @@ def test_a_crew_that_is_installed_later_shares_its_own_tools(servers, new_llm) -
     reads = [call.usage.cache_read_tokens > 1_000 for call in session.calls]
     assert reads == [False, True, True, False, *[True] * 5]
     assert session.failures == {}
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ({"volatile": {"now": "ten"}}, "volatile is called for each request and gives texts by name, found dict"),
+        ({"volatile_role": "tool"}, "volatile_role is one of 'user', 'system', 'developer', found 'tool'"),
+    ],
+)
+def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(team, option, named):
+    """A dict in place of what gives one, and roles that no provider has."""
+    _, made = team("openai")
+    with pytest.raises(SetupError, match=re.escape(named)):
+        install(made, Session(), **option)
+    assert session_of(made) is None

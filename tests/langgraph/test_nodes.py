@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import inspect
 import operator
+import re
 from typing import Annotated, Literal
 
 import pytest
@@ -21,8 +22,8 @@ from langgraph.types import Command, RetryPolicy, Send, StreamWriter, interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from cacheprefix import ToolResultBudget
-from cacheprefix.errors import ConfigError
+from cacheprefix import Session, ToolResultBudget
+from cacheprefix.errors import ConfigError, SetupError
 from cacheprefix_langgraph import PrefixChannel, PrefixMiddleware, PrefixState, forked, subgraph, wrap_model
 from cacheprefix_langgraph.model import session_of
 from cacheprefix_langgraph.teams.worker import session_for
@@ -497,3 +498,16 @@ def test_without_a_session_the_configuration_counts(chat, monkeypatch):
     for door in doors.values():
         with pytest.raises(ConfigError, match="CACHEPREFIX_MODE"):
             door()
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ({"volatile": {"now": "ten"}}, "volatile is called for each request and gives texts by name, found dict"),
+        ({"volatile_role": "tool"}, "volatile_role is one of 'user', 'system', 'developer', found 'tool'"),
+    ],
+)
+def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(option, named):
+    """A dict in place of what gives one, and roles that no provider has."""
+    for make in (forked, PrefixMiddleware):
+        with pytest.raises(SetupError, match=re.escape(named)):
+            make(Session(), **option)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 from agent_framework import Agent, AgentContext, AgentSession, Content, Message, TruncationStrategy
@@ -92,7 +93,7 @@ def test_wrapping_is_taken_back(servers):
     assert session_of(agent) is session
     assert unwrap(agent).middleware == [other]
     assert session_of(agent) is None
-    with pytest.raises(SetupError, match="wrap takes an agent or a workflow of agent_framework, found dict"):
+    with pytest.raises(SetupError, match="wrap takes an agent, a list of them, or a workflow of agent_framework"):
         wrap({}, session)
 
 
@@ -521,3 +522,20 @@ async def test_what_a_forgotten_conversation_was_told_does_not_come_back_from_th
         await agent.run("Four?", session=held)
     assert b"ZONE one." not in provider.requests[-1].body
     assert session.failures == {}
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ({"volatile": {"now": "ten"}}, "volatile is called for each request and gives texts by name, found dict"),
+        ({"volatile_role": "tool"}, "volatile_role is one of 'user', 'system', 'developer', found 'tool'"),
+        ({"tool_memory": "some"}, "tool_memory is one of 'keep', 'drop', found 'some'"),
+    ],
+)
+def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(option, named):
+    """A dict in place of what gives one, and roles that no provider has."""
+    agent = Agent(None, HANDBOOK, name="planner")
+    with pytest.raises(SetupError, match=re.escape(named)):
+        wrap(agent, Session(), **option)
+    with pytest.raises(SetupError, match=re.escape(named)):
+        prefix_middleware(Session(), role="planner", **option)
+    assert session_of(agent) is None

@@ -7,9 +7,9 @@ from maf_teams import TASK, role, served
 from test_agents import said, session_for, team
 
 from cacheprefix import Caching, Session, SharedPrefix
-from cacheprefix.errors import NotSharedError
+from cacheprefix.errors import NotSharedError, SetupError
 from cacheprefix.prompt import ESTIMATE
-from cacheprefix_maf import wrap
+from cacheprefix_maf import session_of, unwrap, wrap
 
 API = "openai-chat"
 HANDBOOK = "Every statement needs a source that the reader can open. " * 120
@@ -70,3 +70,42 @@ async def test_strict_raises_before_anything_is_sent(servers, stream):
                 await said(agent, stream=stream)
         assert not provider.requests
     assert not session.failures
+
+
+@pytest.mark.parametrize("how", ["one by one", "list", "dict"])
+async def test_agents_without_a_workflow_share_what_their_instructions_have_in_common(servers, how):
+    """Wrapped in a loop or at once, with sessions of their own, before the first request; nothing is declared."""
+    session = Session(caching=Caching(provider="openai", counter=ESTIMATE))
+    async with served(servers, API) as (client, provider):
+        made = {name: role(client, name) for name in ("planner", "critic", "writer")}
+        if how == "one by one":
+            for agent in made.values():
+                wrap(agent, session)
+        else:
+            given = made if how == "dict" else list(made.values())
+            assert wrap(given, session) is given
+            assert session_of(given) is session
+        for agent in made.values():
+            await agent.run(TASK, session=agent.create_session())
+        assert [layout for layout, _ in whys(session)] == ["fork"] * 3
+        assert [record.outcome.read_tokens > 1_024 for record in provider.requests] == [False, True, True]
+        unwrap(list(made.values()))
+        assert [agent.middleware for agent in made.values()] == [None] * 3
+
+
+async def test_an_agent_that_is_made_anew_for_each_request_shares_no_role_text(servers):
+    """Two of one name are one role; and what was begun goes on as it was, whoever comes later."""
+    session = Session(caching=Caching(provider="openai", counter=ESTIMATE))
+    async with served(servers, API) as (client, _):
+        wrap(role(client, "planner"), session)
+        await wrap(role(client, "planner"), session).run(TASK)
+        await wrap(role(client, "critic"), session).run(TASK)
+    assert session.adapter.prefix.system == ""
+    assert [layout for layout, _ in whys(session)] == ["own"] * 2
+
+
+@pytest.mark.parametrize("target", [[], [object()], "team", None])
+def test_what_cannot_be_wrapped_is_refused_with_what_can(target):
+    """As a set-up mistake."""
+    with pytest.raises(SetupError, match="wrap takes an agent, a list of them, or a workflow"):
+        wrap(target)

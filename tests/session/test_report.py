@@ -73,3 +73,15 @@ def test_answers_without_usage_name_the_setting():
     (line,) = (line for line in str(session.report()).splitlines() if "without the tokens read" in line)
     assert "include_usage" in line
     assert "stream_usage=True" in line
+
+
+def test_agents_whose_long_names_differ_at_their_end_are_told_apart():
+    """As those of a team within a team do."""
+    session = Session(mode="observe")
+    names = [f"{'RoundRobinGroupChat/' * 2}{name}" for name in ("planner", "critic")]
+    for name in (*names, "Task Execution Planner"):
+        ask(session, name, HANDBOOK)
+    told = str(session.report())
+    assert "Task Execution Planner " in told
+    ends = ("..Chat/planner ", "..pChat/critic ")
+    assert [sum(end in line for line in told.splitlines()) for end in ends] == [1, 1]

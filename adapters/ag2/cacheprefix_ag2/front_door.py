@@ -15,6 +15,7 @@ from cacheprefix import Session
 from cacheprefix.adapter import (
     AdapterSession,
     BlockVar,
+    check_volatile,
     given_or_configured,
     instruction_of,
     majority_text,
@@ -80,6 +81,7 @@ def wrap(
     """
     if not known(target):
         raise SetupError(f"wrap takes an ag2 Agent, or a list of them, found {type(target).__name__}")
+    check_volatile(volatile)
     agents = agents_in(target)
     bound = given_or_configured(session)
     names = [agent.name for agent in agents]

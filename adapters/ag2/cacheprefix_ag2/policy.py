@@ -10,7 +10,7 @@ from ag2.network.policies import AGENT_CLIENT_DEP, CHANNEL_DEP
 from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY, MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY
 
 from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured, instruction_of
+from cacheprefix.adapter import check_volatile, given_or_configured, instruction_of
 from cacheprefix_ag2.client import PrefixConfig
 from cacheprefix_ag2.layout import ConversationId, Plan, Tail, conversation_id, tail_position
 from cacheprefix_ag2.state import Talk, failed
@@ -40,6 +40,7 @@ class PrefixPolicy:
         volatile: Volatile | None = None,
         conversation: ConversationId | None = None,
     ) -> None:
+        check_volatile(volatile)
         self._session = given_or_configured(session)
         self.role = role
         self.volatile = volatile

@@ -154,5 +154,5 @@ class Binding:
 
 def binding_of(target: Any) -> Binding | None:
     """The binding of a wrapped agent or team; None when it is not wrapped."""
-    found = vars(target).get(BINDING)
+    found = getattr(target, "__dict__", {}).get(BINDING)
     return found if isinstance(found, Binding) else None

@@ -12,7 +12,14 @@ from autogen_core import BaseAgent
 from autogen_core.models import ChatCompletionClient
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configured, majority_text, users_session
+from cacheprefix.adapter import (
+    AdapterSession,
+    VolatileRole,
+    check_volatile,
+    given_or_configured,
+    majority_text,
+    users_session,
+)
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen.agent import clients_of, runners_of
 from cacheprefix_autogen.binding import Binding, binding_of
@@ -55,6 +62,7 @@ def wrap(
     if tool_memory not in get_args(ToolMemory):
         message = f"tool_memory is one of {', '.join(map(repr, get_args(ToolMemory)))}, found {tool_memory!r}"
         raise SetupError(message)
+    check_volatile(volatile, volatile_role)
     if isinstance(target, ChatCompletionClient):
         return PrefixClient(target, session)  # type: ignore[return-value]
     if not isinstance(target, (BaseChatAgent, BaseGroupChat, BaseAgent)):

@@ -108,7 +108,12 @@ class SelectorMember(Member):
 
     def _question(self, messages: Sequence[LLMMessage]) -> str | None:
         first = messages[0].content if messages else None
-        match = self._pattern.fullmatch(first) if isinstance(first, str) else None
+        if not isinstance(first, str):
+            return None
+        if self._said and first.count(self.said) == 1:
+            # Known by itself it need not be told from the fields beside it, however the template is worded.
+            return first.replace(self.said, ABOVE)
+        match = self._pattern.fullmatch(first)
         if match is None:
             return None
         found = match.groupdict()

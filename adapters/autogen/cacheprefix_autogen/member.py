@@ -123,6 +123,8 @@ class Member:
     """The turn in which it asked last, in a run that is known."""
     known = False
     """Whether all calls of the run are known: then its own layout is marked for those that come, and not at once."""
+    _shown = False
+    """Whether a request of the agent's has held the shared text."""
 
     def __init__(
         self,
@@ -316,7 +318,10 @@ class Member:
         if heard is None:
             return self._left(asked, self._why_own())
         if not shown_to(self.session, asked.texts):
-            return self._left(asked, reason("text_not_found", self.name))
+            # What AutoGen asks an agent without its system message is no mistake that the user could take away.
+            why = reason("own_prompt", "asked without its system text") if self._shown else None
+            return self._left(asked, why or reason("text_not_found", self.name))
+        self._shown = True
         left = self.session.left_alone(self.name, asked.talk.id, asked.talk.scope)
         if left is not None:
             return self._left(asked, left)
@@ -414,7 +419,8 @@ class Member:
         if self.own_prompts:
             return reason("own_prompt", "an agent's own class")
         if self.alone:
-            return reason("alone")
+            called = self.group is not None and self.group.called
+            return reason("own_prompt", "its caller words its task") if called else reason("alone")
         if self.bounded:
             return reason("own_history", "bounded context")
         return reason("own_history", "changed context" if self.broken else "outside of a turn")

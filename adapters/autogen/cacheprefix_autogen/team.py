@@ -73,8 +73,9 @@ def _bind_runner(runner: Any, session: AdapterSession, options: Options) -> list
     if known is not None:
         return [known]
     session.note(
-        f"{runner.name!r} works as a tool and starts from its own task: it shares the common system text and no "
-        "conversation, since inheriting its caller's would cost more than it saves"
+        "what works as a tool starts from its own task: agents called with the same tools share the common system text "
+        "among themselves, and nothing with their caller, since inheriting its tools and conversation would cost more "
+        "than it saves"
     )
     child = child_of(session, runner.name, replace(session.prefix, tools=(), roles={}))
     if isinstance(runner, BaseGroupChat):

@@ -11,13 +11,14 @@ from typing import Any
 from typing_extensions import Self
 
 from cacheprefix import Call, Session
-from cacheprefix.adapter import VolatileRole, given_or_configured, supported, users_session
+from cacheprefix.adapter import VolatileRole, check_volatile, given_or_configured, supported, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
 from cacheprefix_crewai.flows import WATCH, join, parts_in
 from cacheprefix_crewai.framing import SYSTEM
 from cacheprefix_crewai.history import RESULT_BUDGET
+from cacheprefix_crewai.llm import kind_of
 from cacheprefix_crewai.tool_cache import TOOL_CACHE
 from cacheprefix_crewai.tools import adopt, crew_tools, name_of
 
@@ -136,6 +137,7 @@ def install(
     # Another crew may have given the session its two sentences.
     declared = bool(bound.prefix.context or bound.prefix.roles) or bound.prefix.system not in ("", SYSTEM)
     inputs = None if shared_inputs is None else tuple(shared_inputs)
+    check_volatile(volatile, volatile_role)
     options = Options(inputs, shared_context, declared, gate, volatile, volatile_role, scope)
     binding = Binding(bound, options, _conversation(target, crew, agents))
     if bound.mode != "observe":
@@ -157,7 +159,9 @@ def install(
         bind_crew(binding, crew)
     for agent in agents:
         bind_agent(binding, agent)
-    if not bound.off:
+    models = [agent.llm for agent in (*(crew.agents if crew is not None else ()), *agents)]
+    # Where no model is of a kind that is known, that is why nothing is seen, and it is noted by itself.
+    if not bound.off and (not models or any(kind_of(one) is not None for one in models)):
         bound.note_if_unasked(
             f"no request has come from {_named(flow, crew, agents)}: install on the very object that is kicked off, "
             "before it is (CrewBase classes may make another crew at each call; of a crew's agents alone, "

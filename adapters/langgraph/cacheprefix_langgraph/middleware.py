@@ -22,7 +22,14 @@ from langgraph.types import Command
 from typing_extensions import NotRequired
 
 from cacheprefix import ForkPolicy, Session
-from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configured, tail_text, users_session
+from cacheprefix.adapter import (
+    AdapterSession,
+    VolatileRole,
+    check_volatile,
+    given_or_configured,
+    tail_text,
+    users_session,
+)
 from cacheprefix_langgraph.fork_context import Frame, said_now, scope_of, unlaid, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.parts import missing
@@ -114,6 +121,7 @@ class PrefixMiddleware(AgentMiddleware):
         scope: Scope = None,
     ) -> None:
         super().__init__()
+        check_volatile(volatile, volatile_role)
         self._session = given_or_configured(session)
         self._cached = CachedTools(self._session, role, scope)
         self._session.adopt_tools((), render)

@@ -17,7 +17,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.pregel.protocol import PregelProtocol
 
 from cacheprefix import ForkPolicy, Session
-from cacheprefix.adapter import AdapterSession, Lock, VolatileRole, given_or_configured, users_session
+from cacheprefix.adapter import AdapterSession, Lock, VolatileRole, check_volatile, given_or_configured, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import FRAME, Frame, aunder, said_now, scope_of, under, unlaid, within_frame
 from cacheprefix_langgraph.schemas import foresee
@@ -78,6 +78,7 @@ def forked(
     if session is not None and not isinstance(session, Session):
         message = f"forked(session) takes a cacheprefix Session, found {type(session).__name__}"
         raise SetupError(message)
+    check_volatile(volatile, volatile_role)
     bound = given_or_configured(session)
 
     def decorate(node: F) -> F:

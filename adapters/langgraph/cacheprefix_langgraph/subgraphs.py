@@ -13,7 +13,7 @@ from langgraph.pregel.protocol import PregelProtocol
 from langgraph.types import Command
 
 from cacheprefix import ForkPolicy, Session
-from cacheprefix.adapter import AdapterSession, VolatileRole
+from cacheprefix.adapter import AdapterSession, VolatileRole, check_volatile
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import Frame, aunder, said_now, scope_of, under, unlaid
 from cacheprefix_langgraph.schemas import foresee
@@ -68,6 +68,7 @@ def subgraph(
             todo = "a remote graph asks its models where it is served: wrap them and its nodes there"
         message = f"subgraph takes a compiled LangGraph graph, found {type(given).__name__}; {todo}"
         raise SetupError(message)
+    check_volatile(volatile, volatile_role)
     bound = session.adapter
     if bound.off:
         return graph

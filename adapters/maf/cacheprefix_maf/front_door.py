@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -20,9 +20,19 @@ from cacheprefix_maf.tools import adopt
 T = TypeVar("T")
 
 
+_TEXTS = "maf.instructions"
+"""In a session's ``beside``: the instructions of the agents that were wrapped on it."""
+
+
 def known(target: object) -> bool:
     """Whether ``wrap`` takes it."""
+    if isinstance(target, (list, tuple, dict)):
+        return bool(target) and all(isinstance(agent, Agent) for agent in _each(target))
     return isinstance(target, (Agent, Workflow, WorkflowAgent))
+
+
+def _each(target: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
+    return list(target.values() if isinstance(target, Mapping) else target)
 
 
 def wrap(
@@ -36,25 +46,28 @@ def wrap(
     volatile_role: VolatileRole = "user",
     scope: str | None = None,
 ) -> T:
-    """Make an agent, or all agents of a workflow, send forks of the session's shared prefix.
+    """Make an agent, several in a list, tuple or dict, or all of a workflow send forks of the session's shared prefix.
 
     In place; ``unwrap`` takes it back, and it does nothing where it was done. Wrap a workflow when it is built:
     then the tools of all its agents, hand-offs included, are in the union from the first request on, and what
     most of their instructions have in common becomes the shared system text unless the session's prefix has one (an
-    agent whose instructions do not hold it keeps its own layout). An agent that leads a
+    agent whose instructions do not hold it keeps its own layout). So does that of agents which are wrapped one after
+    the other on one session, before its first request. An agent that leads a
     group chat or a Magentic team keeps its layout and is measured and marked. For the options see
     ``prefix_middleware``; ``role`` is by default the agent's name.
 
-    Raises ``SetupError`` for anything but an agent or a workflow.
+    Raises ``SetupError`` for anything but agents or a workflow.
     """
     if not known(target):
-        raise SetupError(f"wrap takes an agent or a workflow of agent_framework, found {type(target).__name__}")
+        kind = type(target).__name__
+        raise SetupError(f"wrap takes an agent, a list of them, or a workflow of agent_framework, found {kind}")
     bound = given_or_configured(session)
-    name = conversation if isinstance(target, Agent) else conversation or uuid.uuid4().hex
+    by_themselves = isinstance(target, (Agent, list, tuple, dict))
+    name = conversation if by_themselves else conversation or uuid.uuid4().hex
     asked = Member(bound, role, "", name, tool_memory, volatile, volatile_role, scope)
     found = [(agent, leads, asked) for agent, leads in agents_of(target) if session_of(agent) is None]
     bind(found, bound)
-    if not isinstance(target, Agent):
+    if not by_themselves:
         bound.attempt("run", lambda: _foresee(target, [agent for agent, leads, _ in found if not leads]), None)
     return target
 
@@ -71,10 +84,9 @@ def _foresee(target: Any, agents: Sequence[Any]) -> None:
 def bind(found: Sequence[tuple[Any, bool, Member | None]], session: AdapterSession) -> None:
     """Make agents members of a session, each with whether it leads the others, and the options asked for it."""
     forks = session.mode != "observe"
-    if forks and not session.prefix.text and len(found) > 1:
-        texts = [str(agent.default_options.get("instructions") or "") for agent, leads, _ in found if not leads]
-        if common := majority_text(texts)[0]:
-            session.adopt_system(common)
+    sharing = [agent for agent, leads, _ in found if not leads]
+    if forks and not session.prefix.text and (common := _common(sharing, session)):
+        session.adopt_system(common)
     for agent, leads, asked in found:
         own = agent.name or agent.id
         options = asked or Member(session, "")
@@ -83,6 +95,14 @@ def bind(found: Sequence[tuple[Any, bool, Member | None]], session: AdapterSessi
             adopt(member, agent.default_options.get("tools") or ())
         # A list of its own: several agents may have been given the same one.
         agent.middleware = [*(agent.middleware or ()), *middleware_of(member)]
+
+
+def _common(agents: Sequence[Any], session: AdapterSession) -> str:
+    """What most instructions have in common: of these agents and, before the first request, of those wrapped before."""
+    # By name, as an application may make its agents anew for each request.
+    kept: dict[str, str] = {} if session.shared.totals.last is not None else session.beside.setdefault(_TEXTS, {})
+    kept |= {agent.name or agent.id: str(agent.default_options.get("instructions") or "") for agent in agents}
+    return majority_text(list(kept.values()))[0]
 
 
 def unwrap(target: T) -> T:
@@ -116,6 +136,9 @@ def _ours(middleware: Any) -> bool:
 
 def agents_of(target: Any) -> Iterator[tuple[Any, bool]]:
     """The agents inside, each once, and whether it leads the others; nested workflows included."""
+    if isinstance(target, (list, tuple, dict)):
+        yield from ((agent, False) for agent in {id(agent): agent for agent in _each(target)}.values())
+        return
     if isinstance(target, Agent):
         yield target, False
         return

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from cacheprefix.adapter import AdapterSession, VolatileRole
+from cacheprefix.adapter import AdapterSession, VolatileRole, check_volatile
+from cacheprefix.errors import SetupError
 from cacheprefix_maf.run_plan import WorkflowRun
 
 ToolMemory = Literal["keep", "drop"]
@@ -34,6 +35,13 @@ class Member:
     """What is known beforehand of the workflow that it is in; None where nothing is."""
     differing: tuple[str, ...] = ()
     """Set where a tool of the agent's clashes with others' of the same name: its tools stay out of the union."""
+
+    def __post_init__(self) -> None:
+        if self.tool_memory not in get_args(ToolMemory):
+            known = ", ".join(map(repr, get_args(ToolMemory)))
+            message = f"tool_memory is one of {known}, found {self.tool_memory!r}"
+            raise SetupError(message)
+        check_volatile(self.volatile, self.volatile_role)
 
     def volatile_text(self) -> str:
         """Texts for one request alone; empty where there are none. What the function raises is the application's."""
