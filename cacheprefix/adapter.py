@@ -307,8 +307,12 @@ def previews(framework: str, module: str) -> Callable[[object, Session, object],
 
 
 def _is_of(target: object, framework: str) -> bool:
+    if isinstance(target, (list, tuple, dict)) and target:
+        target = next(iter(target.values() if isinstance(target, dict) else target))
     homes = (getattr(target, "__module__", None), *(base.__module__ for base in type(target).__mro__))
     return any(str(home).partition(".")[0] == framework for home in homes)
+
+
 def check_volatile(volatile: object, role: object = "user") -> None:
     """Raise ``SetupError`` for what no request could be given texts by; front doors ask it before anything is wrapped.
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from maf_teams import TASK, role, served
 from test_agents import said, session_for, team
 
+import cacheprefix
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.errors import NotSharedError, SetupError
 from cacheprefix.prompt import ESTIMATE
@@ -83,7 +86,9 @@ async def test_agents_without_a_workflow_share_what_their_instructions_have_in_c
                 wrap(agent, session)
         else:
             given = made if how == "dict" else list(made.values())
-            assert wrap(given, session) is given
+            seen = await asyncio.to_thread(cacheprefix.preview, given, session, task=TASK)
+            assert [one.layout for one in seen.requests] == ["fork"] * 3
+            assert cacheprefix.wrap(given, session) is given
             assert session_of(given) is session
         for agent in made.values():
             await agent.run(TASK, session=agent.create_session())
