@@ -542,7 +542,7 @@ class Conversation:
         """
         data = written(self.id, self.prefix_key, replace(self._state, ledger=self.ledger), self._answers.cold_after)
         held = self._terms.places
-        found = held.saved(self.scope, self.id, sparing=True) if held is not None and places else {}
+        found = held.saved(self.scope, self.id) if held is not None and places else {}
         return {**data, PLACES: found} if found else data
 
     def dumps(self) -> str:

@@ -59,8 +59,8 @@ def always() -> bool:
 class Places(Protocol):
     """Where the texts of roles stand in the requests of all conversations."""
 
-    def saved(self, scope: str, conversation: str, *, sparing: bool = False) -> dict[str, Any]:
-        """Those of one as plain data; with ``sparing`` none where no next request goes by them."""
+    def saved(self, scope: str, conversation: str) -> dict[str, Any]:
+        """Those of one as plain data."""
         ...
 
     def load(self, scope: str, conversation: str, saved: Mapping[str, Any], *, merge: bool = False) -> None:

@@ -335,18 +335,21 @@ class RolePositions:
         ``moves`` are the tokens that stand behind the text wherever it stands, and move with it. A place that is not
         the end is recorded in the conversation, so that another process takes it up.
         """
-        own = digest_of(role, text)
+        own, key = digest_of(role, text), team.role(role)
         size = self.size(own, text, model, services.count) + moves
+        private = not joint
+        # A process that took the conversation up may not have met its other roles yet.
+        joint = joint and not (team.alone and self._asked_by(conversation) <= {key})
         found = self.choose(
             (conversation.scope, conversation.id, f"{model}{_PART}{lane}"),
-            team.role(role),
+            key,
             own,
             history,
             size=size,
             rules=CacheRules.of(rules_in(conversation, services, model), cached=cached),
             shared=shared,
-            joint=joint and not team.alone,
-            private=not joint,
+            joint=joint,
+            private=private,
             opening=self.size(team.prefix.key, team.prefix.text, model, services.count),
             recorded=lambda: _recorded(conversation, own, history),
             holds=holds,
@@ -380,7 +383,9 @@ class RolePositions:
     def saved(self, scope: str, conversation: str, *, sparing: bool = False) -> dict[str, Any]:
         """All places in force in a conversation as plain data, for a framework's own state; ``load`` takes it.
 
-        ``sparing`` gives none where no role's next request goes by where its last one stood.
+        ``sparing`` gives none where no role's next request goes by where its last one stood; it is for states that an
+        application looks at. What short texts have cost so far is then reckoned anew, so that one of a resumed process
+        may stand elsewhere at a later request.
         """
         with self._lock:
             talks = self._talks.get((scope, conversation), {})
@@ -405,6 +410,12 @@ class RolePositions:
         """Let a conversation go, with all models."""
         with self._lock:
             self._talks.pop((scope, conversation), None)
+
+    def _asked_by(self, conversation: Decided) -> set[str]:
+        """The roles that asked in a conversation."""
+        with self._lock:
+            talks = self._talks.get((conversation.scope, conversation.id), {})
+            return {role for talk in talks.values() for role in talk.seats}
 
     def _talk(self, key: tuple[str, str, str]) -> _Talk:
         with self._lock:

@@ -35,7 +35,8 @@ PROVIDER = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC
 
 SIDE_BY_SIDE = re.compile(
     r"demo|tutorial-langgraph|send|fan|waves|graphflow|dag|code_review|concurrent|for_each|parallel|async|flow"
-    r"|example-(?:agent_team|deep_research|task_dag|text_injection|langgraph-team|maf-team|ag2-team)"
+    r"|example-(?:agent_team|deep_research|task_dag|text_injection|langgraph-team|maf-team|ag2-team|openai_agents-team)"
+    r"|specialists"
 )
 """Workloads that send several requests at a time: which of them comes first, and so leads, writes and is not read, is
 chance."""

@@ -11,7 +11,8 @@ from tests.session.test_lanes import FEW, MANY, session_of, tool, words
 SIZES = {"x": 700, "y": FEW, "z": 600, "Z": MANY}
 """Tokens of tools: those whose price others may pay, one that everybody carries along, one that nobody does."""
 TURNS = st.tuples(
-    st.sampled_from("abc"),
+    # The last one's own text is long: it may keep its place.
+    st.sampled_from("abcd"),
     st.sampled_from(["", "", "x", "y", "xy"]),
     # Tokens of what is said before it.
     st.lists(st.sampled_from([3, 40, 900]), max_size=2),
@@ -20,15 +21,16 @@ TURNS = st.tuples(
 )
 
 
-def made(names):
-    """One process's session, where these tools are known."""
-    return session_of(*(tool(name, SIZES[name]) for name in names), handbook=1_100)
+def made(names, roles="abc"):
+    """One process's session, where these tools are known, and these roles before they ask."""
+    return session_of(*(tool(name, SIZES[name]) for name in names), handbook=1_100, roles=roles)
 
 
 def sent(session, role, own, said):
     """The messages and tools of a role's request."""
     spoken = [{"role": "user", "content": text} for text in said]
-    messages = [{"role": "system", "content": f"You are {role}.\n\n{session.prefix.system}"}, *spoken]
+    own_text = words(800, "rule") if role == "d" else f"You are {role}."
+    messages = [{"role": "system", "content": f"{own_text}\n\n{session.prefix.system}"}, *spoken]
     tools = {"tools": [tool(name, SIZES[name]) for name in own]} if own else {}
     body = {"model": "gpt-5.2", "messages": messages, **tools}
     turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation="one")).begin()
@@ -67,3 +69,16 @@ def test_another_process_lays_out_the_next_request_alike(names, turns, then):
     other = made(names)
     other.conversation("one").restore(session.conversation("one").dumps())
     assert sent(other, *then[:2], said) == sent(session, *then[:2], said)
+
+
+def test_another_process_need_not_have_met_the_other_roles_yet():
+    """A long text that moves on, since others read what is in front of it, does so where only its role has asked."""
+    session, said = made("", ""), ["Go on."]
+    sent(session, "a", "", said)
+    for number in range(2):
+        said.append(words(900, f"then{number}-"))
+        sent(session, "d", "", said)
+    said.append(words(900, "last"))
+    other = made("", "")
+    other.conversation("one").restore(session.conversation("one").dumps())
+    assert sent(other, "d", "", said) == sent(session, "d", "", said)

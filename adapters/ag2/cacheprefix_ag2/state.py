@@ -90,7 +90,7 @@ class Talk:
         if not any(forks for forks, _ in self.layouts.values()) and (held is None or not len(held.ledger)):
             return {}
         talk = session.conversation(self.id)
-        places = session.places(talk, sparing=True)
+        places = session.places(talk)
         return {
             "version": VERSION,
             "speakers": sorted(self.speakers),

@@ -255,7 +255,7 @@ def _save(held: AgentSession, session: AdapterSession, conversation: Conversatio
     Of ``several`` agents' sessions of one conversation each is brought up to date: in another process the first one to
     ask goes by what all had asked.
     """
-    places = session.places(conversation, sparing=True)
+    places = session.places(conversation)
     if not len(conversation.ledger) and not places:
         return
     state = {**conversation.to_json(places=False), **({_PLACES: places} if places else {})}
