@@ -242,6 +242,9 @@ class Planner:
                 said = (*history.messages, *history.behind)
             size = self._size(text, asked.model)
             why = refused or reason("role_costs_more", size=size)
+            if asked.base is not None and not text and why.why in ("little_to_share", "role_costs_more"):
+                # With nobody to share with, and no text to move, those numbers say nothing.
+                why = reason("alone")
             return RequestPlan("own", (*mistakes, why), text, None, said, tools, restriction, last=_last_call(asked))
         alone = asked.alone or asked.base is not None
         reasons = [*mistakes, reason("alone") if alone else reason("shares", shared=shared)]

@@ -195,7 +195,8 @@ class ToolSets:
             return _pays(team, services, foreign, asked.spoken(), model)
 
         def starts() -> bool:
-            if self._carried(talk, conversation, model, told=told):
+            # Where the tools grow nobody has carried them: the others' are written once more with this request.
+            if union == began and self._carried(talk, conversation, model, told=told):
                 return True
             size, rules = sizes(), services.profile(model)
             return union_starts(
@@ -234,7 +235,8 @@ class ToolSets:
                 joins = alike or (pays() and starts())
             elif known:
                 joins = union == began or alike or pays()
-            elif gains() and pays():
+            elif union == began and gains() and pays():
+                # Tools that nobody has carried yet are cold, whatever others have sent without them.
                 joins = True
                 conversation.decide("lanes", moved, _UNION)
             if (joins and union != everything) or union != began:

@@ -167,6 +167,20 @@ def test_large_tools_that_come_later_stay_with_their_role(chat):
     assert "made_too_late check_0" in map(str, session.calls[-1].reasons)
 
 
+def test_a_role_with_a_late_tool_does_not_write_large_tools_of_others_again(chat):
+    """Nobody has carried its tool yet, so that nothing is read with it: neither at first nor when others went ahead."""
+    session, saver = chat.session(HANDBOOK), InMemorySaver()
+    planner = nodes(chat, session, {"planner": tools("plan", 8), "writer": []})[:1]
+    turn(saver, planner)
+    critic = nodes(chat, session, {"critic": tools("check", 1, 60)})
+    turn(saver, critic)
+    for _ in range(3):
+        turn(saver, planner)
+    turn(saver, critic)
+    assert [len(one) for one in names(chat)] == [8, 1, 8, 8, 8, 1]
+    assert chat.provider.requests[-1].outcome.read_tokens > 2_000
+
+
 def test_strict_names_tools_that_come_too_late(chat):
     """Where they stay outside, the user can make the role first."""
     session, saver = chat.session(HANDBOOK, mode="strict"), InMemorySaver()

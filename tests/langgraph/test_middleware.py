@@ -10,17 +10,22 @@ from langchain.agents.middleware import (
     ClearToolUsesEdit,
     ContextEditingMiddleware,
     SummarizationMiddleware,
+    TodoListMiddleware,
     dynamic_prompt,
+    wrap_model_call,
 )
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_anthropic.middleware import AnthropicPromptCachingMiddleware
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix_langgraph import PrefixMiddleware, subgraph, wrap_model
 from tests.langgraph.conftest import RULES, Bench
+from tests.langgraph.test_made_later import State, names
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 BEGIN = HumanMessage("Please begin.", id="h")
@@ -222,6 +227,83 @@ def test_text_that_others_add_to_the_system_prompt_goes_to_the_end(bench):
     for before, after in pairwise(prompts):
         assert after.sections[: len(before.sections) - 1] == before.sections[:-1]
     assert all(record.outcome.read_tokens > 1_000 for record in list(bench.provider.requests)[1:])
+
+
+@pytest.mark.parametrize("name", ["gpt-4.1", "gpt-5.6"])
+def test_an_agent_alone_sends_its_own_system_prompt_in_its_own_blocks(servers, name):
+    """LangChain's middlewares add blocks to it: as one text it would be another prompt from one request to the next."""
+    bench = Bench("openai-chat", servers("openai"))
+    bench.rules, sent = "openai", []
+    model = bench.model(model=name)
+    for session in (None, bench.session(HANDBOOK)):
+        bench.provider.reset()
+        bench.script([*reads(3), *reads(1)])
+        ours = [] if session is None else [PrefixMiddleware(session, role="coder")]
+        agent = create_agent(
+            model if session is None else wrap_model(model, session),
+            bench.tools,
+            system_prompt=f"You code.\n\n{HANDBOOK}",
+            middleware=[TodoListMiddleware(), *ours],
+            checkpointer=InMemorySaver(),
+        )
+        for text in ("Please begin. ", "Once more. "):
+            agent.invoke({"messages": [HumanMessage(text * 30)]}, {"configurable": {"thread_id": "one"}})
+        sent.append([record.json["messages"] for record in bench.provider.requests])
+    bench.release()
+    assert sent[1] == sent[0]
+    assert {str(one) for call in session.calls for one in call.reasons} == {"alone"}
+
+
+def test_an_agent_alone_whose_system_prompt_grows_begins_with_the_same_blocks(bench):
+    """What came to it goes to the end, and the blocks before it stay what the provider has in its cache."""
+    rounds = iter(range(9))
+    bench.script(reads(2))
+
+    @wrap_model_call
+    def grows(request, handler):
+        words = [HANDBOOK, " You code.", *(f" Round {n}." for n in range(next(rounds)))]
+        blocks = [{"type": "text", "text": text} for text in words]
+        return handler(request.override(system_message=SystemMessage(content=blocks)))
+
+    session = bench.session(HANDBOOK)
+    agent = create_agent(
+        wrap_model(bench.model(), session), bench.tools, middleware=[grows, PrefixMiddleware(session, role="coder")]
+    )
+    agent.invoke({"messages": [BEGIN]})
+    system = [[section.data for section in prompt.tier("system")] for prompt in bench.prompts()]
+    # The Responses API has it among the messages.
+    system = [
+        one or [section.data for section in prompt.sections[len(bench.tools) :][:2]]
+        for one, prompt in zip(system, bench.prompts(), strict=True)
+    ]
+    assert [len(one) for one in system] == [2, 2, 2]
+    assert system == [system[0]] * 3
+
+
+def test_agents_that_are_nodes_keep_their_tools_from_one_turn_to_the_next(bench):
+    """An agent begins each turn without its private state: what it was decided to carry is warm all the same."""
+    session, saver = bench.session(HANDBOOK), InMemorySaver()
+    bench.script(lambda asked: Reply(f"Answer {asked.index}. " + "It was said at length. " * 60))
+    large = [
+        {"type": "function", "function": {"name": f"t{n}", "description": "long " * 150, "parameters": {}}}
+        for n in range(10)
+    ]
+    model = wrap_model(bench.model(), session)
+
+    def agent(role, tools):
+        prompt = f"You are the {role}.\n\n{HANDBOOK}"
+        return create_agent(
+            model, tools, system_prompt=prompt, middleware=[PrefixMiddleware(session, role=role)], name=role
+        )
+
+    graph = StateGraph(State).add_node("a", agent("a", large)).add_node("b", agent("b", bench.tools))
+    app = graph.add_edge(START, "a").add_edge("a", "b").compile(checkpointer=saver)
+    for turn in range(4):
+        app.invoke({"messages": [HumanMessage(f"Turn {turn}.")]}, {"configurable": {"thread_id": "one"}})
+    carried = names(bench)
+    assert carried[2::2] == [carried[0]] * 3
+    assert carried[3::2] == [carried[1]] * 3
+    assert all(record.outcome.read_tokens > 1_000 for record in list(bench.provider.requests)[2:])
 
 
 # ------------------------------------------------------------------ prebuilt applications

@@ -33,7 +33,7 @@ from cacheprefix.adapter import (
 from cacheprefix_langgraph.fork_context import Frame, said_now, scope_of, unlaid, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.parts import missing
-from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, update_of
+from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, level_of, update_of
 from cacheprefix_langgraph.tool_cache import CachedTools, Scope
 from cacheprefix_langgraph.tools import render
 
@@ -198,8 +198,11 @@ class PrefixMiddleware(AgentMiddleware):
 
     def _prepare(self, request: ModelRequest, said: Mapping[str, str]) -> tuple[Frame, ModelRequest]:
         config = var_child_runnable_config.get()
-        # The channel is not there until something was decided: then the checkpoint holds no decision.
-        talk = conversation_of(self._session, config, _ledger_in(request) or {}, request.messages, key="messages")
+        # The channel is not there until something was decided: then the checkpoint holds no decision. As a node of
+        # another graph the agent begins anew each time, without its private state: the process keeps what it held.
+        returned = self._session.histories.limited or not level_of(config)
+        known = _ledger_in(request) or {}
+        talk = conversation_of(self._session, config, known, request.messages, returned=returned, key="messages")
         frame = Frame(
             session=self._session,
             role=self.role,

@@ -80,7 +80,21 @@ def taken_apart(messages: Sequence[BaseMessage], frame: Frame, *, hoists: bool =
     known = [] if frame.base is not None else [text for text in _shared(frame) if len(text) >= _LONG]
     bare, originals, border = _bare(rest, known, border)
     head: list[BaseMessage] = [SystemMessage(system)] if system else []
+    if frame.base is not None and len(lead) == 1 and lead[0].text.startswith(system):
+        head = [_beginning(lead[0], system)]
     return Parts(lead, bare, head, list(messages), border, hoisted, originals)
+
+
+def _beginning(message: BaseMessage, text: str) -> BaseMessage:
+    """What of an agent's own system message says ``text``, which it begins with, in its own blocks."""
+    if message.text == text:
+        return message
+    said = ""
+    for index, block in enumerate(message.content if isinstance(message.content, list) else ()):
+        said += "" if not is_text(block) else block if isinstance(block, str) else str(block.get("text", ""))
+        if said == text:
+            return message.model_copy(update={"content": message.content[: index + 1]})
+    return SystemMessage(text)
 
 
 def _bare(
