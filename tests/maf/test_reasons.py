@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from maf_teams import TASK, role, served
+from maf_teams import TASK, look, role, served
 from test_agents import said, session_for, team
 
 import cacheprefix
@@ -96,6 +96,16 @@ async def test_agents_without_a_workflow_share_what_their_instructions_have_in_c
         assert [record.outcome.read_tokens > 1_024 for record in provider.requests] == [False, True, True]
         unwrap(list(made.values()))
         assert [agent.middleware for agent in made.values()] == [None] * 3
+
+
+async def test_agents_with_histories_and_tools_of_their_own_keep_their_layout(servers):
+    """Tools stand in front of the text that they have in common: a fork would be paid for and read by nobody."""
+    session = Session(caching=Caching(provider="openai", counter=ESTIMATE))
+    async with served(servers, API) as (client, _):
+        made = wrap([role(client, "planner", tools=[look("find")]), role(client, "critic")], session)
+        for agent in made:
+            await agent.run(TASK, session=agent.create_session())
+    assert whys(session) == [("own", ["alone"])] * 2
 
 
 async def test_an_agent_that_is_made_anew_for_each_request_shares_no_role_text(servers):

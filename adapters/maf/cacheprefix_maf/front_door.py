@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 _TEXTS = "maf.instructions"
-"""In a session's ``beside``: the instructions of the agents that were wrapped on it."""
+"""In a session's ``beside``: tools and instructions of the agents that were wrapped on it by themselves."""
 
 
 def known(target: object) -> bool:
@@ -66,7 +66,7 @@ def wrap(
     name = conversation if by_themselves else conversation or uuid.uuid4().hex
     asked = Member(bound, role, "", name, tool_memory, volatile, volatile_role, scope)
     found = [(agent, leads, asked) for agent, leads in agents_of(target) if session_of(agent) is None]
-    bind(found, bound)
+    bind(found, bound, together=bool(name))
     if not by_themselves:
         bound.attempt("run", lambda: _foresee(target, [agent for agent, leads, _ in found if not leads]), None)
     return target
@@ -81,11 +81,14 @@ def _foresee(target: Any, agents: Sequence[Any]) -> None:
         member.run = run
 
 
-def bind(found: Sequence[tuple[Any, bool, Member | None]], session: AdapterSession) -> None:
-    """Make agents members of a session, each with whether it leads the others, and the options asked for it."""
+def bind(found: Sequence[tuple[Any, bool, Member | None]], session: AdapterSession, *, together: bool) -> None:
+    """Make agents members of a session, each with whether it leads the others, and the options asked for it.
+
+    ``together`` says that they have one conversation, so that all carry the union of tools.
+    """
     forks = session.mode != "observe"
     sharing = [agent for agent, leads, _ in found if not leads]
-    if forks and not session.prefix.text and (common := _common(sharing, session)):
+    if forks and not session.prefix.text and (common := _common(sharing, session, together=together)):
         session.adopt_system(common)
     for agent, leads, asked in found:
         own = agent.name or agent.id
@@ -97,12 +100,22 @@ def bind(found: Sequence[tuple[Any, bool, Member | None]], session: AdapterSessi
         agent.middleware = [*(agent.middleware or ()), *middleware_of(member)]
 
 
-def _common(agents: Sequence[Any], session: AdapterSession) -> str:
+def _common(agents: Sequence[Any], session: AdapterSession, *, together: bool) -> str:
     """What most instructions have in common: of these agents and, before the first request, of those wrapped before."""
+    said = {agent.name or agent.id: str(agent.default_options.get("instructions") or "") for agent in agents}
+    if together:
+        return majority_text(list(said.values()))[0]
     # By name, as an application may make its agents anew for each request.
-    kept: dict[str, str] = {} if session.shared.totals.last is not None else session.beside.setdefault(_TEXTS, {})
-    kept |= {agent.name or agent.id: str(agent.default_options.get("instructions") or "") for agent in agents}
-    return majority_text(list(kept.values()))[0]
+    asked = session.shared.totals.last is not None
+    kept: dict[str, tuple[frozenset[str], str]] = {} if asked else session.beside.setdefault(_TEXTS, {})
+    kept |= {agent.name or agent.id: (_tools_of(agent), said[agent.name or agent.id]) for agent in agents}
+    # With histories of their own they carry their own tools, which stand in front: others' requests begin otherwise.
+    sets = [tools for tools, _ in kept.values()]
+    return majority_text([text for tools, text in kept.values() if sets.count(tools) > 1])[0]
+
+
+def _tools_of(agent: Any) -> frozenset[str]:
+    return frozenset(str(getattr(tool, "name", tool)) for tool in agent.default_options.get("tools") or ())
 
 
 def unwrap(target: T) -> T:

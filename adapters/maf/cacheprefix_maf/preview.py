@@ -9,7 +9,7 @@ import copy
 from contextlib import suppress
 from typing import Any
 
-from agent_framework import InMemoryHistoryProvider, Message
+from agent_framework import Agent, InMemoryHistoryProvider, Message
 
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, Unsent, rehearsed, unsent_client
@@ -35,7 +35,7 @@ async def _played(target: Any, session: AdapterSession, task: Any, notes: list[s
     """Bind copies of the agents, and let each of them come to its first request, in the workflow's order."""
     clients: dict[int, Any] = {}
     found = [(_copied(agent, clients, notes), leads, member_of(agent)) for agent, leads in agents_of(target)]
-    bind(found, session)
+    bind(found, session, together=not isinstance(target, (Agent, list, tuple, dict)))
     for agent, leads, _ in found:
         if leads:
             notes.append(f"{_name(agent)}: what it asks follows from what the others said, and is not counted")
