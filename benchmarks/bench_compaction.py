@@ -25,7 +25,7 @@ from benchmarks.context_replay import (
     tau_bench,
     who_and_when,
 )
-from benchmarks.traces_at_hand import leave_out, traces_folder
+from benchmarks.traces_at_hand import TAU_BENCH, WHO_AND_WHEN, need
 from cacheprefix.history import (
     Circumstances,
     Compaction,
@@ -216,8 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="workloads whose name contains this")
     parser.add_argument("--settings", type=json.loads, default={}, help="Compaction settings as JSON")
     options = parser.parse_args(arguments)
-    if not traces_folder().exists():
-        leave_out("bench-compaction")
+    need("bench-compaction", TAU_BENCH, *WHO_AND_WHEN)
     rows: list[dict[str, Any]] = []
     for workload, traces, window in workloads(options.limit):
         if options.only not in workload:

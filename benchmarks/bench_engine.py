@@ -35,7 +35,7 @@ import httpx
 from benchmarks import _table, local_engine, local_vllm
 from benchmarks.local_engine import COUNTER, MODEL, TINY_COUNTER, TINY_MODEL, LocalEngine, Size
 from benchmarks.trace_replay import Ask, Run, lmcache
-from benchmarks.traces_at_hand import say_missing, traces_folder
+from benchmarks.traces_at_hand import LMCACHE, absent, say_missing
 from cacheprefix import Caching, Session
 from cacheprefix.adapter import Request
 from cacheprefix.profiles import Registry
@@ -254,8 +254,8 @@ def errors(client: httpx.Client, target: Target, options: argparse.Namespace) ->
     """All sets of recorded sessions, one after the other."""
     if options.only == "times":
         return
-    if not traces_folder().exists():
-        say_missing("recorded sessions of bench-engine")
+    if missing := absent(*LMCACHE):
+        say_missing("recorded sessions of bench-engine", *missing)
         return
     session = target.session()
     for title, folder in SETS.items():

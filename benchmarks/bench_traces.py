@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import _table, trace_bounds
 from benchmarks.trace_replay import STRATEGIES, Run, Strategy, trace_sets
-from benchmarks.traces_at_hand import leave_out, traces_folder
+from benchmarks.traces_at_hand import LMCACHE, TAU_BENCH, WHO_AND_WHEN, need
 from cacheprefix.profiles import Profile, default_registry
 from cacheprefix.server import CacheOutcome, ProviderCache, RefusedError
 
@@ -162,8 +162,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=12, help="runs of each set, 0 for all")
     parser.add_argument("--rules", action="append", choices=RULES)
     options = parser.parse_args()
-    if not traces_folder().exists():
-        leave_out("bench-traces")
+    need("bench-traces", *LMCACHE, TAU_BENCH, *WHO_AND_WHEN)
     logging.getLogger("cacheprefix").setLevel(logging.ERROR)
     rows: list[dict[str, Any]] = []
     for name, read in trace_sets(options.runs or None).items():

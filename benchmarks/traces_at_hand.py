@@ -18,8 +18,10 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
 
+LMCACHE = tuple(f"lmcache_agent_trace/{name}/*.jsonl.gz" for name in ("magagent", "miniswe", "taubench"))
+TAU_BENCH = "tau_bench/gpt-4o-airline.json.gz"
+WHO_AND_WHEN = ("who_and_when/Hand-Crafted.json.gz", "who_and_when/Algorithm-Generated.json.gz")
 LEFT_OUT = 77
 """How a benchmark ends that measured nothing, as its data is not at hand; other tools call such a test skipped so."""
 
@@ -35,12 +37,19 @@ def where() -> str:
     return (__doc__ or "").partition("fetches it. ")[2].strip()
 
 
-def say_missing(what: str) -> None:
-    """Say that ``what`` is left out, and where its data is to be had."""
-    print(f"{what} left out: no data in {traces_folder()}. {where()}", file=sys.stderr)
+def absent(*patterns: str) -> list[str]:
+    """Those of the patterns that no file of the folder has the name of: the folder may hold some of the sets alone."""
+    return [pattern for pattern in patterns if not any(traces_folder().glob(pattern))]
 
 
-def leave_out(name: str) -> NoReturn:
-    """End a benchmark that has nothing to measure, with a code of its own."""
-    say_missing(name)
-    sys.exit(LEFT_OUT)
+def say_missing(what: str, *patterns: str) -> None:
+    """Say that ``what`` is left out, and where its data is to be had; ``patterns`` are the files that are not there."""
+    listed = ", ".join(patterns) or "data"
+    print(f"{what} left out: no {listed} in {traces_folder()}. {where()}", file=sys.stderr)
+
+
+def need(name: str, *patterns: str) -> None:
+    """End a benchmark whose data is not all at hand, with a code of its own."""
+    if missing := absent(*patterns):
+        say_missing(name, *missing)
+        sys.exit(LEFT_OUT)
