@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from types import FunctionType
@@ -211,6 +211,7 @@ __all__ = [
     "merged_places",
     "mostly_holds",
     "named_in",
+    "names_in",
     "names_known_to",
     "normalise_usage",
     "origin_of",
@@ -311,6 +312,14 @@ def _is_of(target: object, framework: str) -> bool:
         target = next(iter(target.values() if isinstance(target, dict) else target))
     homes = (getattr(target, "__module__", None), *(base.__module__ for base in type(target).__mro__))
     return any(str(home).partition(".")[0] == framework for home in homes)
+
+
+def names_in(option: str, given: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The names that of an option. Raises ``SetupError`` for a text, which would be taken for names of one letter."""
+    if isinstance(given, str):
+        message = f"{option} takes names in a list, found a text; use {option}=[{given!r}]"
+        raise SetupError(message)
+    return None if given is None else tuple(given)
 
 
 def check_volatile(volatile: object, role: object = "user") -> None:

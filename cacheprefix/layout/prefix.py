@@ -50,8 +50,8 @@ class SharedPrefix:
         _checked(self.system)
         frozen = tuple(tool if isinstance(tool, Tool) else _kept(tool) for tool in _listed(self.tools))
         object.__setattr__(self, "tools", frozen)
-        object.__setattr__(self, "roles", MappingProxyType(dict(self.roles)))
-        object.__setattr__(self, "context", MappingProxyType(dict(self.context)))
+        object.__setattr__(self, "roles", MappingProxyType(_named("roles", self.roles)))
+        object.__setattr__(self, "context", MappingProxyType(_named("context", self.context)))
 
     @property
     def text(self) -> str:
@@ -152,6 +152,13 @@ def _checked(system: object) -> None:
     if not isinstance(system, str):
         message = f"SharedPrefix(system=...) takes a string, found {type(system).__name__}"
         raise SetupError(message)
+
+
+def _named(option: str, given: Any) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        message = f"SharedPrefix({option}=...) takes texts by name in a dict, found {type(given).__name__}"
+        raise SetupError(message)
+    return dict(given)
 
 
 def _kept(tool: Any) -> Any:

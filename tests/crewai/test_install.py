@@ -408,6 +408,7 @@ def test_a_crew_that_is_installed_later_shares_its_own_tools(servers, new_llm) -
     ("option", "named"),
     [
         ({"volatile": {"now": "ten"}}, "volatile is called for each request and gives texts by name, found dict"),
+        ({"shared_inputs": "brief"}, "shared_inputs takes names in a list, found a text; use shared_inputs=['brief']"),
         ({"volatile_role": "tool"}, "volatile_role is one of 'user', 'system', 'developer', found 'tool'"),
     ],
 )

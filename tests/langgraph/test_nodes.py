@@ -503,11 +503,13 @@ def test_without_a_session_the_configuration_counts(chat, monkeypatch):
     ("option", "named"),
     [
         ({"volatile": {"now": "ten"}}, "volatile is called for each request and gives texts by name, found dict"),
+        ({"tools": "search"}, "tools takes names in a list, found a text; use tools=['search']"),
         ({"volatile_role": "tool"}, "volatile_role is one of 'user', 'system', 'developer', found 'tool'"),
     ],
 )
 def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(option, named):
     """A dict in place of what gives one, and roles that no provider has."""
-    for make in (forked, PrefixMiddleware):
-        with pytest.raises(SetupError, match=re.escape(named)):
-            make(Session(), **option)
+    with pytest.raises(SetupError, match=re.escape(named)):
+        forked(Session(), **option)(lambda state: state)
+    with pytest.raises(SetupError, match=re.escape(named)):
+        PrefixMiddleware(Session(), **option)

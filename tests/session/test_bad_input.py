@@ -73,6 +73,14 @@ def test_options_that_do_not_exist_are_errors_at_set_up(options):
         Session(**options)
 
 
+@pytest.mark.parametrize("option", ["roles", "context"])
+def test_texts_that_have_no_names_are_an_error_where_the_prefix_is_made(option):
+    """A text or a list, of which a dict would be made with an error of Python's own."""
+    for given in ("a text", ["a", "list"]):
+        with pytest.raises(SetupError, match=rf"SharedPrefix\({option}=...\) takes texts by name in a dict"):
+            SharedPrefix(**{option: given})
+
+
 def test_what_is_no_session_is_an_error_at_set_up():
     """Every front door asks here; the message says what it found."""
     with pytest.raises(SetupError, match="takes a cacheprefix Session, found str"):

@@ -11,7 +11,7 @@ from typing import Any
 from typing_extensions import Self
 
 from cacheprefix import Call, Session
-from cacheprefix.adapter import VolatileRole, check_volatile, given_or_configured, supported, users_session
+from cacheprefix.adapter import VolatileRole, check_volatile, given_or_configured, names_in, supported, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
@@ -136,7 +136,7 @@ def install(
     bound = given_or_configured(users_session(known.session) if session is None and known is not None else session)
     # Another crew may have given the session its two sentences.
     declared = bool(bound.prefix.context or bound.prefix.roles) or bound.prefix.system not in ("", SYSTEM)
-    inputs = None if shared_inputs is None else tuple(shared_inputs)
+    inputs = names_in("shared_inputs", shared_inputs)
     check_volatile(volatile, volatile_role)
     options = Options(inputs, shared_context, declared, gate, volatile, volatile_role, scope)
     binding = Binding(bound, options, _conversation(target, crew, agents))

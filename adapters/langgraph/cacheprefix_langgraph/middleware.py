@@ -27,6 +27,7 @@ from cacheprefix.adapter import (
     VolatileRole,
     check_volatile,
     given_or_configured,
+    names_in,
     tail_text,
     users_session,
 )
@@ -129,7 +130,7 @@ class PrefixMiddleware(AgentMiddleware):
         self._base: str | None = None
         self.role = role
         self.instruction = instruction
-        self.allowed = None if tools is None else tuple(tools)
+        self.allowed = names_in("tools", tools)
         self.pinned = pinned
         self.volatile = volatile
         self.volatile_role = volatile_role

@@ -17,7 +17,15 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.pregel.protocol import PregelProtocol
 
 from cacheprefix import ForkPolicy, Session
-from cacheprefix.adapter import AdapterSession, Lock, VolatileRole, check_volatile, given_or_configured, users_session
+from cacheprefix.adapter import (
+    AdapterSession,
+    Lock,
+    VolatileRole,
+    check_volatile,
+    given_or_configured,
+    names_in,
+    users_session,
+)
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import FRAME, Frame, aunder, said_now, scope_of, under, unlaid, within_frame
 from cacheprefix_langgraph.schemas import foresee
@@ -113,7 +121,7 @@ def forked(
         name = role or _name_of(given, len(bound.shared.roles))
         bound.join(name)
         foresee(bound, given)
-        allowed = None if tools is None else tuple(tools)
+        allowed = names_in("tools", tools)
         fork = _Fork(bound, name, instruction, allowed, messages_key, pinned, volatile, volatile_role, policy)
         made = _runnable(given, fork) if isinstance(given, Runnable) else _function(given, fork)
         return cast("F", made)
