@@ -83,14 +83,18 @@ def place(file: str, line: int | None, item: int | None = None) -> str:
     return f"{file}:{line}" if line is not None else f"{file}[{item}]" if item is not None else file
 
 
+_MILLISECONDS = 1e11
+"""From here on a time is no longer in seconds: those would be of the year 5138."""
+
+
 def seconds(value: Any, path: str) -> float | None:
     """A time as seconds since the epoch; None for None.
 
     Reads numbers in seconds, milliseconds, microseconds or nanoseconds (told apart by their size), the same
     as text, and ISO 8601 (UTC where no zone is given). Raises BodyError naming ``path``.
     """
-    if value is None:
-        return None
+    if value is None or (type(value) is float and abs(value) < _MILLISECONDS):
+        return value
     if isinstance(value, str):
         text = value.strip()
         try:
@@ -100,7 +104,7 @@ def seconds(value: Any, path: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise BodyError(path, f"expected a time, found {value!r:.60}")
     number = float(value)
-    for limit, unit in ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3)):
+    for limit, unit in ((1e17, 1e9), (1e14, 1e6), (_MILLISECONDS, 1e3)):
         if abs(number) >= limit:
             return number / unit
     return number

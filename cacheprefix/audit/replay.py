@@ -231,11 +231,11 @@ class _Run:
         ended = max(started, _first_given(record.response_ended_ts, started))
         known = record.response_started_ts is not None or record.response_ended_ts is not None
         timed = Timed(prompt, ready.profile, record.scope, now, started, ended, known)
-        ours = cost_units(observation.expectation.usage, ready.profile)
-        played = self._what_if is not None and self._what_if.add(timed, conversation, record.agent, ours)
+        expected = observation.expectation.usage
+        played = self._what_if is not None and self._what_if.add(timed, conversation, record.agent, expected)
         needed = usage is None or usage.cache_read_tokens is None
         # The model's own expectation: what a cache with these rules would have answered.
-        simulated = observation.expectation.usage if needed else None
+        simulated = expected if needed else None
         self.totals.refused += observation.outlook.marks.refused
         self._warnings.look(prompt, ready.place, record.agent, conversation)
         rule = self._rule.looks(prompt, conversation)

@@ -19,7 +19,7 @@ from cacheprefix.audit.what_if_layouts import (
     tools_unified,
 )
 from cacheprefix.cache import plan_breakpoints
-from cacheprefix.profiles import Profile
+from cacheprefix.profiles import Profile, Usage, cost_units
 from cacheprefix.prompt import CountTokens, Prompt
 
 SECTIONS = 25_000
@@ -91,12 +91,13 @@ class WhatIf:
         """Calls that are played again."""
         return len(self._calls)
 
-    def add(self, call: Timed, session: str, agent: str, units: float) -> bool:
-        """One call as it was and what the rules make it cost; whether it is among those that are played again."""
+    def add(self, call: Timed, session: str, agent: str, expected: Usage) -> bool:
+        """One call as it was, and what the rules expect of it; whether it is among those that are played again."""
         if self._sections >= SECTIONS:
             return False
         self._sections += len(call.prompt.sections)
         lane = (id(call.profile), call.prompt.model, call.scope)
+        units = cost_units(expected, call.profile)
         self._calls.append(_Played(call, session, agent, units, call.prompt, call.profile, lane))
         return True
 

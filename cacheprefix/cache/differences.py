@@ -291,7 +291,7 @@ def difference_from(
     for record, equal in rows:
         common = own.totals[equal - 1] if equal else 0
         # What stands behind the first difference can only be compared where the rest is not all new.
-        if not said.isdisjoint(record.digests[equal:]):
+        if equal < len(record.digests) and not said.isdisjoint(record.digests[equal:]):
             common += kept(record.sections, own.sections, equal)
         if common > most:
             best, best_shared, most = record, equal, common

@@ -254,9 +254,10 @@ class _Counts:
 
     def theirs(self, tokens: int) -> float:
         """``tokens`` from the start of the prompt, as the provider counts them."""
-        if self.scale == 1 and self.before(tokens) < 0 and self.exact:
+        low = self.before(tokens)
+        if self.scale == 1 and low < 0 and self.exact:
             return tokens
-        low, high = self.before(tokens), self.after(tokens)
+        high = self.after(tokens)
         start, known = (self._totals[low], self._path[low].known) if low >= 0 else (0, 0)
         if tokens <= start:
             return known

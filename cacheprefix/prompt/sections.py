@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import accumulate
 from typing import Literal, NamedTuple
 
 Tier = Literal["tools", "system", "messages"]
@@ -195,7 +194,10 @@ def learn(prompt: Prompt, known: Prompt | None, shared: int) -> None:
         return
     added = prompt.sections[shared:]
     totals = sums.totals[:shared]
-    totals += list(accumulate([section.tokens for section in added], initial=totals[-1] if totals else 0))[1:]
+    tokens = totals[-1] if totals else 0
+    for section in added:
+        tokens += section.tokens
+        totals.append(tokens)
     digests = sums.digests[:shared]
     digests += [section.digest for section in added]
     marked = sums.marked[: bisect_left(sums.marked, shared)]

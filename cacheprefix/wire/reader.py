@@ -101,6 +101,8 @@ class Row:
     known: int = 0
     sections: list[Section] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
+    sign: Beginning | None = None
+    """What the conversation is known by, where that was looked for."""
 
     def add(self, sections: Sequence[Section]) -> None:
         """Take in the sections of the next message."""
@@ -120,7 +122,7 @@ class Runs:
     def row(self, key: tuple[str, str], messages: Sequence[Any], plain: frozenset[str]) -> Row:
         """A row that already holds what an earlier one begins with."""
         row = Row(key, messages, plain)
-        sign = _beginning(row)
+        sign = row.sign = _beginning(row)
         with self._lock:
             kept = list(self._kept.get(sign, ())) if sign is not None else []
         for run in reversed(kept):
@@ -144,7 +146,7 @@ class Runs:
                 learn(prompt, before, offset + run.ends[row.known - 1])
             if row.known == len(row.messages) == len(run.ends):
                 return
-        sign = _beginning(row)
+        sign = row.sign
         if sign is None or len(row.ends) != len(row.messages):
             return
         made = _run(row, prompt, offset)
