@@ -248,7 +248,7 @@ class _Run:
     def result(self, reading: Reading, files: tuple[str, ...]) -> Audit:
         """Everything, once the log has ended."""
         self._answers.until(float("inf"))
-        del self._model  # All is judged, and what follows takes memory of its own.
+        self._model.clear()  # All is judged, and what follows takes memory of its own.
         self._rule.ended()
         savings = self._what_if.savings(self._played_units) if self._what_if is not None else ()
         played = self._what_if.calls if self._what_if is not None else None

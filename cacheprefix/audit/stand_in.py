@@ -55,6 +55,11 @@ class Simulation:
         self._caches: dict[int, ProviderCache] = {}
         self.refused = 0
 
+    def clear(self) -> None:
+        """Nothing is asked any more: the memory goes."""
+        for cache in self._caches.values():
+            cache.clear()
+
     def begin(self, prompt: Prompt, profile: Profile, now: float, scope: str) -> Served:
         """Ask the cache that follows ``profile``; a request the rules refuse is taken as wholly uncached."""
         cache = self._caches.get(id(profile))

@@ -201,6 +201,7 @@ class WhatIf:
             costs.append(served.units(call.profile))
             answers.at(timed.started, served.begun, known=timed.known)
             answers.at(timed.ended, served.ended, known=timed.known)
+        simulation.clear()
         return costs
 
 

@@ -399,6 +399,14 @@ class CacheModel:
                 self._last_break = self._last_break.redacted()
             return texts
 
+    def clear(self) -> None:
+        """Forget every request and all that is expected of them, and give the memory back at once."""
+        with self._lock:
+            for line in self._lines.values():
+                line.records.clear()
+            self._forest.clear()
+            self._forget()
+
     # ------------------------------------------------------------------ summary
 
     def status(self) -> CacheStatus:

@@ -341,6 +341,17 @@ class PromptTrees:
                 break
             node = self._remove(node)
 
+    def clear(self) -> None:
+        """Forget everything. A node and its parent hold each other, which only the garbage collector would find."""
+        rest = list(self._roots.values())
+        for node in rest:
+            rest += node.children.values()
+        for node in rest:
+            node.parent = None
+        for held in (self._roots, self._records, self.latest, self._sessions):
+            held.clear()
+        self._bytes = 0
+
     def let_go(self, session: str) -> tuple[list[SentRequest], set[bytes]]:
         """Hold no text any more that only requests of a session hold: those requests, and the data of those texts.
 

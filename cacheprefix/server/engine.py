@@ -193,6 +193,11 @@ class ProviderCache:
             self._forest.touch(request.path)
             return Serving(self, outcome, request.fresh, used, request.made)
 
+    def clear(self) -> None:
+        """Forget every entry, and give the memory back at once."""
+        with self.lock:
+            self._forest.clear()
+
     def forget(self, nodes: Sequence[Node]) -> None:
         """Drop those of ``nodes``, given from the root on, that hold nothing any more."""
         for node in reversed(nodes):

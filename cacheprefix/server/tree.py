@@ -147,6 +147,14 @@ class Forest:
                 break
             self._drop(oldest)
 
+    def clear(self) -> None:
+        """Forget everything. A node and its parent hold each other, which only the garbage collector would find."""
+        for node in self._order:
+            node.parent = None
+        self._order.clear()
+        self._roots.clear()
+        self._tokens = 0
+
     def prune(self, node: Node) -> None:
         """Drop a node that holds no entry and leads to none."""
         held = node.life is not None and node.life.expires > -inf
