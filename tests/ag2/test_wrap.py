@@ -221,6 +221,7 @@ def test_what_cannot_be_wrapped_is_named():
         wrap(made, session())
     with pytest.raises(SetupError, match="two agents are named 'a'"):
         wrap([Agent("a", config=config), Agent("a", config=config)], session())
+    assert (unwrap("not an agent"), session_of("not an agent")) == ("not an agent", None)
 
 
 def test_the_core_finds_the_adapter(monkeypatch):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from agent_framework import Agent
+from agent_framework.orchestrations import SequentialBuilder
 from maf_teams import TASK, look, role, served
 from test_agents import said, session_for, team
 
@@ -124,3 +126,10 @@ def test_what_cannot_be_wrapped_is_refused_with_what_can(target):
     """As a set-up mistake."""
     with pytest.raises(SetupError, match="wrap takes an agent, a list of them, or a workflow"):
         wrap(target)
+
+
+def test_a_builder_is_refused_with_what_is_to_be_done():
+    """It makes the agents' executors only when it is built."""
+    made = SequentialBuilder(participants=[Agent(None, HANDBOOK, name="planner")])
+    with pytest.raises(SetupError, match=r"found SequentialBuilder; call \.build\(\) first"):
+        wrap(made, Session())

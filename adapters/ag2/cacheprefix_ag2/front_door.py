@@ -106,7 +106,7 @@ def wrap(
 def unwrap(target: T) -> T:
     """Take everything back. Does nothing when not wrapped."""
     for agent in agents_in(target):
-        binding = vars(agent).pop(_BINDING, None)
+        binding = getattr(agent, "__dict__", {}).pop(_BINDING, None)
         if isinstance(binding, _Binding):
             team_of(binding.session).seats.pop(agent.name, None)
     return target
@@ -114,7 +114,7 @@ def unwrap(target: T) -> T:
 
 def session_of(target: Any) -> Session | None:
     """The session of a wrapped agent, or of the first of several; None when it is not wrapped."""
-    found = (vars(agent).get(_BINDING) for agent in agents_in(target))
+    found = (getattr(agent, "__dict__", {}).get(_BINDING) for agent in agents_in(target))
     return next((users_session(binding.session) for binding in found if isinstance(binding, _Binding)), None)
 
 

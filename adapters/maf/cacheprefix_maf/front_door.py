@@ -60,7 +60,8 @@ def wrap(
     """
     if not known(target):
         kind = type(target).__name__
-        raise SetupError(f"wrap takes an agent, a list of them, or a workflow of agent_framework, found {kind}")
+        todo = "; call .build() first" if callable(getattr(target, "build", None)) else ""
+        raise SetupError(f"wrap takes an agent, a list of them, or a workflow of agent_framework, found {kind}{todo}")
     bound = given_or_configured(session)
     by_themselves = isinstance(target, (Agent, list, tuple, dict))
     name = conversation if by_themselves else conversation or uuid.uuid4().hex
