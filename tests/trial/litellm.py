@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -46,6 +47,7 @@ class Trial(Loops):
 
     def run(self) -> Any:
         """By functions of the kind that the application is."""
+        gc.disable()  # a stream that is collected inside httpcore's pool waits for itself: tests/collecting.py
         self.vendor = "anthropic" if self.app.api == "anthropic" else "openai"
         self.routed = self.app.seed % 3 == 0
         self.routers: dict[tuple[int, str], Any] = {}
@@ -117,3 +119,4 @@ class Trial(Loops):
         for one in self.routers.values() if not self.unmodified else ():
             unwrap(one)
         self.routers.clear()
+        gc.collect()
