@@ -308,14 +308,19 @@ class _Watching:
         self._usage: dict[str, Any] = {}
         self._reading = False
         self._heard = False
+        self._last: Any = None
         turn.leave.rests()
 
     def _passes(self, event: Any) -> bool:
-        self._heard = True
+        self._heard, self._last = True, event
         return self._fork.passes(self._turn, event, self._usage, self._usage_of)
 
     def _ended(self) -> None:
-        self._turn.finish(self._usage or None)
+        usage: Any = self._usage
+        if self._heard and not usage and self._usage_of is not _usage_of:
+            # LiteLLM writes it into the last event once the provider's stream has ended.
+            usage = self._fork.session.attempt("usage", lambda: self._usage_of(self._last), None)
+        self._turn.finish(usage or None)
 
     def _left(self) -> None:
         """Closed or dropped: a call all the same, with what usage came; none where not even its beginning did."""

@@ -64,7 +64,7 @@ class Team:
     """The shared system text, where it was found in the agents' own and nobody gave it to the session."""
     _holds: dict[str, bool] = field(default_factory=dict)
     """Whether a role's own requests hold the shared text, by their first one."""
-    _models: dict[str, str] = field(default_factory=dict)
+    _models: dict[str, set[str]] = field(default_factory=dict)
     """The model that each role asked last."""
     _key: str = ""
     """The prefix's key as it was before its tools grew."""
@@ -177,9 +177,11 @@ class Team:
     def other_model(self, role: str, model: str) -> bool:
         """Note which model a role asks; whether all others, two at least, ask one and the same other model."""
         with self.lock:
-            self._models[role] = model
-            others = [one for name, one in self._models.items() if name != role]
-        return len(others) > 1 and model not in others and len(set(others)) == 1
+            self._models.setdefault(role, set()).add(model)
+            others = [asked for name, asked in self._models.items() if name != role]
+        # One that asks several, as with a router's fallbacks, has no other model than one of these.
+        alike = all(asked == others[0] and len(asked) == 1 for asked in others)
+        return len(others) > 1 and alike and model not in others[0]
 
     def tail_for(
         self,

@@ -104,6 +104,38 @@ def test_a_streams_chunks_are_those_that_were_asked_for(fresh):
     assert isinstance(stream, CustomStreamWrapper)
 
 
+def test_roles_that_ask_several_models_in_turn_do_not_ask_another_one_than_all(fresh):
+    """As those of a router with fallbacks do: they share with one another on each model."""
+    own, providers = session(mode="strict"), {vendor: fresh(vendor) for vendor in VENDORS}
+    for name in ROLES:
+        for vendor in VENDORS:
+            with role(name, conversation=vendor):
+                wrap(litellm.completion, own)(MODELS[vendor], messages(name), **place(vendor, providers[vendor]))
+    assert {one.why for call in own.calls for one in call.reasons} == {"shares"}
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_the_usage_of_a_stream_is_the_providers_own(fresh, vendor, later):
+    """LiteLLM knows it only once the provider's stream has ended, after the last chunk was handed out."""
+    provider, own = fresh(vendor), session()
+    where = place(vendor, provider)
+
+    async def read():
+        stream = await wrap(litellm.acompletion, own)(MODELS[vendor], messages("critic"), stream=True, **where)
+        assert [chunk async for chunk in stream]
+
+    for _ in range(2):
+        with role("critic"):
+            if later:
+                asyncio.run(read())
+            else:
+                assert list(wrap(litellm.completion, own)(MODELS[vendor], messages("critic"), stream=True, **where))
+    read_tokens = [record.outcome.read_tokens for record in provider.requests]
+    assert read_tokens[1] > 1_024
+    assert [call.usage.cache_read_tokens for call in own.calls] == read_tokens
+
+
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_observing_changes_no_byte(fresh, vendor):
     """And neither does a call outside of any role."""
