@@ -6,7 +6,7 @@ package is called ``tests`` too. Read from the environment:
 - ``CACHEPREFIX_LAYER``: ``plain`` (calls come by here, and nothing is put underneath), ``observed``, ``forked`` (a
   session with nothing but its defaults), ``shared`` (one with a handbook and a second role: every request moves) or
   ``answered`` (``shared``, and fake models of the tests' own answer what they would without us)
-- ``CACHEPREFIX_UNDER``: how, a comma list of ``models``, ``agents``, ``crewai``, ``autogen``
+- ``CACHEPREFIX_UNDER``: how, a comma list of ``models``, ``agents``, ``nodes``, ``crewai``, ``autogen``
 - ``CACHEPREFIX_SEEN``: the file for one JSON line a test
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import inspect
 import json
 import os
 from collections import Counter
@@ -174,6 +175,26 @@ def _agents() -> None:
     home.create_agent = langchain.agents.create_agent = create_agent
 
 
+def _nodes() -> None:
+    """Every function that is a graph's node is ``forked`` under the node's name; objects would be copied, or hidden."""
+    from langgraph.graph import StateGraph
+
+    from cacheprefix_langgraph import forked
+
+    real = StateGraph.add_node
+
+    @functools.wraps(real)
+    def add_node(self: Any, node: Any, action: Any = None, **named: Any) -> Any:
+        given = action if isinstance(node, str) else node
+        if LAYER == "plain" or not (inspect.isroutine(given) or isinstance(given, functools.partial)):
+            return real(self, node, action, **named)
+        if isinstance(node, str):
+            return real(self, node, forked(NOW.session(), role=node)(given), **named)
+        return real(self, forked(NOW.session())(given), action, **named)
+
+    StateGraph.add_node = add_node  # type: ignore[method-assign]
+
+
 def _crewai() -> None:
     """Every crew is installed when it is made, an agent of its own when it is asked."""
     from crewai import Agent, Crew
@@ -233,7 +254,7 @@ def _autogen() -> None:
                 first(kind, name)
 
 
-_HOW = {"models": _models, "agents": _agents, "crewai": _crewai, "autogen": _autogen}
+_HOW = {"models": _models, "agents": _agents, "nodes": _nodes, "crewai": _crewai, "autogen": _autogen}
 
 
 def pytest_configure(config: pytest.Config) -> None:
