@@ -4,8 +4,8 @@
 each (``.venv-oldest-langgraph-3.11``), made anew by uv, then that adapter's folder of tests in it. Oldest are the lower
 bounds in the adapter's pyproject.toml, with what they themselves take today; newest is what the index has. The core's
 own requirements and the tests' tools are the newest and the pinned ones in both; the core is an "adapter" of its own
-here, on the lower bounds of its extras. What ran is kept in build/versions; ``--write`` puts it into
-docs/compatibility.md.
+here, on the lower bounds of its extras. Paths of tests choose a part of an adapter's. What ran last is kept in
+build/versions, whole or in part; ``--write`` puts it into docs/compatibility.md, which then says which.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ class Suite:
     """Other adapters and packages that the tests use."""
     pins: str = "langgraph"
     """The constraints file that has the tests' tools."""
+    newest: tuple[str, ...] = ()
+    """What more is installed on the newest edge alone, from Python 3.11 on: packages that exclude the oldest one."""
+    without: tuple[str, ...] = ()
+    """Options of pytest that leave out the tests of those packages where they are not."""
 
 
 SUITES = {
@@ -48,7 +52,7 @@ SUITES = {
         CORE,
         tuple(f"tests/{name}" for name in ("cache", "history", "layout", "profiles", "prompt", "session", "wire")),
         ("orjson", "pluggy", "starlette"),
-        ("httpx",),
+        ("httpx", "openai>=1.99", "anthropic>=0.73"),
     ),
     # Prebuilt applications (the extra of that name) ask for newer versions than the adapter does.
     "langgraph": Suite(
@@ -56,6 +60,13 @@ SUITES = {
         ("tests/langgraph", "tests/transparent/test_langgraph.py"),
         ("langgraph", "langchain", "langchain-core", "langchain-openai", "langchain-anthropic", "openai", "anthropic"),
         ("-e", "adapters/sdk"),
+        newest=("-e", "adapters/langgraph[prebuilt]"),
+        without=(
+            "--ignore=tests/langgraph/test_baseline.py",
+            "--ignore=tests/langgraph/test_documented.py",
+            "-k",
+            "not deep_agents and not supervisor and not swarm",
+        ),
     ),
     "autogen": Suite(
         "openai,anthropic,grpc,mcp",
@@ -82,7 +93,12 @@ SUITES = {
         pins="ag2",
     ),
     "litellm": Suite(
-        "", ("tests/litellm", "tests/transparent/test_litellm.py"), ("litellm", "openai"), pins="litellm"
+        "",
+        ("tests/litellm", "tests/transparent/test_litellm.py"),
+        ("litellm", "openai", "mcp"),
+        # LiteLLM 1.106.2 imports it where it answers, and declares it for its extra alone.
+        pins="litellm",
+        newest=("litellm[mcp]",),
     ),
     "openai_agents": Suite(
         "",
@@ -119,7 +135,15 @@ def _pip(python: Path, *arguments: str) -> None:
     subprocess.run([uv(), "pip", "install", "--quiet", "--python", str(python), *arguments], cwd=ROOT, check=True)
 
 
-def _tools(suite: Suite) -> list[str]:
+def _recent(python: Path) -> bool:
+    """Whether it has Python 3.11, which the pinned tools and deepagents need."""
+    return _said(python, "import sys; print(sys.version_info >= (3, 11))") == "True"
+
+
+def _tools(suite: Suite, python: Path) -> list[str]:
+    """The pinned ones, which need Python 3.11; on an older one the newest that there are for it."""
+    if not _recent(python):
+        return list(TOOLS)
     pins = (ROOT / "constraints" / f"{suite.pins}.txt").read_text("utf-8").splitlines()
     return [line for line in pins if line.partition("==")[0] in TOOLS]
 
@@ -135,12 +159,13 @@ def made(adapter: str, edge: str, interpreter: str) -> Path:
     python, resolution = folder / "bin" / "python", ("--resolution", EDGES[edge])
     if adapter == "core":
         _pip(python, *resolution, "-e", f".[{suite.extras}]", *suite.beside)
-        _pip(python, *_tools(suite))
+        _pip(python, *_tools(suite, python))
         return python
     # First the core and the tools, at today's versions: the edge is of what the adapter itself declares.
-    _pip(python, "-e", f".[{CORE}]", *_tools(suite))
+    _pip(python, "-e", f".[{CORE}]", *_tools(suite, python))
     extras = f"[{suite.extras}]" if suite.extras else ""
-    _pip(python, *resolution, "-e", f"adapters/{adapter}{extras}", *suite.beside)
+    more = suite.newest if edge == "newest" and _recent(python) else ()
+    _pip(python, *resolution, "-e", f"adapters/{adapter}{extras}", *suite.beside, *more)
     return python
 
 
@@ -163,7 +188,8 @@ def run(adapter: str, edge: str, interpreter: str, jobs: int, chosen: list[str])
     # anyio's plugin reads a name that the newest pytest deprecates, and nothing here uses it; what a framework is going
     # to change in another of its own parts is no failure of ours.
     without = ("-p", "no:anyio", "-W", "ignore::PendingDeprecationWarning")
-    options = ("-q", "-ra", *without, "-n", str(jobs), "--dist", "worksteal")
+    left_out = () if edge == "newest" and _recent(python) else suite.without
+    options = ("-q", "-ra", *without, *left_out, "-n", str(jobs), "--dist", "worksteal")
     command = [str(python), "-m", "pytest", *options, *tests]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     KEPT.mkdir(parents=True, exist_ok=True)
@@ -173,9 +199,8 @@ def run(adapter: str, edge: str, interpreter: str, jobs: int, chosen: list[str])
     here = subprocess.run([python, "-c", _VERSIONS, *suite.named], capture_output=True, text=True, check=True).stdout
     version = _said(python, "import platform; print(platform.python_version())")
     result = re.sub(r"\s+in [\d.]+s.*", "", last.strip("= "))
-    row = Row(adapter, edge, version, here.strip(), result, " ".join(suite.tests))
-    if not chosen:
-        log.with_suffix(".json").write_text(json.dumps(asdict(row), indent=1) + "\n", "utf-8")
+    row = Row(adapter, edge, version, here.strip(), result, " ".join(tests))
+    log.with_suffix(".json").write_text(json.dumps(asdict(row), indent=1) + "\n", "utf-8")
     print(f"{adapter} {edge} on Python {version}: {result} ({time.monotonic() - began:.0f} s; {row.versions}; {log})")
     return row
 
@@ -184,8 +209,17 @@ def table() -> str:
     """What ran last in each environment, as a table."""
     rows = [Row(**json.loads(path.read_text("utf-8"))) for path in sorted(KEPT.glob("*.json"))]
     rows.sort(key=lambda row: (list(SUITES).index(row.adapter), row.python, row.edge == "newest"))
-    lines = [f"| {row.adapter} | {row.edge} | {row.python} | {row.versions} | {row.result} |" for row in rows]
+    lines = [
+        f"| {row.adapter}{_part(row)} | {row.edge} | {row.python} | {row.versions} | {row.result} |" for row in rows
+    ]
     return "\n".join(["| tests of | versions | Python | with | result |", "| --- | --- | --- | --- | --- |", *lines])
+
+
+def _part(row: Row) -> str:
+    """Which of an adapter's tests, where they were not all."""
+    if row.tests == " ".join(SUITES[row.adapter].tests):
+        return ""
+    return f": {', '.join(Path(path).stem.removeprefix('test_') for path in row.tests.split())}"
 
 
 def write() -> None:
@@ -202,7 +236,7 @@ def main() -> int:
     parser.add_argument("--python", default="3.11", help="an interpreter, or a version that uv finds")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--write", action="store_true", help="put what ran last into docs/compatibility.md")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     edges = [name for name in given.what if name in EDGES] or list(EDGES)
     adapters = [name for name in given.what if name in SUITES] or list(SUITES)
     chosen = [name for name in given.what if name not in EDGES and name not in SUITES]
