@@ -508,6 +508,9 @@ class _Read:
                 return session.count(content, model) + MESSAGE_TOKENS
             return session.count(str(message), model)
 
+        if not body.get(history_field(api)):
+            # A fork would ask what the application did not, or what its provider refuses.
+            own = (*own, reason("own_prompt", "it asks nothing"))
         names = tuple(tool_name(tool) for tool in self.tools)
         free = body.get("tool_choice") in (None, "auto")
         return AgentRequest(

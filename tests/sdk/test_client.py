@@ -500,6 +500,18 @@ def test_an_error_of_the_provider_reaches_the_application(api, session_for):
     assert session.report().total.calls == 1
 
 
+@pytest.mark.invalid_requests
+def test_a_request_that_asks_nothing_is_refused_as_without_us(servers, session_for):
+    """A fork of it would have the role's text to answer."""
+    servers["anthropic"].reset()
+    session = session_for("anthropic")
+    with make_client("anthropic", servers["anthropic"]) as client:
+        for name in ("a", "b"):
+            with role(name), pytest.raises(anthropic.BadRequestError):
+                creator(wrap(client, session), "anthropic")(**{**body("anthropic"), "messages": []})
+    assert session.failures == {}
+
+
 def test_roles_of_parallel_tasks_do_not_mix(servers, session_for):
     """The role in force is the task's own, and the first writes what the others read."""
     servers["openai-chat"].reset()
