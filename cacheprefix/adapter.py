@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
 from types import FunctionType
@@ -210,14 +210,12 @@ __all__ = [
     "merge_usage",
     "merged_places",
     "mostly_holds",
-    "named_in",
     "names_in",
     "names_known_to",
     "normalise_usage",
     "origin_of",
     "plan_compaction",
     "preview_of",
-    "previews",
     "reason",
     "rehearsed",
     "replay",
@@ -237,7 +235,6 @@ __all__ = [
     "watched_stream",
     "with_volatile",
     "within",
-    "wraps",
 ]
 
 
@@ -263,55 +260,6 @@ def given_or_configured(session: Session | None) -> AdapterSession:
     for text in outside(found.warn_once):
         found.note(text)
     return found
-
-
-def named_in(module: str, names: Sequence[str]) -> Callable[[str], object]:
-    """A package's ``__getattr__``, by which ``names`` of its module are loaded when they are first used.
-
-    Entry points import an adapter's package for every session, also where nobody uses its framework.
-    """
-
-    def found(name: str) -> object:
-        if name not in names:
-            message = f"module {module.rpartition('.')[0]!r} has no attribute {name!r}"
-            raise AttributeError(message)
-        return getattr(import_module(module), name)
-
-    return found
-
-
-def wraps(framework: str, module: str) -> Callable[[object, Session], object | None]:
-    """An adapter's hook ``wrap``, for what ``module``'s ``known`` takes of a framework's own functions and classes.
-
-    ``module`` is loaded with the first of them: a framework may take seconds, which others need not wait for.
-    """
-
-    def cacheprefix_wrap(target: object, session: Session) -> object | None:
-        if not _is_of(target, framework):
-            return None
-        door = import_module(module)
-        return door.wrap(target, session) if door.known(target) else None
-
-    return cacheprefix_wrap
-
-
-def previews(framework: str, module: str) -> Callable[[object, Session, object], object | None]:
-    """An adapter's hook ``preview``, as ``wraps`` has the other."""
-
-    def cacheprefix_preview(target: object, session: Session, task: object) -> object | None:
-        found: object | None = (
-            import_module(module).preview(target, session, task) if _is_of(target, framework) else None
-        )
-        return found
-
-    return cacheprefix_preview
-
-
-def _is_of(target: object, framework: str) -> bool:
-    if isinstance(target, (list, tuple, dict)) and target:
-        target = next(iter(target.values() if isinstance(target, dict) else target))
-    homes = (getattr(target, "__module__", None), *(base.__module__ for base in type(target).__mro__))
-    return any(str(home).partition(".")[0] == framework for home in homes)
 
 
 def names_in(option: str, given: Iterable[str] | None) -> tuple[str, ...] | None:

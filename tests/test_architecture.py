@@ -203,7 +203,7 @@ def _public(module: str) -> set[str]:
     return {node.name for node in tree.body if hasattr(node, "name") and node.name[0] != "_"}
 
 
-DOORS = {"cacheprefix", "cacheprefix.adapter", "cacheprefix.wire", "cacheprefix.errors"}
+DOORS = {"cacheprefix", "cacheprefix.adapter", "cacheprefix.entry_points", "cacheprefix.wire", "cacheprefix.errors"}
 """Where adapters find all that they may use of the core; an adapter's demo is a tool, and uses other tools too."""
 
 

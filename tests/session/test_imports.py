@@ -135,4 +135,4 @@ def test_an_installed_adapter_loads_nothing_but_its_plugin(plain: Any) -> None:
     made = set(loaded(loop=False, plugins=None)["made"]) - set(plain["made"])
     ours = {name for name in made if name.startswith("cacheprefix")}
     assert "cacheprefix_sdk.plugin" in ours
-    assert all(name.endswith(".plugin") for name in ours if "." in name)
+    assert all(name.endswith(".plugin") for name in ours - {"cacheprefix.entry_points"} if "." in name)

@@ -110,17 +110,13 @@ class SelectorMember(Member):
         first = messages[0].content if messages else None
         if not isinstance(first, str):
             return None
-        if self._said and first.count(self.said) == 1:
-            # Known by itself it need not be told from the fields beside it, however the template is worded.
-            return first.replace(self.said, ABOVE)
         match = self._pattern.fullmatch(first)
-        if match is None:
-            return None
-        found = match.groupdict()
-        if not self._holds(found.get("history")):
-            return None
-        fields: dict[str, str] = {name: found[name] for name in ("roles", "participants") if name in found}
-        return self._template.format_map(_Fields(fields))
+        found = {} if match is None else match.groupdict()
+        if self._holds(found.get("history")):
+            fields: dict[str, str] = {name: found[name] for name in ("roles", "participants") if name in found}
+            return self._template.format_map(_Fields(fields))
+        # Where fields stand close together a pattern cannot tell them apart, but the conversation itself is known.
+        return first.replace(self.said, ABOVE) if self._said and first.count(self.said) == 1 else None
 
 
 def _lines(message: BaseChatMessage) -> list[str]:

@@ -1,5 +1,5 @@
 """What the entry point ``litellm`` loads: the adapter's hook, for LiteLLM's two functions and its router."""
 
-from cacheprefix.adapter import wraps
+from cacheprefix.entry_points import wraps
 
 cacheprefix_wrap = wraps("litellm", "cacheprefix_litellm.calls")

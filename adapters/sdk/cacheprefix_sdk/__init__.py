@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cacheprefix.adapter import named_in
+from cacheprefix.entry_points import named_in
 
 if TYPE_CHECKING:
     from cacheprefix_sdk.client import role, wrap
