@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cacheprefix import Caching, Session
+from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix.bodies import Role, fork_body
 from cacheprefix.calls.arms import ForkShare
 from cacheprefix.errors import SetupError
 
@@ -81,6 +82,23 @@ def test_a_dearer_arm_returns_those_who_only_open_conversations():
         found |= share.count(arm, talk, "other", (100 if arm == "fork" else 150) + number % 5)
     assert set(found) == {"opener"}
     assert dict(found["opener"].numbers)["forked"] > dict(found["opener"].numbers)["own"]
+
+
+def test_each_conversation_is_counted_once_in_its_arm():
+    """However many requests it has."""
+    session = Session(SharedPrefix(system="The rules of the house. " * 300), caching=Caching(fork_share=0.5))
+    for turn in range(3):
+        for number in range(8):
+            said = [{"role": "user", "content": f"Question {turn}."}]
+            body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "system": session.prefix.system, "messages": said}
+            asked = fork_body(session.adapter, body, "anthropic", Role("a", conversation=f"thread-{number}")).begin()
+            asked.finish({"input_tokens": 9, "output_tokens": 1, "cache_read_input_tokens": 0})
+    share = session.adapter.shared.arms
+    arms = [share.arm("", f"thread-{number}") for number in range(8)]
+    told = share.report()
+    assert (told.fork.conversations, told.own.conversations) == (arms.count("fork"), arms.count("own"))
+    assert (told.fork.calls, told.own.calls) == (3 * arms.count("fork"), 3 * arms.count("own"))
+    assert 0 < arms.count("fork") < 8
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])
