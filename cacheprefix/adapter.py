@@ -263,7 +263,7 @@ def given_or_configured(session: Session | None) -> AdapterSession:
 
 
 def names_in(option: str, given: Iterable[str] | None) -> tuple[str, ...] | None:
-    """The names that of an option. Raises ``SetupError`` for a text, which would be taken for names of one letter."""
+    """The names in an option. Raises ``SetupError`` for a text, which would be read as names of one letter."""
     if isinstance(given, str):
         message = f"{option} takes names in a list, found a text; use {option}=[{given!r}]"
         raise SetupError(message)

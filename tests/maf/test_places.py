@@ -127,7 +127,10 @@ async def test_a_chat_resumed_after_each_turn_sends_what_one_process_sends(serve
 
 @pytest.mark.parametrize(
     ("compaction", "sizes"),
-    [(None, ([20], [20, 300, 20], [1700])), (Compaction(3_000, 1_000), ([20, 900], [300, 20, 1700], [300, 900]))],
+    [
+        (None, ([20], [20, 300, 20], [1700])),
+        (Compaction(3_000, 1_000), ([20, 900, 1700, 900], [300, 20, 300, 1700], [300, 900, 300])),
+    ],
     ids=["places", "compacted"],
 )
 async def test_agents_that_go_back_to_earlier_sessions_send_what_a_fresh_process_sends(servers, compaction, sizes):
