@@ -42,7 +42,7 @@ from cacheprefix.layout import (
 )
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.prefix import tool_of
-from cacheprefix.layout.role_position import CountedHistory, RolePosition, Told
+from cacheprefix.layout.role_position import CountedHistory, RoleAsked, RolePosition, Told
 from cacheprefix.layout.team import Team
 from cacheprefix.mode import Mode
 from cacheprefix.notices import Notices
@@ -359,8 +359,9 @@ class AdapterSession:
         ``text`` is what the role is told and stays the same from request to request; ``digest`` and ``tokens`` are of
         one message. Never raises.
         """
-        state, seen = self.shared, CountedHistory(history, digest, tokens)
-        work = partial(state.positions.place, self.team, state.services, conversation, role, text, seen, model, **how)
+        state = self.shared
+        asked = RoleAsked(conversation, role, text, CountedHistory(history, digest, tokens), model, **how)
+        work = partial(state.positions.place, self.team, state.services, asked)
         return self.attempt("place", work, RolePosition(len(history) if how.get("shared", True) else None))
 
     def places(self, conversation: Conversation, *, sparing: bool = False) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from cacheprefix.layout.economics import NAMED, TaskPosition
 from cacheprefix.layout.known_runs import KnownRuns, RunAhead, RunCall, RunFacts, RunLayout
 from cacheprefix.layout.open_runs import OpenRuns
 from cacheprefix.layout.prefix import Tool
-from cacheprefix.layout.role_position import LONG, CountedHistory, RolePosition, RolePositions
+from cacheprefix.layout.role_position import LONG, CountedHistory, RoleAsked, RolePosition, RolePositions
 from cacheprefix.layout.shared_text import find_text, mostly_holds
 from cacheprefix.layout.tail import RoleAs
 from cacheprefix.layout.team import Decided, Team
@@ -429,16 +429,14 @@ class Planner:
     def _placed_in(
         self, asked: AgentRequest[M], run: RunLayout, tools: ToolSet | None, text: str, history: CountedHistory[M]
     ) -> RolePosition:
-        """Where the role's text stands in a run that is known."""
+        """Where the role's text stands in a run whose layouts are played."""
         found = RolePosition(None)
         if run.forks:
             # What was decided on the history may have made it shorter; a text for this request alone stands behind it.
             behind = asked.volatile or run.at >= len(history.messages)
             found = RolePosition(len(history.messages) if behind else run.at, run.continues and not asked.volatile)
-        self.positions.settle(
-            self.team, self.services, asked.conversation, asked.role, text, history, asked.model, found,
-            cached=asked.cached, lane=tools.name if tools is not None else "", last_call=_last_call(asked),
-        )  # fmt: skip
+        role = _role_asked(asked, tools, text, history)
+        self.positions.settle(self.team, self.services, role, found, last_call=_last_call(asked))
         return found
 
     def _little(self, asked: AgentRequest[M], tools: ToolSet | None, history: CountedHistory[M]) -> Reason | None:
@@ -471,11 +469,8 @@ class Planner:
         if place == "end" or asked.volatile:
             return RolePosition(len(history.messages) if shares else None)
         return self.positions.place(
-            self.team, self.services, asked.conversation, asked.role, text, history, asked.model,
-            shared=shares, joint=asked.joint,
-            cached=asked.cached, lane=tools.name if tools is not None else "",
-            holds=asked.holds, resumed=asked.resumed, moves=asked.moves, written=asked.written,
-        )  # fmt: skip
+            self.team, self.services, replace(_role_asked(asked, tools, text, history), shared=shares)
+        )
 
     def _foreign(self, tools: ToolSet, model: str) -> int:
         """Tokens of the union's tools that a request does not carry."""
@@ -484,6 +479,15 @@ class Planner:
 
     def _size(self, text: str, model: str) -> int:
         return self.services.count(text, model) if text else 0
+
+
+def _role_asked(asked: AgentRequest[M], tools: ToolSet | None, text: str, history: CountedHistory[M]) -> RoleAsked[M]:
+    """A request as its role's text is placed in it."""
+    return RoleAsked(
+        asked.conversation, asked.role, text, history, asked.model,
+        joint=asked.joint, cached=asked.cached, lane=tools.name if tools is not None else "",
+        moves=asked.moves, holds=asked.holds, resumed=asked.resumed, written=asked.written,
+    )  # fmt: skip
 
 
 def _last_call(asked: AgentRequest[Any]) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from typing_extensions import TypedDict
 
@@ -25,6 +25,10 @@ from cacheprefix.prompt import digest_of
 from cacheprefix.services import Services
 
 M = TypeVar("M")
+
+Readers = Literal["expected", "none yet", "never"]
+"""Whether other roles will read a conversation. ``expected``: they may; ``none yet``: nobody else has asked, in a team
+that has no other role; ``never``: it is known to be this role's alone, so that a short text keeps its place too."""
 
 LONG = 128
 """Tokens from which on a text may keep its place, and its places are recorded; shorter ones go to the end, unless that
@@ -170,6 +174,110 @@ class Told(TypedDict, total=False):
     """Name of the role's tool set."""
 
 
+@dataclass(frozen=True, slots=True)
+class RoleAsked(Generic[M]):
+    """A role's request among the messages of a conversation, before its text has a place there."""
+
+    conversation: Decided
+    role: str
+    text: str
+    """What the role is told, the same from request to request."""
+    history: CountedHistory[M]
+    model: str = ""
+    shared: bool = True
+    """As in ``Told``, and so are the next three."""
+    joint: bool = True
+    cached: bool = False
+    lane: str = ""
+    moves: int = 0
+    """Tokens that stand behind the text wherever it stands, and move with it."""
+    holds: bool = False
+    """As in ``TextDue``, and so are the next two."""
+    resumed: bool = False
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextDue(Generic[M]):
+    """A role's text that is to be placed, and what decides on its place. Sizes are token counts."""
+
+    role: str
+    text: str
+    """A name that no other text has."""
+    size: int
+    """s: of the text, with all that moves with it."""
+    history: CountedHistory[M]
+    opening: int
+    """o: of the shared system text."""
+    rules: CacheRules
+    shared: bool = True
+    """Whether what stands before the text is worth sharing at all."""
+    readers: Readers = "expected"
+    holds: bool = False
+    """Whether the place of the role's last request stays for as long as nothing is said."""
+    resumed: bool = False
+    """Whether the role goes on in the application's own layout."""
+    written: bool = False
+    """Whether the request's end is marked in any case."""
+    recorded: Callable[[], int | None] = lambda: None
+    """Gives the place that an earlier process has recorded."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the text may keep its place at once; others go to the end, unless that costs too much (``_SPARE``).
+
+        Where whole requests are kept a text at another place makes another request, however short it is.
+        """
+        return self.size >= LONG or self.rules.units or self.readers == "never"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known(Generic[M]):
+    """What is known of a conversation when a role asks in it. Token counts."""
+
+    talk: _Talk
+    seat: _LastRequest | None
+    """The role's last request, where its messages and its text are still what they were."""
+    line: _Point
+    """The longest beginning that was sent in front of a role's text; the start where that is no beginning any more."""
+    readable: _Point
+    """Of that, what the provider reads."""
+    last: _Point
+    end: _Point
+    spoken: int
+    """e: of the conversation so far."""
+    stake: int
+    """S = (o + e) / 4: what may be paid beforehand for others to read."""
+
+    @classmethod
+    def of(cls, talk: _Talk, due: TextDue[M]) -> _Known[M]:
+        """What holds of a conversation's places among the messages of a request."""
+        history, seat = due.history, talk.seats.get(due.role)
+        line, before, last = (one if history.holds(one) else _START for one in (talk.line, talk.before, talk.last))
+        if seat is not None and not (seat.text == due.text and all(map(history.holds, (seat.end, seat.at or _START)))):
+            seat = None
+        spoken = history.since(last) + (talk.spoken if last.index else 0)
+        return cls(
+            talk, seat, line, before if due.rules.units else line, last, history.point(len(history.messages)), spoken,
+            (due.opening + spoken) // _STAKE,
+        )  # fmt: skip
+
+
+class _Choice(NamedTuple):
+    """Where a role's text goes, and what that comes to. Token counts."""
+
+    at: _Point | None
+    """None for the application's own layout."""
+    kept: bool
+    """Whether the provider keeps the request to its end."""
+    continues: bool = False
+    """Whether it is to be marked at its end."""
+    saves: int = 0
+    """What sharing saves by this request; less than 0 where the text is paid for what others may yet read."""
+    missed: int = 0
+    """What sharing would have saved by it."""
+
+
 class RolePositions:
     """The places in force, by conversation and role. Thread-safe, bounded."""
 
@@ -189,177 +297,81 @@ class RolePositions:
                 self._sizes[name, model] = found
         return found
 
-    def choose(
-        self,
-        key: tuple[str, str, str],
-        role: str,
-        text: str,
-        history: CountedHistory[M],
-        *,
-        size: int,
-        rules: CacheRules,
-        shared: bool,
-        joint: bool,
-        private: bool = False,
-        opening: int,
-        recorded: Callable[[], int | None],
-        holds: bool = False,
-        resumed: bool = False,
-        written: bool = False,
-    ) -> RolePosition:
-        """The place of ``role``'s text, of ``size`` tokens with all that moves with it, among this ``history``.
+    def choose(self, key: tuple[str, str, str], due: TextDue[M]) -> RolePosition:
+        """The place of a role's text among the messages of its request, which is noted as sent.
 
-        ``shared`` says whether what stands before the text is worth sharing at all, ``joint`` whether others are
-        expected to read the conversation; ``private`` says that it is known that nobody will: then a short text keeps
-        its place too. ``opening`` is the size of the shared system text, ``recorded`` the place
-        that an earlier process has recorded. ``holds`` says that the place of the role's last request stays for as long
-        as nothing is said, ``resumed`` that the role goes on in the application's own layout, ``written`` that the
-        request's end is marked in any case.
+        ``key`` names the tenant, the conversation, and the model with the name of the role's tool set.
         """
-        talk, worth = self._talk(key), shared
-        seat = talk.seats.get(role)
-        line, last = (point if history.holds(point) else _START for point in (talk.line, talk.last))
-        readable = line
-        if rules.units:
-            readable = talk.before if history.holds(talk.before) else _START
-        if seat is not None and not (seat.text == text and all(map(history.holds, (seat.end, seat.at or _START)))):
-            seat = None
-        end, long = history.point(len(history.messages)), size >= LONG or rules.units or private
-        if holds and seat is not None and seat.end == end and seat.shared == worth:
+        known = _Known.of(self._talk(key), due)
+        seat = known.seat
+        if due.holds and seat is not None and seat.end == known.end and seat.shared == due.shared:
             return RolePosition(None if seat.at is None else seat.at.index, seat.continues)
-        shared = shared and not resumed
-        spoken = history.since(last) + (talk.spoken if last.index else 0)
-        stake = (opening + spoken) // _STAKE
-        # Where the application's own requests would be kept whole, and paid for as such, ours may be too.
-        at: _Point | None = end
-        continues, gain, missed = rules.marked and rules.alone and long and size > stake, 0, 0
-        kept = continues or written or not rules.marked
-        if seat is None:
-            found = recorded() if shared and long else None
-            if found is not None:
-                at, continues, kept = history.point(found), rules.marked, True
-            elif shared and readable.index:
-                gain = opening + spoken - history.since(readable)
-        elif seat.at is None:
-            own = history.since(seat.end)
-            if not line.index:
-                missed = own - size - history.since(last)
-            if shared and seat.kept:
-                shared = _joins(history, own - size, readable, last, talk.missed + missed, spoken, talk.saved + stake)
-                gain = min(0, own - size - history.since(readable)) if readable.index else 0
-        elif shared:
-            own = history.since(seat.end)
-            gain = own - size - history.since(readable)
-            if line == seat.end and not rules.units:
-                # Who asks again before anyone else did pays what was said since in either place. Behind it the text
-                # is paid for what others then need not pay: out of what sharing has saved, and a little beforehand.
-                stays, gain = size > min(own, talk.saved + stake * joint * long), -size
-            else:
-                stays = gain < 0
-            if stays and (long or talk.saved + gain < -(talk.fresh // _SPARE)):
-                at, continues, kept, gain = seat.at if seat.kept else end, rules.marked, True, 0
-        if not shared:
-            at, gain, kept = None, 0, rules.alone or _marked_own(seat, opening + size + spoken, rules)
-        with self._lock:
-            talk.fresh += history.since(seat.end) if seat is not None and rules.alone else opening + size + spoken
-            talk.last, talk.spoken, talk.asked = end, spoken, talk.asked + 1
-            talk.missed, talk.saved = talk.missed + missed, talk.saved + gain
-            if at is not None and at.index >= line.index and not (seat is not None and seat.at == at):
-                # A second one with the same beginning; the same role's next request begins with its own text, too.
-                talk.line, talk.before = at, line
-            continues = continues and at is not None
-            talk.seats[role] = _LastRequest(text, at, end, kept, worth, continues, long, size)
-        return RolePosition(None if at is None else at.index, continues)
+        choice = _chosen(due, known)
+        self._note(due, known, choice)
+        return RolePosition(None if choice.at is None else choice.at.index, choice.continues)
 
     def settle(
-        self,
-        team: Team,
-        services: Services,
-        conversation: Decided,
-        role: str,
-        text: str,
-        history: CountedHistory[M],
-        model: str,
-        position: RolePosition,
-        *,
-        cached: bool = False,
-        lane: str = "",
-        last_call: bool = False,
+        self, team: Team, services: Services, asked: RoleAsked[M], position: RolePosition, *, last_call: bool = False
     ) -> None:
         """Note a place that was decided elsewhere: later requests, of which less is known, go by it.
 
         ``last_call`` says that it is known that no request of the role comes behind it, for which nothing is written.
         """
-        talk, own = self._talk((conversation.scope, conversation.id, f"{model}{_PART}{lane}")), digest_of(role, text)
-        rules = CacheRules.of(rules_in(conversation, services, model), cached=cached)
-        size = self.size(own, text, model, services.count)
-        seat, end = talk.seats.get(team.role(role)), history.point(len(history.messages))
-        last = talk.last if history.holds(talk.last) else _START
-        spoken = history.since(last) + (talk.spoken if last.index else 0)
-        at = None if position.at is None else history.point(position.at)
-        whole = self.size(team.prefix.key, team.prefix.text, model, services.count) + size + spoken
-        kept = position.continues or not rules.marked
-        if at is None:
-            kept = rules.alone or (not last_call and _marked_own(seat, whole, rules))
-        goes_on = seat is not None and rules.alone and history.holds(seat.end)
-        with self._lock:
-            talk.fresh += history.since(seat.end) if seat is not None and goes_on else whole
-            talk.last, talk.spoken, talk.asked = end, spoken, talk.asked + 1
-            if at is not None and at.index >= talk.line.index and not (seat is not None and seat.at == at):
-                talk.line, talk.before = at, talk.line
-            talk.seats[team.role(role)] = _LastRequest(
-                own, at, end, kept, continues=position.continues, long=size >= LONG or rules.units, size=size
-            )
+        due = self._due(team, services, asked)
+        known = _Known.of(self._talk(_key(asked)), due)
+        if position.at is None:
+            choice = _Choice(None, due.rules.alone or (not last_call and _marked_own(due, known)))
+        else:
+            kept = position.continues or not due.rules.marked
+            choice = _Choice(due.history.point(position.at), kept, position.continues)
+        self._note(due, known, choice)
 
-    def place(
-        self,
-        team: Team,
-        services: Services,
-        conversation: Decided,
-        role: str,
-        text: str,
-        history: CountedHistory[M],
-        model: str = "",
-        *,
-        shared: bool = True,
-        joint: bool = True,
-        cached: bool = False,
-        lane: str = "",
-        holds: bool = False,
-        resumed: bool = False,
-        moves: int = 0,
-        written: bool = False,
-    ) -> RolePosition:
-        """Where a role's text goes among the messages of ``history``; the rest is as ``Told`` and ``choose`` say.
+    def place(self, team: Team, services: Services, asked: RoleAsked[M]) -> RolePosition:
+        """Where a role's text goes; a place that is not the end is recorded, so that another process takes it up."""
+        due, conversation, history = self._due(team, services, asked), asked.conversation, asked.history
+        found = self.choose(_key(asked), due)
+        at = len(history.messages)
+        if found.at == at and found.at and due.size >= LONG:
+            conversation.decide("places", f"{due.text}@{at}@{history.digest(history.messages[-1])}")
+        return found
 
-        ``moves`` are the tokens that stand behind the text wherever it stands, and move with it. A place that is not
-        the end is recorded in the conversation, so that another process takes it up.
-        """
-        own, key = digest_of(role, text), team.role(role)
-        size = self.size(own, text, model, services.count) + moves
-        private = not joint
+    def _due(self, team: Team, services: Services, asked: RoleAsked[M]) -> TextDue[M]:
+        """A request's text as it is to be placed."""
+        conversation, model, own, key = asked.conversation, asked.model, *_names(team, asked)
+        readers: Readers = "expected" if asked.joint else "never"
         # A process that took the conversation up may not have met its other roles yet.
-        joint = joint and not (team.alone and self._asked_by(conversation) <= {key})
-        found = self.choose(
-            (conversation.scope, conversation.id, f"{model}{_PART}{lane}"),
+        if asked.joint and team.alone and self._asked_by(conversation) <= {key}:
+            readers = "none yet"
+        return TextDue(
             key,
             own,
-            history,
-            size=size,
-            rules=CacheRules.of(rules_in(conversation, services, model), cached=cached),
-            shared=shared,
-            joint=joint,
-            private=private,
-            opening=self.size(team.prefix.key, team.prefix.text, model, services.count),
-            recorded=lambda: _recorded(conversation, own, history),
-            holds=holds,
-            resumed=resumed,
-            written=written,
+            self.size(own, asked.text, model, services.count) + asked.moves,
+            asked.history,
+            self.size(team.prefix.key, team.prefix.text, model, services.count),
+            CacheRules.of(rules_in(conversation, services, model), cached=asked.cached),
+            asked.shared,
+            readers,
+            asked.holds,
+            asked.resumed,
+            asked.written,
+            lambda: _recorded(conversation, own, asked.history),
         )
-        at = len(history.messages)
-        if found.at == at and found.at and size >= LONG:
-            conversation.decide("places", f"{own}@{at}@{history.digest(history.messages[-1])}")
-        return found
+
+    def _note(self, due: TextDue[M], known: _Known[M], choice: _Choice) -> None:
+        """Note a request as sent, for what comes after it."""
+        talk, seat, at = known.talk, known.seat, choice.at
+        goes_on = seat is not None and due.rules.alone
+        fresh = due.history.since(seat.end) if seat is not None and goes_on else due.opening + due.size + known.spoken
+        with self._lock:
+            talk.fresh += fresh
+            talk.last, talk.spoken, talk.asked = known.end, known.spoken, talk.asked + 1
+            talk.missed, talk.saved = talk.missed + choice.missed, talk.saved + choice.saves
+            if at is not None and at.index >= known.line.index and not (seat is not None and seat.at == at):
+                # A second one with the same beginning; the same role's next request begins with its own text, too.
+                talk.line, talk.before = at, known.line
+            talk.seats[due.role] = _LastRequest(
+                due.text, at, known.end, choice.kept, due.shared, choice.continues, due.keeps, due.size
+            )
 
     def outrun(self, conversation: Decided, lane: str, role: str, *, units: bool) -> Outrun:
         """How far a role's last request in a lane is behind those with all tools.
@@ -423,12 +435,106 @@ class RolePositions:
             return known.setdefault(key[2], _Talk())
 
 
-def _marked_own(seat: _LastRequest | None, tokens: int, rules: CacheRules) -> bool:
+def _chosen(due: TextDue[M], known: _Known[M]) -> _Choice:
+    """Where a role's text goes in a request that is due."""
+    rules = due.rules
+    # Where the application's own requests would be kept whole, and paid for as such, ours may be too.
+    continues = rules.marked and rules.alone and due.keeps and due.size > known.stake
+    behind = _Choice(known.end, continues or due.written or not rules.marked, continues)
+    shares = due.shared and not due.resumed
+    if known.seat is None:
+        found = _first(due, known, behind) if shares else None
+    elif known.seat.at is None:
+        found = _leaving(due, known, known.seat, behind, shares=shares)
+    else:
+        found = _again(due, known, known.seat, behind) if shares else None
+    if found is None or found.at is None:
+        own = rules.alone or _marked_own(due, known)
+        return _Choice(None, own, missed=found.missed if found is not None else 0)
+    return found
+
+
+def _first(due: TextDue[M], known: _Known[M], behind: _Choice) -> _Choice:
+    """A role's first request: where another process recorded its text, or behind the conversation.
+
+    There it saves what others' requests have sent of it, v tokens being still unread: ``o + e - v``.
+    """
+    recorded = due.recorded() if due.keeps else None
+    if recorded is not None:
+        return _Choice(due.history.point(recorded), kept=True, continues=due.rules.marked)
+    if not known.readable.index:
+        return behind
+    return behind._replace(saves=due.opening + known.spoken - due.history.since(known.readable))
+
+
+def _leaving(due: TextDue[M], known: _Known[M], seat: _LastRequest, behind: _Choice, *, shares: bool) -> _Choice:
+    """A role's request after one in the application's own layout: behind the conversation, or in that layout again.
+
+    With n tokens said since its last one, and v of the conversation that nobody sent in front of a text yet, it pays n
+    in its own layout, where that is kept, and s + v behind the conversation. ``room`` is n - s. Who follows others
+    pays beforehand for the first to read, out of what sharing has saved and S at most, as two that are asked at once
+    would else never share:
+
+        v - room <= saved + S
+
+    The first to leave it pays for the whole conversation. Nobody knows how long that will be made use of: it does once
+    sharing would have saved half of that already, with u tokens since anybody last asked:
+
+        u < room   and   2 * missed >= e - room
+    """
+    history, talk, room = due.history, known.talk, due.history.since(seat.end) - due.size
+    since_last, unread = history.since(known.last), history.since(known.readable)
+    missed = 0 if known.line.index else room - since_last
+    if not shares:
+        return _Choice(None, kept=False, missed=missed)
+    if not seat.kept:
+        # The provider has nothing of its own layout: there is nothing to lose by leaving it.
+        return behind._replace(missed=missed)
+    if known.readable.index:
+        leaves = unread - room <= talk.saved + known.stake
+        return behind._replace(at=behind.at if leaves else None, saves=min(0, room - unread), missed=missed)
+    leaves = since_last < room and 2 * (talk.missed + missed) >= known.spoken - room
+    return behind._replace(at=behind.at if leaves else None, missed=missed)
+
+
+def _again(due: TextDue[M], known: _Known[M], seat: _LastRequest, behind: _Choice) -> _Choice:
+    """A role's request after one that was a fork: behind the conversation, or where its text stood.
+
+    With n tokens said since its last one, and v of the conversation that nobody sent in front of a text yet, it pays n
+    where its text stood, and s + v behind: sharing saves ``n - s - v``. A short text stays where it stood only once
+    texts at the end have cost a 32nd of what the application's own requests would have paid in full.
+    """
+    history, talk, said = due.history, known.talk, due.history.since(seat.end)
+    saves = said - due.size - history.since(known.readable)
+    stays = saves < 0
+    if known.line == seat.end and not due.rules.units:
+        # Who asks again before anyone else did pays what was said since in either place. Behind it the text is paid
+        # for what others then need not pay: out of what sharing has saved, and a little beforehand.
+        beforehand = known.stake if due.readers == "expected" and due.keeps else 0
+        stays, saves = due.size > min(said, talk.saved + beforehand), -due.size
+    if stays and (due.keeps or talk.saved + saves < -(talk.fresh // _SPARE)):
+        # What the provider has not kept to its end is not read: then the text stands where the next one will find it.
+        return _Choice(seat.at if seat.kept else known.end, kept=True, continues=due.rules.marked)
+    return behind._replace(saves=saves)
+
+
+def _marked_own(due: TextDue[M], known: _Known[M]) -> bool:
     """Whether the application's own layout is marked where the application marks nothing (``Request.repeated``).
 
     It is from the role's second one on, where it begins with what the provider would keep.
     """
-    return seat is not None and seat.at is None and tokens >= rules.least
+    whole = due.opening + due.size + known.spoken
+    return known.seat is not None and known.seat.at is None and whole >= due.rules.least
+
+
+def _names(team: Team, asked: RoleAsked[M]) -> tuple[str, str]:
+    """A name that no other text has, and the role's in its team."""
+    return digest_of(asked.role, asked.text), team.role(asked.role)
+
+
+def _key(asked: RoleAsked[M]) -> tuple[str, str, str]:
+    """Whose places they are: those of a tenant's conversation, with one model and one tool set."""
+    return asked.conversation.scope, asked.conversation.id, f"{asked.model}{_PART}{asked.lane}"
 
 
 def _matters(talk: _Talk, seat: _LastRequest) -> bool:
@@ -470,20 +576,6 @@ def merged_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
         return max(held, key=lambda talk: (talk.get("asked", 0), json.dumps(talk, sort_keys=True)))
 
     return {name: later(name) for name in sorted({*one, *other})}
-
-
-def _joins(
-    history: CountedHistory[M], room: int, readable: _Point, last: _Point, missed: int, spoken: int, stake: int
-) -> bool:
-    """Whether a role leaves the application's own layout, where ``room`` is what it pays there, less its text.
-
-    The first to leave it pays for the whole conversation. Nobody knows how long that will be made use of: it is done
-    once sharing would have saved half of that already. Who follows pays ``stake`` at most, for the first to read: two
-    that are asked at once would else never share.
-    """
-    if readable.index:
-        return history.since(readable) - room <= stake
-    return history.since(last) < room and 2 * missed >= spoken - room
 
 
 def _recorded(conversation: Decided, own: str, history: CountedHistory[M]) -> int | None:
