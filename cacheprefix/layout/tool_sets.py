@@ -6,7 +6,7 @@ reads the others' tools in each request; without, it reads nothing of what they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -169,62 +169,17 @@ class ToolSets:
         own first request is cold in any case, and others read what that wrote: the price is what they read of its
         tools from then on. What the conversation carries is recorded.
         """
-        tools = [tool for tool in team.prefix.tools if isinstance(tool, Tool)]
-        mine = set(asked.own)
+        mine = frozenset(asked.own)
         talk, key = (conversation.scope, common_key(conversation.id)), (model, team.role(role))
         began = self.union(team, conversation)
         with self._lock:
             may = {*self._open(team, conversation.scope), *began, *mine}
-        everything = tuple(tool.name for tool in tools if tool.name in may)
-        union, lane = began if mine <= set(began) else everything, "\0".join(sorted(mine)) or "no tools"
+        everything = tuple(tool.name for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in may)
+        union = began if mine <= set(began) else everything
         # What was decided of a named conversation is in its record, but for joins where nobody has any tools: this
         # process may know of what was taken back since.
         told = is_named(conversation.id) and bool(began)
-
-        def sizes() -> dict[str, int]:
-            return {tool.name: services.count(tool.schema.decode(), model) for tool in tools}
-
-        def opening(size: Mapping[str, int]) -> int:
-            """Tokens of what stands before the conversation in the role's own layout."""
-            return services.count(team.prefix.text, model) + sum(size[name] for name in mine) + asked.text
-
-        def pays() -> bool:
-            size = sizes()
-            # What is added is foreign to all others.
-            foreign = max(sum(size[name] for name in set(union) - one) for one in (mine, set(began)))
-            return _pays(team, services, foreign, asked.spoken(), model)
-
-        def starts() -> bool:
-            # Where the tools grow nobody has carried them: the others' are written once more with this request.
-            if union == began and self._carried(talk, conversation, model, told=told):
-                return True
-            size, rules = sizes(), services.profile(model)
-            return union_starts(
-                foreign=sum(size[name] for name in set(union) - mine),
-                opening=opening(size) + sum(asked.spoken()),
-                before=asked.paid(),
-                write=rules.default_ttl.write,
-                whole=rules.match == "unit",
-            )
-
-        def gains() -> bool:
-            rules = rules_in(conversation, services, model)
-            found = asked.outrun(lane, rules.match == "unit")
-            said = asked.spoken()
-            missed = sum(said[found.end : found.line])
-            if not missed:
-                return False
-            size = sizes()
-            last = opening(size) + sum(said[: found.end])
-            return union_gains(
-                foreign=sum(size[name] for name in set(union) - mine),
-                missed=missed,
-                read=rules.read,
-                text=asked.text if found.kept and last >= rules.min_tokens else 0,
-                before=asked.paid(),
-                others=max(1, len(team.roles) - 1),
-            )
-
+        offer = _Offer(team, services, conversation, model, asked, mine, began, union)
         joins = False
         if mine <= set(union):
             entry, moved = digest_of(*key), digest_of(*key, _UNION)
@@ -232,10 +187,12 @@ class ToolSets:
             known = recorded == _UNION if recorded else None if told else self.settled(talk, key)
             alike = mine == set(union) and union == began
             if known is None:
-                joins = alike or (pays() and starts())
+                # Where the tools grow nobody has carried them: the others' are written once more with this request.
+                carried = union == began and self._carried(talk, conversation, model, told=told)
+                joins = alike or (offer.pays() and (carried or offer.starts()))
             elif known:
-                joins = union == began or alike or pays()
-            elif union == began and gains() and pays():
+                joins = union == began or alike or offer.pays()
+            elif union == began and offer.gains() and offer.pays():
                 # Tools that nobody has carried yet are cold, whatever others have sent without them.
                 joins = True
                 conversation.decide("lanes", moved, _UNION)
@@ -249,7 +206,7 @@ class ToolSets:
             return ToolSet(union, shares=True)
         # Those that are sent beside it carry the very same tools, which need not be another role's.
         shares = _found_alike(conversation, key, mine) or (shares and not told) or asked.fans_out
-        return ToolSet(tuple(name for name in everything if name in mine), shares, lane)
+        return ToolSet(tuple(name for name in everything if name in mine), shares, offer.lane)
 
     def _carried(self, key: tuple[str, str], conversation: Decided, model: str, *, told: bool) -> bool:
         """Whether requests of a conversation have carried the tools of all; ``told`` where its record says so alone."""
@@ -274,14 +231,80 @@ def _found_alike(conversation: Decided, key: tuple[str, str], mine: Collection[s
     return any(conversation.decided("lanes", one) != _UNION for one in moved)
 
 
-def _pays(team: Team, services: Services, foreign: int, said: Sequence[int], model: str) -> bool:
-    """Whether carrying ``foreign`` tokens of others' tools costs less than sharing saves (``union_pays``)."""
-    profile = services.profile(model)
-    return union_pays(
-        foreign=foreign,
-        opening=services.count(team.prefix.text, model) + sum(said),
-        reply=sum(said) / len(said) if len(said) >= _KNOWN else REPLY,
-        others=max(1, len(team.roles) - 1),
-        read=profile.read,
-        whole=profile.match == "unit",
-    )
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """The tools of all, held against a role's own: whether it carries them. Each answer counts tokens anew."""
+
+    team: Team
+    services: Services
+    conversation: Decided
+    model: str
+    asked: ToolsAsked
+    mine: frozenset[str]
+    """The role's own tools."""
+    began: tuple[str, ...]
+    """Those that the conversation's requests carry so far."""
+    union: tuple[str, ...]
+    """Those that the role would carry."""
+
+    @property
+    def lane(self) -> str:
+        """The name of the role's own tool set."""
+        return "\0".join(sorted(self.mine)) or "no tools"
+
+    def pays(self) -> bool:
+        """Whether reading others' tools costs less than sharing saves (``union_pays``)."""
+        said, rules = self.asked.spoken(), self.services.profile(self.model)
+        return union_pays(
+            # What is added is foreign to all others.
+            foreign=max(self._tokens(set(self.union) - own) for own in (self.mine, set(self.began))),
+            opening=self._count(self.team.prefix.text) + sum(said),
+            reply=sum(said) / len(said) if len(said) >= _KNOWN else REPLY,
+            others=self._others,
+            read=rules.read,
+            whole=rules.match == "unit",
+        )
+
+    def starts(self) -> bool:
+        """Whether the first to carry them loses little by it, should nobody follow (``union_starts``)."""
+        rules = self.services.profile(self.model)
+        return union_starts(
+            foreign=self._tokens(set(self.union) - self.mine),
+            opening=self._opening() + sum(self.asked.spoken()),
+            before=self.asked.paid(),
+            write=rules.default_ttl.write,
+            whole=rules.match == "unit",
+        )
+
+    def gains(self) -> bool:
+        """Whether a role that kept its own gains by them from this request on (``union_gains``)."""
+        rules = rules_in(self.conversation, self.services, self.model)
+        found, said = self.asked.outrun(self.lane, rules.match == "unit"), self.asked.spoken()
+        missed = sum(said[found.end : found.line])
+        if not missed:
+            return False
+        # What the provider keeps of the role's last request is paid anew behind other tools.
+        kept = found.kept and self._opening() + sum(said[: found.end]) >= rules.min_tokens
+        return union_gains(
+            foreign=self._tokens(set(self.union) - self.mine),
+            missed=missed,
+            read=rules.read,
+            text=self.asked.text if kept else 0,
+            before=self.asked.paid(),
+            others=self._others,
+        )
+
+    @property
+    def _others(self) -> int:
+        return max(1, len(self.team.roles) - 1)
+
+    def _opening(self) -> int:
+        """Tokens of what stands before the conversation in the role's own layout."""
+        return self._count(self.team.prefix.text) + self._tokens(self.mine) + self.asked.text
+
+    def _tokens(self, names: Collection[str]) -> int:
+        tools = (tool for tool in self.team.prefix.tools if isinstance(tool, Tool) and tool.name in names)
+        return sum(self._count(tool.schema.decode()) for tool in tools)
+
+    def _count(self, text: str) -> int:
+        return self.services.count(text, self.model)
