@@ -28,6 +28,8 @@ SPARE = 0.995
 HORIZON = 40
 """Calls still to come by which layouts are compared, at most; that one is not dearer is reckoned to the run's end."""
 _RUNS = 1_000
+_ASKED = 64
+"""Requests of a run whose layouts are remembered: a request is asked for more than once, and others beside it."""
 
 Way = Literal["end", "kept", "cheapest"]
 """Where a fork's text stands: behind the conversation; where the role had it first; where the one request costs less,
@@ -142,7 +144,8 @@ class RunState:
     """Calls of a conversation whose answers are not in it yet."""
     answers: list[float] = field(default_factory=list)
     """Tokens of those that are."""
-    last: tuple[str, RunLayout] | None = None
+    laid: Bounded[tuple[str, ...], RunLayout] = field(default_factory=lambda: Bounded(_ASKED))
+    """By what tells requests apart: how those of late were laid out."""
 
 
 class KnownRuns:
@@ -155,18 +158,22 @@ class KnownRuns:
     def layout(self, key: tuple[str, ...], facts: RunFacts) -> RunLayout:
         """How the request that is due is laid out; the same answer when it is asked again."""
         left = len(facts.run.calls)
+        asked = (facts.run.calls[0].role, facts.talk, str(left), str(sum(facts.said)))
         with self._lock:
             run = self._runs.get(key)
-            if run is not None and run.last is not None and run.left == left and run.last[0] == facts.run.calls[0].role:
-                return run.last[1]
+            if run is not None:
+                latest = next(reversed(run.laid))
+                # One that is asked again at once is the same, whatever became of its history.
+                same = latest if latest[:3] == asked[:3] else asked
+                if same in run.laid:
+                    return run.laid[same]
             ended = run is None or run.left != left + 1 or sum(facts.said) < run.ends.get(facts.talk, 0)
             if run is None or ended:
                 # Another run, or a conversation that was cut: of what the cache holds of it nothing is counted on.
                 run = RunState(left, CacheModel(facts.prices), CacheModel(facts.prices), opening=sum(facts.said))
                 self._runs[key] = run
             run.left = left
-            found = _chosen(run, facts)
-            run.last = (facts.run.calls[0].role, found)
+            run.laid[asked] = found = _chosen(run, facts)
             return found
 
 

@@ -79,28 +79,27 @@ class OpenRuns:
         ``key`` names the team and its model, ``joined`` is how many roles it has. Of ``facts.run`` the first counts.
         """
         here, end, talk = facts.run.calls[0], sum(facts.said), (*key, facts.talk)
-        asked = f"{here.role} {len(facts.said)} {end}"
+        asked = (here.role, str(len(facts.said)), str(end))
         with self._lock:
             team = self._teams.of(key, lambda: _Team(CacheModel(facts.prices), CacheModel(facts.prices)))
-            found = self._runs.get(talk)
-            if found is not None and found[0].last is not None and found[0].last[0] == asked:
-                return found[0].last[1]
-            if found is None or end < found[0].ends.get(facts.talk, 0):
+            known = self._runs.get(talk)
+            if known is not None and asked in known[0].laid:
+                return known[0].laid[asked]
+            if known is None or end < known[0].ends.get(facts.talk, 0):
                 # Of a conversation that was cut, as of a new one, the cache holds what stands in front of it.
-                found = RunState(0, team.cache.copy(), team.unmodified.copy(), opening=end), []
-                self._runs[talk] = found
-            run, past = found
+                known = RunState(0, team.cache.copy(), team.unmodified.copy(), opening=end), []
+                self._runs[talk] = known
+            run, past = known
             team.talks.of(facts.talk, set).add(here.role)
             team.calls[here.role] = here
             team.count += 1
             past.append(here)
             del past[: -4 * EXPECTED]
             expected = _expected(past, team, facts, joined)
-            layout = _chosen(run, replace(facts, run=expected), past, first=team.count <= FIRST)
+            run.laid[asked] = found = _chosen(run, replace(facts, run=expected), past, first=team.count <= FIRST)
             team.cache.meet(run.cache)
             team.unmodified.meet(run.unmodified)
-            run.last = asked, layout
-            return layout
+            return found
 
 
 def _expected(past: Sequence[RunCall], team: _Team, facts: RunFacts, joined: int) -> RunAhead:

@@ -103,6 +103,18 @@ def test_the_same_request_is_laid_out_the_same_when_it_is_asked_again():
     assert layout(RunAhead(run.calls[1:]), [10, 20], runs=runs).forks
 
 
+def test_a_request_that_is_asked_again_after_one_beside_it_counts_once():
+    """It is told the same, and the run goes on with the one that comes next."""
+    calls = tuple(RunCall(role, 100, beside=role == "b") for role in "abab")
+
+    def found(*asked):
+        runs = KnownRuns()
+        return [layout(RunAhead(calls[at:]), [10, 400] if at > 1 else [10], runs=runs) for at in asked]
+
+    first, second, third = found(0, 1, 2)
+    assert found(0, 1, 0, 2) == [first, second, first, third]
+
+
 @pytest.mark.parametrize("rules", RULES)
 def test_generated_known_runs_are_never_dearer(rules):
     """Whatever the sizes of texts, tools and answers, and whoever is asked how often."""

@@ -85,7 +85,10 @@ def test_others_large_tools_are_not_carried_on_the_word_of_roles_that_nobody_hea
 
 
 def test_a_request_that_is_asked_again_counts_once():
-    """The layout of a retry is that of the request."""
+    """The layout of a retry is that of the request, also where another role asks in between."""
     runs = OpenRuns()
-    facts = RunFacts(RunAhead((RunCall("a", 100),)), CachePrices(0.1), "talk", 1_000, {}, 112, [10])
-    assert runs.layout(("team",), facts, 2) is runs.layout(("team",), facts, 2)
+    one, other = (
+        RunFacts(RunAhead((RunCall(role, 100),)), CachePrices(0.1), "talk", 1_000, {}, 112, [10]) for role in "ab"
+    )
+    found = [runs.layout(("team",), facts, 2) for facts in (one, other)]
+    assert all(runs.layout(("team",), facts, 2) is each for facts, each in zip((one, other), found, strict=True))
