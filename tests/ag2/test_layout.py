@@ -88,6 +88,21 @@ async def test_durable_context_and_zones_are_said_once(fresh, layout):
     assert any("append_context" in note for note in shared.report().notes)
 
 
+async def test_what_agents_have_in_common_is_found_beside_given_context(fresh):
+    """Both are shared, and an agent without the text that was found is told the context alone."""
+    server, fact = fresh("openai-chat"), "It is raining in Bern."
+    shared = Session(SharedPrefix(context={"weather": fact}), caching=Caching(counter=ESTIMATE))
+    async with configured("openai-chat", server) as config:
+        made = [agent(name, config) for name in NAMES] + [Agent("guest", "You are the guest.", config=config)]
+        stream = MemoryStream()
+        for each in wrap(made, shared):
+            await each.ask("What now?", stream=stream)
+    said = [record.body.decode() for record in server.requests]
+    assert [(HANDBOOK[:200] in one, one.count(fact)) for one in said] == [(True, 1)] * 3 + [(False, 1)]
+    assert [call.layout for call in shared.calls] == ["fork"] * 3 + ["own"]
+    assert all(record.outcome.read_tokens > 900 for record in server.requests[1:3])
+
+
 async def test_one_with_another_prompt_keeps_it_and_the_others_share(fresh):
     """The outlier is not shown what the others have in common."""
     server = fresh("openai-chat")

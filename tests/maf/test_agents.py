@@ -79,6 +79,20 @@ async def test_durable_context_and_zones_are_said_once(servers, layout):
     assert any("append_context" in note for note in session.report().notes)
 
 
+async def test_what_agents_have_in_common_is_found_beside_given_context(servers):
+    """Both are shared, and an agent without the text that was found is told the context alone."""
+    fact = "It is raining in Bern."
+    session = Session(SharedPrefix(context={"weather": fact}))
+    async with served(servers, "openai-chat") as (client, provider):
+        agents = [role(client, name) for name in NAMES] + [Agent(client, "You are the guest.", name="guest")]
+        for agent in wrap(agents, session, conversation="one"):
+            await agent.run(TASK)
+    said = [record.body.decode() for record in provider.requests]
+    assert [(one.count("The handbook. "), one.count(fact)) for one in said] == [(1, 1)] * 3 + [(0, 1)]
+    assert [call.layout for call in session.calls] == ["fork"] * 3 + ["own"]
+    assert all(record.outcome.read_tokens > 1_000 for record in provider.requests[1:3])
+
+
 def test_wrapping_is_taken_back(servers):
     """Twice is once, other middleware stays, and what cannot be wrapped is named."""
 

@@ -96,8 +96,7 @@ def wrap(
     double = {name for name in names if names.count(name) > 1}
     if double:
         raise SetupError(f"two agents are named {min(double)!r}; roles are told apart by name")
-    if not bound.prefix.text:
-        bound.adopt_system(majority_text(["\n".join(agent.system_prompt) for agent in agents])[0])
+    bound.adopt_system(majority_text(["\n".join(agent.system_prompt) for agent in agents])[0], with_context=True)
     for agent in agents:
         _bind(agent, bound, BoundPolicy(users_session(bound), volatile=volatile, conversation=conversation))
     return target

@@ -89,8 +89,9 @@ def bind(found: Sequence[tuple[Any, bool, Member | None]], session: AdapterSessi
     """
     forks = session.mode != "observe"
     sharing = [agent for agent, leads, _ in found if not leads]
-    if forks and not session.prefix.text and (common := _common(sharing, session, together=together)):
-        session.adopt_system(common)
+    given = session.prefix.system or session.prefix.roles
+    if forks and not given and (common := _common(sharing, session, together=together)):
+        session.adopt_system(common, with_context=True)
     for agent, leads, asked in found:
         own = agent.name or agent.id
         options = asked or Member(session, "")
