@@ -9,7 +9,7 @@ decide is decided here. Stages that today differ between frameworks are named po
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
@@ -247,6 +247,9 @@ class Planner:
                 why = reason("alone")
             return RequestPlan("own", (*mistakes, why), text, None, said, tools, restriction, last=_last_call(asked))
         alone = asked.alone or asked.base is not None
+        if tools is not None and asked.tools is not None and not set(asked.tools.names) <= set(tools.tools):
+            # A tool that the siblings do not carry stands behind theirs: what follows is another prompt than theirs.
+            shared = self._schemas(tools.tools, asked.model)
         reasons = [*mistakes, reason("alone") if alone else reason("shares", shared=shared)]
         if tools is not None and tools.name:
             reasons.append(reason("own_tools", foreign=self._foreign(tools, asked.model)))
@@ -355,14 +358,18 @@ class Planner:
 
     def _shared(self, asked: AgentRequest[M], tools: ToolSet | None, history: CountedHistory[M]) -> int:
         """Tokens before the role's text: the system text, the tools carried, the history; each once."""
-        count, own = self.services.count, asked.tools.names if asked.tools is not None else ()
-        names, system = set(own if tools is None else tools.tools), self.team.prefix.text
-        schemas = (tool.schema.decode() for tool in self.team.prefix.tools if tool.name in names)
+        own = asked.tools.names if asked.tools is not None else ()
+        system = self.team.prefix.text
         return (
             self._size(system if asked.base is None else asked.base, asked.model)
-            + sum(count(schema, asked.model) for schema in schemas)
+            + self._schemas(own if tools is None else tools.tools, asked.model)
             + sum(map(history.tokens, history.messages))
         )
+
+    def _schemas(self, names: Collection[str], model: str) -> int:
+        """Tokens of the shared tools of these names."""
+        known = (tool.schema.decode() for tool in self.team.prefix.tools if tool.name in names)
+        return sum(self.services.count(schema, model) for schema in known)
 
     def _refused(
         self, asked: AgentRequest[M], tools: ToolSet | None, shared: int, text: str, history: CountedHistory[M]

@@ -104,6 +104,9 @@ async def test_a_tool_that_comes_in_mid_conversation_is_named(provide, new_clien
     session = session_of(team)
     assert [list(map(str, call.reasons))[:-1] for call in session.calls] == [[], [], [], ["made_too_late later"]]
     assert [call.layout for call in session.calls] == ["fork"] * 4
+    # What stands behind it is in nobody else's requests: all that is shared is the tools before it.
+    shared = [dict(call.reasons[-1].numbers)["shared"] for call in session.calls]
+    assert shared[3] == sum(session.adapter.count(tool.schema.decode()) for tool in session.prefix.tools) < shared[2]
 
 
 async def test_an_agent_whose_context_the_application_bounds_says_so(provide, new_client):
