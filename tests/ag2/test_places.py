@@ -17,7 +17,7 @@ from cacheprefix.profiles import cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply
 from cacheprefix.testing.driver import Role, Team, script
-from cacheprefix_ag2 import PrefixState, wrap
+from cacheprefix_ag2 import PrefixState, session_of, wrap
 
 
 def long_text(name, words=200):
@@ -150,8 +150,12 @@ async def test_a_stream_that_goes_back_sends_what_a_fresh_process_sends(fresh, a
     assert server.requests[-1].body == server.requests[-2].body
 
 
-async def test_a_stream_put_in_the_place_of_copies_of_it_sends_what_a_fresh_process_sends(fresh):
-    """Of the agents who asked on copies that the application let go, its history tells nothing."""
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_a_stream_put_in_the_place_of_copies_of_it_sends_what_a_fresh_process_sends(fresh, forgotten):
+    """Of the agents who asked on copies that the application let go, its history tells nothing.
+
+    Nor does the stream that the conversation went on in before the application had it forgotten.
+    """
     server = fresh("openai-chat")
     async with configured("openai-chat", server) as config:
 
@@ -159,14 +163,18 @@ async def test_a_stream_put_in_the_place_of_copies_of_it_sends_what_a_fresh_proc
             return wrap(
                 [Agent(n, f"{role_text(n)}\n\n{HANDBOOK}", config=config, tools=[named("look")]) for n in NAMES],
                 session(),
+                conversation=(lambda _: "one") if forgotten else None,
             )
 
         agents, name = made(), MemoryStream().id
+        if forgotten:
+            await agents[0].ask("What now?", stream=MemoryStream())
+            session_of(agents).forget("one")
         for each in agents:
             await each.ask("What now?", stream=MemoryStream(id=name))
         for asked in (agents, made()):
             await asked[0].ask("Call look.", stream=MemoryStream(id=name))
-    bodies = [re.sub(rb"call_\w+", b"", record.body) for record in server.requests[len(NAMES) :]]
+    bodies = [re.sub(rb"call_\w+", b"", record.body) for record in server.requests[-4:]]
     assert len(bodies) == 4
     assert bodies[:2] == bodies[2:]
 

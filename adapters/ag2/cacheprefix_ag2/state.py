@@ -30,6 +30,8 @@ class Talk:
     """One conversation: a stream, or a channel of a network."""
 
     id: str
+    forgets: int = 0
+    """How often the session had forgotten it by then."""
     speakers: set[str] = field(default_factory=set)
     layouts: dict[str, list[bool]] = field(default_factory=dict)
     """By role and the place of its text: whether its requests are forks, and whether they carry the union of tools."""
@@ -71,6 +73,7 @@ class Talk:
         if found is None:
             if back:
                 session.forget(self.id)
+                self.forgets = session.forgets(self.id)
             return
         places = found.get("standing") or {}
         talk = session.conversation(self.id)

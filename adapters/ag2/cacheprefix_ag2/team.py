@@ -51,9 +51,13 @@ class Team:
     _counted: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def talk(self, key: str) -> Talk:
-        """The conversation of an id, made when it is new."""
+        """The conversation of an id, made when it is new, and anew where the session was told to forget it."""
+        forgets = self.session.forgets(key)
         with self.session.shared.lock:
-            return self.talks.of(key, lambda: Talk(key))
+            found = self.talks.of(key, lambda: Talk(key, forgets))
+            if found.forgets != forgets:
+                found = self.talks[key] = Talk(key, forgets)
+            return found
 
     def heard(self, role: str, talk: Talk, request: str) -> None:
         """Note with which text a stream of an agent begins."""
