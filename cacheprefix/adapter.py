@@ -66,9 +66,11 @@ from cacheprefix.layout import (
     with_volatile,
 )
 from cacheprefix.layout.baseline import unmodified
+from cacheprefix.layout.economics import Lane, Seat
 from cacheprefix.layout.known_runs import RunAhead, RunCall
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, failed
 from cacheprefix.layout.plan import failed as failed_plan
+from cacheprefix.layout.reflections import Reflections
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, merged_places
 from cacheprefix.layout.tool_restriction import Restriction, restrict
 from cacheprefix.locks import Lock, RLock, reset_in_child
@@ -141,6 +143,7 @@ __all__ = [
     "Generations",
     "HistoryRunner",
     "Insert",
+    "Lane",
     "Ledger",
     "Lock",
     "MessageRole",
@@ -154,6 +157,7 @@ __all__ = [
     "RLock",
     "ReadBudget",
     "Reason",
+    "Reflections",
     "ReplaceResult",
     "Request",
     "RequestPlan",
@@ -165,6 +169,7 @@ __all__ = [
     "RunAhead",
     "RunCall",
     "SearchedText",
+    "Seat",
     "SideForks",
     "SummaryRequest",
     "Tool",

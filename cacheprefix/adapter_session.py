@@ -37,9 +37,11 @@ from cacheprefix.layout import (
     TailPlacement,
     Tool,
     context_block,
+    economics,
     find_text,
     union_tools,
 )
+from cacheprefix.layout.economics import Lane, Seat
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.prefix import tool_of
 from cacheprefix.layout.role_position import CountedHistory, RoleAsked, RolePosition, Told
@@ -338,6 +340,21 @@ class AdapterSession:
         """
         return self._planner.held(role, conversation, self.scope if scope is None else scope)
 
+    def lanes(self, seats: Sequence[Seat], model: str, *, opening: int, rounds: float | None = None) -> dict[str, Lane]:
+        """With whom each agent of a team that is known beforehand shares, by its name.
+
+        ``opening`` are the tokens that were said before the first request, ``rounds`` how often each agent will speak;
+        None where nobody knows.
+        """
+        rules, shared = self.profile(model), opening + self.count(self.prefix.text, model)
+        found = economics.lanes(seats, read=rules.read, opening=shared, least=rules.min_tokens, rounds=rounds)
+        return {name: lane for lane in found for name in lane.names}
+
+    def worth_joining(self, model: str, *, carried: int, opening: int, speakers: int) -> bool:
+        """Whether a team's selector gains by carrying what its agents carry, in tokens, with each of its questions."""
+        read = self.profile(model).read
+        return economics.worth_joining(carried=carried, opening=opening, speakers=speakers, read=read)
+
     def told(self, asked: AgentRequest[M]) -> RoleTold:
         """What ``plan`` will tell the role, and its tools: for adapters that ask a model before (a summary)."""
         return self._planner.told(asked)
@@ -455,6 +472,14 @@ class AdapterSession:
     def attempt(self, step: str, work: Callable[[], T], otherwise: T) -> T:
         """Do our own work; whatever it raises is counted and named once, and ``otherwise`` is the answer."""
         return self.shared.notices.attempt(step, work, otherwise)
+
+    def failed(self, step: str, error: Exception) -> None:
+        """Count a failure of ours that was caught outside of ``attempt``, and name it once; raises what that raises."""
+
+        def again() -> None:
+            raise error
+
+        self.attempt(step, again, None)
 
     def note_if_unasked(self, text: str) -> None:
         """Remember what the report is to say as long as no request has come: what was probably wrapped amiss."""

@@ -131,6 +131,14 @@ class Lane:
     saved: int = 0
     """Tokens a round that it would save; not more than ``cost``. Both are 0 where no lane has the same model."""
 
+    @property
+    def refused(self) -> Reason | None:
+        """Why an agent shares with nobody; None where it does."""
+        if len(self.names) > 1:
+            return None
+        numbers = bool(self.cost or self.saved)
+        return reason("little_to_share", cost=self.cost, saved=self.saved) if numbers else reason("alone")
+
 
 def lanes(
     seats: Sequence[Seat], *, read: float, opening: int, least: int = 0, rounds: float | None = None

@@ -12,7 +12,6 @@ from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, se
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_autogen import session_of, wrap
-from cacheprefix_autogen.managers import pattern_of
 from cacheprefix_autogen.messages import ABOVE
 
 
@@ -100,17 +99,12 @@ async def test_the_applications_selector_and_candidate_functions_keep_their_say(
 
 
 @pytest.mark.parametrize(
-    "template", ["{history}|{roles}|{participants}", "Roles {roles}\n{history}\nOne of {participants}!"]
-)
-def test_the_fields_of_a_selector_prompt_are_read_back(template):
-    """Whatever template is in use, its roles and candidates are found again."""
-    made = template.format(history="a | b\nRoles c", roles="x: y\nz: w", participants="['x', 'z']")
-    found = pattern_of(template).fullmatch(made)
-    assert found["participants"] == "['x', 'z']"
-
-
-@pytest.mark.parametrize(
-    "template", ["{roles}\n{history}\nOnly return the role.", "{history}{participants}: only return the role."]
+    "template",
+    [
+        "{roles}\n{history}\nOnly return the role.",
+        "{history}{participants}: only return the role.",
+        "{history}|{roles}|{participants}: only return the role.",
+    ],
 )
 async def test_a_prompt_whose_fields_stand_close_together_is_read_too(provide, new_client, template):
     """Where the roles end and the conversation begins cannot be told from the words, but the conversation is known."""

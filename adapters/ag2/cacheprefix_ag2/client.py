@@ -19,7 +19,7 @@ from cacheprefix import Session
 from cacheprefix.adapter import RequestPlan, failed_plan, given_or_configured, users_session
 from cacheprefix_ag2.layout import Fork, Plan, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
-from cacheprefix_ag2.state import PrefixState, failed
+from cacheprefix_ag2.state import PrefixState
 
 SUBTASK = "subtask-"
 """How the names of the agents begin that ag2 makes for sub-tasks."""
@@ -147,7 +147,7 @@ class PrefixClient(LLMClient):
                 held = await context.stream.history.get_events()
                 plan.talk.kept = plan.talk.kept or any(isinstance(event, PrefixState) for event in held)
         except Exception as error:
-            failed(self._bound, "state", error)
+            self._bound.failed("state", error)
 
     async def _sent(
         self,
@@ -184,5 +184,5 @@ class PrefixClient(LLMClient):
             return found.body
         except Exception as error:
             # The request itself, which is made next, tells the application.
-            failed(self._bound, "estimate", error)
+            self._bound.failed("estimate", error)
         return None

@@ -13,7 +13,7 @@ from cacheprefix import Session
 from cacheprefix.adapter import check_volatile, given_or_configured, instruction_of
 from cacheprefix_ag2.client import PrefixConfig
 from cacheprefix_ag2.layout import ConversationId, Plan, Tail, conversation_id, tail_position
-from cacheprefix_ag2.state import Talk, failed
+from cacheprefix_ag2.state import Talk
 from cacheprefix_ag2.team import team_of
 
 Volatile = Callable[[], Mapping[str, str]]
@@ -72,7 +72,7 @@ class PrefixPolicy:
             talk.load(session, stream, held)
             return self._laid(prompts, events, context, talk, said)
         except Exception as error:
-            failed(session, "layout", error)
+            session.failed("layout", error)
             passing = session.attempt("volatile", lambda: session.tail_for("", "", volatile=said), "")
             return prompts, [*events, ModelRequest([TextInput(passing)])] if passing else events
 

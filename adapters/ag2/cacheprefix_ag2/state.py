@@ -110,12 +110,3 @@ class Talk:
             return None
         self.saved = state
         return PrefixState(state=state)
-
-
-def failed(session: AdapterSession, step: str, error: Exception) -> None:
-    """Count a failure of ours that was caught outside of ``Session.attempt``, and name it once."""
-
-    def fail() -> None:
-        raise error
-
-    session.attempt(step, fail, None)

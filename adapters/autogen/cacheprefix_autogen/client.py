@@ -25,7 +25,7 @@ from cacheprefix_autogen.layout import Layout
 from cacheprefix_autogen.member import Member, Planned
 from cacheprefix_autogen.messages import SENDER
 from cacheprefix_autogen.provider_clients import Forms, Request, body_of, restore_tools, sender
-from cacheprefix_autogen.sending import SENDING, Sending, Undone, ending, failed, tap
+from cacheprefix_autogen.sending import SENDING, Sending, Undone, ending, tap
 from cacheprefix_autogen.settings import PrefixSettings, session_of_settings
 from cacheprefix_autogen.tool_restriction import Held
 
@@ -210,7 +210,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         try:
             await self.member.summarise(self.client, given, ask)
         except Exception as error:
-            failed(session, "summary", error)
+            session.failed("summary", error)
 
     def _layout(
         self, given: Request, method: Callable[..., Any]

@@ -26,11 +26,15 @@ from cacheprefix_autogen.binding import Binding, binding_of
 from cacheprefix_autogen.client import PrefixClient, unwrapped
 from cacheprefix_autogen.group import system_texts
 from cacheprefix_autogen.member import Member, Options, ToolMemory, Volatile
-from cacheprefix_autogen.settings import adopt
 from cacheprefix_autogen.state import carry_over
 from cacheprefix_autogen.team import agents_in, bind_alone, bind_team, copied
 
 T = TypeVar("T")
+
+
+def known(target: object) -> bool:
+    """Whether ``wrap`` takes it."""
+    return isinstance(target, (BaseChatAgent, BaseGroupChat, BaseAgent, ChatCompletionClient))
 
 
 def wrap(
@@ -63,11 +67,11 @@ def wrap(
         message = f"tool_memory is one of {', '.join(map(repr, get_args(ToolMemory)))}, found {tool_memory!r}"
         raise SetupError(message)
     check_volatile(volatile, volatile_role)
-    if isinstance(target, ChatCompletionClient):
-        return PrefixClient(target, session)  # type: ignore[return-value]
-    if not isinstance(target, (BaseChatAgent, BaseGroupChat, BaseAgent)):
+    if not known(target):
         message = f"wrap takes an AutoGen agent, team or model client, found {type(target).__name__}"
         raise SetupError(message)
+    if isinstance(target, ChatCompletionClient):
+        return PrefixClient(target, session)  # type: ignore[return-value]
     if binding_of(target) is not None:
         name = getattr(target, "name", type(target).__name__)
         message = f"{name!r} is wrapped already; unwrap it first, or wrap with copy=True before"
@@ -220,7 +224,7 @@ def _settled(session: AdapterSession, agents: Sequence[BaseChatAgent]) -> Adapte
     # One that few have would be a lane of theirs alone: without it, all share what is said.
     if not found or 2 * len(holders) <= len(texts):
         return session
-    adopt(session, found)
+    session.adopt_system(found, with_context=True)
     if others := [agent.name for at, agent in enumerate(asking) if at not in holders]:
         session.note(
             f"agents {', '.join(map(repr, others))} have not the text that the others begin with, and are not shown "

@@ -13,9 +13,10 @@ from autogen_agentchat.messages import BaseChatMessage
 from cacheprefix import Conversation
 from cacheprefix.adapter import (
     AdapterSession,
+    Lane,
     RunAhead,
     RunCall,
-    economics,
+    Seat,
     instruction_of,
     make_message,
     make_result,
@@ -25,8 +26,6 @@ from cacheprefix_autogen.member import Member, Options
 from cacheprefix_autogen.messages import durable
 from cacheprefix_autogen.provider_clients import model_of, name_of
 from cacheprefix_autogen.run_plan import RunPlan
-from cacheprefix_autogen.sending import failed
-from cacheprefix_autogen.settings import shown_to
 from cacheprefix_autogen.tool_restriction import frozen_schema
 from cacheprefix_autogen.transcript import FROM_OUTSIDE, Entry, Transcript
 
@@ -60,7 +59,7 @@ class Group:
         """Entries of a team's saved state, until its members have taken theirs."""
         self.team = False
         """Whether the entries stand in the team's state rather than in each agent's."""
-        self.lanes: dict[str, economics.Lane] | None = None
+        self.lanes: dict[str, Lane] | None = None
         """Lane of every agent, by name; settled with the first request and saved with the state."""
         self.called = False
         """Whether it works as another agent's tool."""
@@ -153,11 +152,11 @@ class Group:
             member.keeps_tools = True
             session.note(f"agent {member.name!r} keeps its own tools, which others share no cache with: {error}")
 
-    def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> economics.Lane:
+    def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> Lane:
         """The agents that ``member`` shares tools and transcript with; only itself where sharing does not pay."""
         if self.lanes is None:
             self.lanes = self._settled(model, opening())
-        return self.lanes.get(member.name, economics.Lane((member.name,)))
+        return self.lanes.get(member.name, Lane((member.name,)))
 
     def ahead(self, member: Member, model: str) -> RunAhead | None:
         """The run's calls from this one on; None where not all of them are known, or where they are not all alike.
@@ -200,8 +199,8 @@ class Group:
             return False
         apart = member.alone or member.bounded or member.broken or member.filtered or member.own_prompts
         client = agent._model_client
-        alike = model_of(getattr(client, "client", client)) == model and shown_to(self.session, system_texts(agent))
-        return alike and not apart
+        alike = model_of(getattr(client, "client", client)) == model
+        return alike and not apart and self.session.holds_shared(["\n\n".join(system_texts(agent))])
 
     def ends(self, member: Member) -> bool:
         """Whether the turn under way is known to be the member's last one."""
@@ -223,15 +222,14 @@ class Group:
             for tool in member.tools
         }
 
-    def _settled(self, model: str, opening: int) -> dict[str, economics.Lane]:
+    def _settled(self, model: str, opening: int) -> dict[str, Lane]:
         session = self.session
         counts = {tool.name: session.count(tool.schema.decode(), model) for tool in session.prefix.tools}
-        opening += session.count(session.prefix.text, model)
         seats = []
         for agent, member in self.members:
             texts = system_texts(agent)
             # One that is not shown the shared text shares nothing.
-            if member.alone or member.bounded or not shown_to(session, texts):
+            if member.alone or member.bounded or not session.holds_shared(["\n\n".join(texts)]):
                 continue
             own = {name: counts[name] for name in self.tools_of((member.name,)) if name in counts}
             tail = session.count(instruction_of(texts, session.prefix.system), model)
@@ -239,14 +237,12 @@ class Group:
             keeps = not getattr(agent, "_memory", None)
             client = getattr(agent, "_model_client", None)
             asks = model_of(getattr(client, "client", client))
-            seats.append(economics.Seat(member.name, asks, own, tail, keeps))
+            seats.append(Seat(member.name, asks, own, tail, keeps))
         # With whom an agent alone shares is not known here: its session's other agents, the team around its own.
         if len(seats) < 2 and (self.nested or not self.team):
-            return {seat.name: economics.Lane((*OTHERS, seat.name)) for seat in seats}
-        rules = session.profile(model)
+            return {seat.name: Lane((*OTHERS, seat.name)) for seat in seats}
         rounds = None if self.plan is None or self._has_run else self.plan.rounds
-        found = economics.lanes(seats, read=rules.read, opening=opening, least=rules.min_tokens, rounds=rounds)
-        return {name: lane for lane in found for name in lane.names}
+        return session.lanes(seats, model, opening=opening, rounds=rounds)
 
     async def enter(self, member: Member, messages: Sequence[BaseChatMessage]) -> None:
         """A member's turn begins; when that fails, its requests stay the application's own until it is reset.
@@ -265,7 +261,7 @@ class Group:
             member.enter(messages, own)
         except Exception as error:
             member.broken = True
-            failed(self.session, "turn", error)
+            self.session.failed("turn", error)
 
     def leave(self, member: Member, message: BaseChatMessage | None) -> None:
         """A member's turn is over."""
@@ -273,7 +269,7 @@ class Group:
             member.leave(message)
         except Exception as error:
             member.broken = True
-            failed(self.session, "turn", error)
+            self.session.failed("turn", error)
 
     def let_go(self) -> None:
         """Once nobody has anything in view any more: drop what was decided on what was said."""

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from dataclasses import replace
-from string import Formatter
 from typing import Any
 
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
 from autogen_agentchat.teams import BaseGroupChat, MagenticOneGroupChat, SelectorGroupChat
 from autogen_core.models import AssistantMessage, ChatCompletionClient, LLMMessage, SystemMessage, UserMessage
 
-from cacheprefix.adapter import AdapterSession, OwnTools, economics, reason, users_session
+from cacheprefix.adapter import AdapterSession, OwnTools, reason, users_session
 from cacheprefix_autogen.binding import Binding
 from cacheprefix_autogen.client import PrefixClient, unwrapped
 from cacheprefix_autogen.group import Group
-from cacheprefix_autogen.history import Views, condensed
+from cacheprefix_autogen.history import condensed
 from cacheprefix_autogen.layout import Layout
 from cacheprefix_autogen.member import Member, Options, Planned
 from cacheprefix_autogen.messages import ABOVE, SENDER, lead
 from cacheprefix_autogen.provider_clients import Request, model_of
 from cacheprefix_autogen.run_plan import instance_of
-from cacheprefix_autogen.settings import found_by_us
 from cacheprefix_autogen.tool_restriction import Restriction, restricted
 from cacheprefix_autogen.transcript import Transcript, View
 
@@ -35,20 +32,12 @@ class SelectorMember(Member):
     """
 
     def __init__(
-        self, session: AdapterSession, transcript: Transcript, template: str, models: Sequence[str], options: Options
+        self, session: AdapterSession, transcript: Transcript, models: Sequence[str], options: Options
     ) -> None:
         super().__init__(session, "selector", View(transcript), options=options)
-        self._template = template
-        self._pattern = pattern_of(template)
         self._models = tuple(models)
         self._said: list[str] = []
         """The conversation as AutoGen's own prompt has it, message by message."""
-
-    def _worth(self, views: Views, opening: int) -> bool:
-        read = self.session.profile(views.model).read
-        return economics.worth_joining(
-            carried=views.static_tokens(), opening=opening, speakers=len(self._models), read=read
-        )
 
     def observe(self, thread: Sequence[Any]) -> None:
         """Take in the team's messages as the manager has them."""
@@ -73,8 +62,10 @@ class SelectorMember(Member):
         if self.joins is None:
             opening = sum(views.count(str(form.content)) for form in shared)
             # A text that was found in the agents' own is not the selector's to read.
-            may = views.model in self._models and not found_by_us(session)
-            self.joins = may and self._worth(views, opening)
+            may = views.model in self._models and session.holds_shared(())
+            self.joins = may and session.worth_joining(
+                views.model, carried=views.static_tokens(), opening=opening, speakers=len(self._models)
+            )
         behind = [UserMessage(content=found, source=SENDER), *given.messages[1:]]
         # Another model reads nothing of the agents' cache, and a large system text costs more than it saves.
         tools = OwnTools((), carried="union") if self.joins else None
@@ -94,29 +85,18 @@ class SelectorMember(Member):
         """The conversation as AutoGen's own prompt has it."""
         return "\n".join(self._said)
 
-    def _holds(self, history: str | None) -> bool:
-        """Whether AutoGen's own prompt holds the team's messages and nothing else."""
-        if history is None or history == self.said:
-            return history is not None
-        # AutoGen appends the thread once more where it loads into a team that has run.
-        rest = history
-        for line in sorted(set(self._said), key=len, reverse=True):
-            if line not in history:
-                return False
-            rest = rest.replace(line, "")
-        return not rest.strip()
-
     def _question(self, messages: Sequence[LLMMessage]) -> str | None:
-        first = messages[0].content if messages else None
-        if not isinstance(first, str):
+        """AutoGen's prompt without the conversation; None where it does not hold all of that, or holds it with more."""
+        text, lines = messages[0].content if messages else None, sorted(set(self._said), key=len, reverse=True)
+        if not isinstance(text, str) or not lines or any(line not in text for line in lines):
             return None
-        match = self._pattern.fullmatch(first)
-        found = {} if match is None else match.groupdict()
-        if self._holds(found.get("history")):
-            fields: dict[str, str] = {name: found[name] for name in ("roles", "participants") if name in found}
-            return self._template.format_map(_Fields(fields))
-        # Where fields stand close together a pattern cannot tell them apart, but the conversation itself is known.
-        return first.replace(self.said, ABOVE) if self._said and first.count(self.said) == 1 else None
+        start = min(map(text.find, lines))
+        end = max(text.rfind(line) + len(line) for line in lines)
+        # AutoGen appends the thread once more where it loads into a team that has run.
+        rest = text[start:end]
+        for line in lines:
+            rest = rest.replace(line, "")
+        return None if rest.strip() else f"{text[:start]}{ABOVE}{text[end:]}"
 
 
 def _lines(message: BaseChatMessage) -> list[str]:
@@ -124,23 +104,6 @@ def _lines(message: BaseChatMessage) -> list[str]:
     context = message.context if isinstance(message, HandoffMessage) else []
     given = [one for one in (*context, message.to_model_message()) if isinstance(one, (UserMessage, AssistantMessage))]
     return [f"{one.source}: {one.content}".rstrip() + "\n\n" for one in given]
-
-
-class _Fields(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return ABOVE
-
-
-def pattern_of(template: str) -> re.Pattern[str]:
-    """Reads the fields back out of a prompt that was made from ``template``."""
-    parts: list[str] = []
-    seen: set[str] = set()
-    for literal, name, _, _ in Formatter().parse(template):
-        parts.append(re.escape(literal))
-        if name is not None:
-            parts.append(f"(?P={name})" if name in seen else f"(?P<{name}>.*)")
-            seen.add(name)
-    return re.compile("".join(parts), re.DOTALL)
 
 
 class OrchestratorMember(Member):
@@ -187,8 +150,8 @@ def bind_manager(team: BaseGroupChat, group: Group, binding: Binding) -> None:
 
 
 def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: Sequence[str]) -> Member:
-    binding.patches.expect("_selector_prompt", "_selector_func", "_model_context")
-    member = SelectorMember(group.session, group.transcript, team._selector_prompt, models, group.callers_options)
+    binding.patches.expect("_selector_func", "_model_context")
+    member = SelectorMember(group.session, group.transcript, models, group.callers_options)
     member.context, member.hears = team._model_context, group.told
     group.callers.append(member)
     if group.session.mode == "observe":

@@ -20,12 +20,13 @@ from cacheprefix.adapter import (
     AgentRequest,
     Carried,
     CountedHistory,
+    Lane,
     OwnTools,
     Reason,
+    Reflections,
     RequestPlan,
     RunAhead,
     VolatileRole,
-    economics,
     find_text,
     instruction_of,
     reason,
@@ -36,7 +37,7 @@ from cacheprefix_autogen.messages import ANSWER, SENDER, Seen, is_tool_traffic, 
 from cacheprefix_autogen.model_context import application_context, take_context
 from cacheprefix_autogen.own_rounds import Heard, Own, Turn, before_us, from_history, of_turn, remembered_once
 from cacheprefix_autogen.provider_clients import Request, model_of, name_of
-from cacheprefix_autogen.settings import PrefixSettings, durable_texts, settings_of, shown_to
+from cacheprefix_autogen.settings import PrefixSettings, settings_of
 from cacheprefix_autogen.tool_restriction import Restriction, own_tools, restricted, set_apart
 from cacheprefix_autogen.transcript import FROM_OUTSIDE, Entry, View
 
@@ -90,7 +91,7 @@ class Lanes(Protocol):
     called: bool
     """Whether it works as another agent's tool."""
 
-    def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> economics.Lane:
+    def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> Lane:
         """The agents it shares with, or what sharing would cost it."""
         ...
 
@@ -159,14 +160,7 @@ class Member:
         """Where, in the agent's own context, the messages of the turn under way begin; None outside a turn."""
         self.before = 0
         """Messages in that context before the first turn that is known: of an agent that had run before."""
-        self._size = 0
-        """Tokens of the turn's last request as it was sent, tools included."""
-        self._bare = 0
-        """Those of the last request that the application made without the agent's tools; without us it was sent so."""
-        self._bare_sent = 0
-        """Those of the last one that was sent so."""
-        self._lost = 0.0
-        """What sending them with the tools has cost more than without us, by now."""
+        self._reflections = Reflections()
         self.turns: list[Turn] = []
         """All turns since; goes into its saved state."""
         self._closed: list[list[Own]] = []
@@ -276,8 +270,7 @@ class Member:
         """Forget everything that was said."""
         self.start, self.broken, self.held = None, False, self.length
         self.before, self.turns, self._closed, self.told = 0, [], [], []
-        self._size = self._bare = self._bare_sent = self.asked = 0
-        self._lost = 0.0
+        self._reflections, self.asked = Reflections(), 0
         self.keeps_layout = self.resumed = False
         if self.view is not None:
             self.view.clear()
@@ -317,7 +310,7 @@ class Member:
         heard = self.heard(asked) if self._shares else None
         if heard is None:
             return self._left(asked, self._why_own())
-        if not shown_to(self.session, asked.texts):
+        if not self.session.holds_shared(["\n\n".join(asked.texts)]):
             # What AutoGen asks an agent without its system message is no mistake that the user could take away.
             why = reason("own_prompt", "asked without its system text") if self._shown else None
             return self._left(asked, why or reason("text_not_found", self.name))
@@ -331,8 +324,8 @@ class Member:
             self.known = run is not None
         if self.group is not None and run is None:
             lane = self.group.lane_of(self, asked.views.model, _spoken(asked.views, heard.public))
-        if lane is not None and len(lane.names) == 1:
-            return self._left(asked, _costs_more(lane))
+        if lane is not None and lane.refused:
+            return self._left(asked, lane.refused)
         plan = self._plan(asked, heard, lane, run)
         if plan.forks:
             restriction = restricted(self.session, plan, given, self.tools, self.name)
@@ -350,35 +343,25 @@ class Member:
         return self._weighed(asked, self._plain(asked, left_alone=plan.left_alone or self.own_prompts), plan)
 
     def _weighed(self, asked: Asked, made: Layout | None, plan: RequestPlan[LLMMessage]) -> Planned:
-        """The layout, or the application's own request where the tools would cost more in it than they save.
+        """The layout, or the application's own request where it leaves the agent's tools out and they cost too much.
 
-        AutoGen leaves an agent's tools out when it reflects on their results: that request reads nothing of the one
-        before it, and pays for no tools. With them it reads that one. Sent without, it reads only what was sent so
-        before; once what sending them with the tools has lost comes to what that costs, it is sent without.
+        AutoGen does so when an agent reflects on their results.
         """
         given, views = asked.given, asked.views
         messages, tools = (given.messages, given.tools) if made is None else (made.messages, made.restriction.tools)
         size = views.tokens(messages, tools)
-        known, self._size = self._size, size
         if given.tools or not self.tools or given.tool_choice != "none":
+            self._reflections.sent(size)
             return made, plan
+
+        def bare(marked: bool) -> int:  # noqa: FBT001 - the core asks so
+            # AutoGen's client for the provider whose cache goes by marks sends the last tools again.
+            return views.tokens(given.messages, self.tools if marked else ())
+
         rules = self.session.profile(views.model)
-        # Who caches only what is marked reads nothing of the application's own requests; AutoGen's client for it sends
-        # the last tools again.
-        marked = rules.markers is not None and not rules.implicit_breakpoint
-        bare = views.tokens(given.messages, self.tools if marked else ())
-        counts = economics.Reflection(
-            size, min(known, size), bare, 0 if marked else self._bare, 0 if marked else self._bare_sent, self._lost
-        )
-        self._bare = bare
-        ours, theirs, keeps = economics.reflected(
-            counts, read=rules.read, least=rules.min_tokens, block=rules.block_tokens
-        )
-        if made is None or keeps:
-            self._lost = max(0.0, self._lost + ours - theirs)
+        why = self._reflections.weigh(size, bare, rules, changed=made is not None)
+        if why is None:
             return made, plan
-        self._size, self._bare_sent, self._lost = known, bare, 0.0
-        why = reason("little_to_share", cost=round(ours), saved=round(theirs))
         return self._plain(asked, left_alone=True), self._plan_own(asked, why)
 
     @property
@@ -431,7 +414,7 @@ class Member:
         return self.session.plan(replace(self._request(asked, asked.rest, (), tools), own=(why,)))
 
     def _plan(
-        self, asked: Asked, heard: Heard, lane: economics.Lane | None, run: RunAhead | None
+        self, asked: Asked, heard: Heard, lane: Lane | None, run: RunAhead | None
     ) -> RequestPlan[LLMMessage]:
         """The plan of a request that may be a fork: what its lane carries, and where the role's text may stand."""
         carried: Carried = "union" if run is None else "open"
@@ -492,12 +475,9 @@ class Member:
         """
         if self.session.mode == "observe":
             return ""
-        prefix = self.session.prefix
         said = "\n".join(message.content for message in messages if isinstance(message, SystemMessage))
-        # One that was found in others' texts is theirs; all else was given to everybody.
-        system = prefix.system if shown_to(self.session, (said,)) else ""
-        texts = [text.strip() for text in (system, *durable_texts(prefix), prefix.roles.get(self.name, ""), *further)]
-        return "\n\n".join(text for text in texts if text and find_text(text, said) is None)
+        texts = [self.session.unsaid((said,), self.name), *(text for text in further if find_text(text, said) is None)]
+        return "\n\n".join(filter(None, map(str.strip, texts)))
 
     def heard(self, asked: Asked) -> Heard | None:
         """The public messages, the agent's own and those of the turn under way, after what was decided on them.
@@ -654,9 +634,3 @@ def _in_order(heard: Heard) -> list[LLMMessage]:
 def _spoken(views: Views, shared: Sequence[UserMessage]) -> Callable[[], int]:
     """Counts what was said in the team."""
     return lambda: sum(views.count(str(message.content)) for message in shared)
-
-
-def _costs_more(lane: economics.Lane) -> Reason:
-    """Why an agent shares with nobody."""
-    numbers = bool(lane.cost or lane.saved)
-    return reason("little_to_share", cost=lane.cost, saved=lane.saved) if numbers else reason("alone")

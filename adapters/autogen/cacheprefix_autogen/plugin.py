@@ -1,32 +1,6 @@
-"""What the entry point ``autogen`` loads: the adapter's hooks, as plain functions of this module."""
+"""What the entry point ``autogen`` loads: the adapter's hooks, for AutoGen's agents, teams and model clients."""
 
-from __future__ import annotations
+from cacheprefix.entry_points import previews, wraps
 
-import sys
-from typing import Any
-
-from cacheprefix import Session
-
-
-def cacheprefix_wrap(target: object, session: Session) -> Any:
-    """An AutoGen agent, team or model client with the session bound to it; None for anything else."""
-    if "autogen_core" not in sys.modules:
-        return None
-    from autogen_agentchat.agents import BaseChatAgent
-    from autogen_agentchat.teams import BaseGroupChat
-    from autogen_core.models import ChatCompletionClient
-
-    if not isinstance(target, (BaseChatAgent, BaseGroupChat, ChatCompletionClient)):
-        return None
-    from cacheprefix_autogen import wrap
-
-    return wrap(target, session)
-
-
-def cacheprefix_preview(target: object, session: Session, task: object) -> Any:
-    """What the agents of an AutoGen team, or one agent, will ask first; None for anything else."""
-    if "autogen_core" not in sys.modules:
-        return None
-    from cacheprefix_autogen.preview import preview
-
-    return preview(target, session, task)
+cacheprefix_wrap = wraps("autogen_core", "cacheprefix_autogen.front_door")
+cacheprefix_preview = previews("autogen_core", "cacheprefix_autogen.preview")

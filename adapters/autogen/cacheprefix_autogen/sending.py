@@ -230,15 +230,6 @@ async def ending(stream: T) -> AsyncIterator[T]:
             await close()
 
 
-def failed(session: AdapterSession, step: str, error: Exception) -> None:
-    """Count a failure of ours that was caught outside of ``Session.attempt``, and name it once."""
-
-    def fail() -> None:
-        raise error
-
-    session.attempt(step, fail, None)
-
-
 class _Tee:
     """A provider's stream; notes its first event and its usage on the way."""
 

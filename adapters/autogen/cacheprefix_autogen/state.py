@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.adapter import economics
+from cacheprefix.adapter import Lane
 from cacheprefix_autogen.group import Kept
 from cacheprefix_autogen.model_context import STATE
 from cacheprefix_autogen.own_rounds import Turn
@@ -163,7 +163,7 @@ def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
     saved = state.get("lanes")
     costs = state.get("costs") or {}
     if saved is not None:
-        saved = {name: economics.Lane(tuple(lane), *costs.get(name, ())) for name, lane in saved.items()}
+        saved = {name: Lane(tuple(lane), *costs.get(name, ())) for name, lane in saved.items()}
     group.lanes = saved
     group.loaded = {item["id"]: group.transcript.keep(entry_from(item)) for item in state["entries"]}
     group.resume(state.get("told") or ())

@@ -24,7 +24,6 @@ from cacheprefix_autogen.managers import bind_manager
 from cacheprefix_autogen.member import Member, Options
 from cacheprefix_autogen.model_context import STATE, application_context
 from cacheprefix_autogen.run_plan import RunPlan, instance_of
-from cacheprefix_autogen.settings import child_of
 from cacheprefix_autogen.state import hold, load_transcript, saved_transcript
 
 
@@ -55,7 +54,7 @@ def bind_alone(
     _adopt_all(group)
     if isinstance(agent, SocietyOfMindAgent):
         inner: Any = agent._team
-        binding.inner.append(bind_team(inner, child_of(session, agent.name), options))
+        binding.inner.append(bind_team(inner, session.child(agent.name), options))
     for runner in sub:
         binding.inner += _bind_runner(runner, session, options)
     for _, member in group.members:
@@ -77,7 +76,11 @@ def _bind_runner(runner: Any, session: AdapterSession, options: Options) -> list
         "among themselves, and nothing with their caller, since inheriting its tools and conversation would cost more "
         "than it saves"
     )
-    child = child_of(session, runner.name, replace(session.prefix, tools=(), roles={}))
+    shared, found = session.prefix, not session.holds_shared(())
+    child = session.child(runner.name, replace(shared, system="" if found else shared.system, tools=(), roles={}))
+    if found:
+        # Nobody gave it to them: one that does not hold it is not shown it here either.
+        child.adopt_system(shared.system, with_context=True)
     if isinstance(runner, BaseGroupChat):
         return [bind_team(runner, child, options)]
     return [bind_alone(runner, child, options, private=True, called=True)]
@@ -110,7 +113,7 @@ def bind_team(team: BaseGroupChat, session: AdapterSession, options: Options, *,
             binding.inner += _bind_runner(runner, session, options)
     _adopt_all(group, [agent for each, _ in nested for agent in agents_in(each)])
     group.nested = group.nested or inner or bool(nested)
-    binding.inner += [bind_team(each, child_of(session, name), options, inner=True) for each, name in nested]
+    binding.inner += [bind_team(each, session.child(name), options, inner=True) for each, name in nested]
     bind_manager(team, group, binding)
     if session.mode != "observe":
         _keep_transcript(team, group, binding)

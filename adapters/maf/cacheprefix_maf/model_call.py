@@ -119,12 +119,7 @@ async def _opened(asked: Asked, request: dict[str, Any]) -> tuple[Sending | None
     except BudgetError:
         raise
     except Exception as error:
-        failure = error
-
-    def failed() -> None:
-        raise failure
-
-    session.attempt("layout", failed, None)
+        session.failed("layout", error)
     if volatile:
         # The layout is the application's own; what it wants said with this request is said all the same.
         request = {**request, "messages": [*request["messages"], Message("user", [volatile])]}
