@@ -6,11 +6,13 @@ import functools
 import inspect
 import operator
 import re
+import sys
 from typing import Annotated, Literal
 
 import pytest
+from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -32,6 +34,7 @@ from tests.langgraph.test_ledger import history
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 PLAN, WORK = SystemMessage("You plan."), SystemMessage("You work.")
 BEGIN = HumanMessage("Please begin.", id="h")
+THREAD = {"configurable": {"thread_id": "one"}}
 
 
 @pytest.fixture
@@ -44,6 +47,15 @@ def session(chat):
 def model(chat, session):
     """A wrapped model."""
     return wrap_model(chat.model(), session)
+
+
+CONFIG = [] if sys.version_info >= (3, 11) else ["config"]
+"""What a forked node asks for beside its own parameters."""
+NEEDS_CONTEXT = pytest.mark.skipif(
+    sys.version_info < (3, 11),
+    reason="LangGraph's async nodes do not find their run before Python 3.11, without us too",
+)
+IN_BOTH = [pytest.param(False, id="sync"), pytest.param(True, id="async", marks=NEEDS_CONTEXT)]
 
 
 def is_team(chat, count=2):
@@ -232,7 +244,7 @@ def test_workers_that_are_sent_a_part_of_the_state_share_what_their_planner_wrot
     assert out["cacheprefix"]
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("later", IN_BOTH)
 def test_tasks_of_the_functional_api_are_forks_and_return_what_they_return(chat, session, model, later):
     """There is no state to save decisions in: results stay as they are, whatever their type."""
 
@@ -282,7 +294,7 @@ def test_outside_of_a_graph_a_node_returns_what_it_returns(chat, session, model)
 MODES = ["values", "updates", "messages", "custom", "checkpoints", "tasks", "debug"]
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("later", IN_BOTH)
 def test_every_streaming_mode_shows_the_application_and_nothing_of_ours(chat, session, model, later):
     """Tokens come one by one; the shared layout and the role's text are in no message of the state."""
 
@@ -318,6 +330,7 @@ def test_every_streaming_mode_shows_the_application_and_nothing_of_ours(chat, se
     ]
 
 
+@NEEDS_CONTEXT
 def test_events_are_those_of_the_application(chat, session, model):
     """``astream_events`` names the model and streams its tokens."""
 
@@ -442,7 +455,7 @@ def test_sub_graphs_are_found_behind_the_applications_own_decorators(chat, sessi
         for made in (node, forked(session)(node)):
             graph = StateGraph(Typed).add_node("planner", made).add_edge(START, "planner").compile()
             assert [name for name, _ in graph.get_subgraphs()] == ["planner"]
-            assert list(inspect.signature(made).parameters) == ["state"]
+            assert list(inspect.signature(made).parameters) == ["state", *([] if made is node else CONFIG)]
             assert graph.invoke({"messages": [BEGIN]})["messages"]
     assert len(chat.provider.requests) == 4
 
@@ -463,6 +476,54 @@ def test_a_callable_object_and_a_sub_graph_node_are_forks_too(chat, session, mod
     graph.compile().invoke({"messages": [BEGIN]})
     assert is_team(chat)
     assert [call.agent for call in session.calls] == ["Planner", "worker"]
+
+
+def test_observed_runnables_are_the_very_same_objects(chat):
+    """A chain, a compiled graph and a model as nodes; their calls are told by the names of the nodes."""
+    session = chat.session(HANDBOOK, mode="observe")
+    model = wrap_model(chat.model(), session)
+    inner = StateGraph(Typed).add_node("step", lambda state: {"messages": [model.invoke(state["messages"])]})
+    answering = RunnableLambda(lambda answer: {"messages": [answer]})
+    nodes = {
+        "critic": RunnableLambda(lambda state: state["messages"]) | model | answering,
+        "team": inner.add_edge(START, "step").compile(name="team"),
+        "writer": {"messages": RunnableLambda(lambda state: state["messages"]) | model},
+    }
+    graph, last = StateGraph(Typed), START
+    for name, node in nodes.items():
+        observed = forked(session, role="somebody", volatile=lambda state: {"now": "ten"})(node)
+        assert observed is node
+        graph.add_node(name, observed)
+        graph.add_edge(last, name)
+        last = name
+    assert subgraph(nodes["team"], session) is nodes["team"]
+    assert forked(session)(model) is model
+    graph.compile().invoke({"messages": [BEGIN]})
+    assert [call.agent for call in session.calls] == ["critic", "team", "writer"]
+
+
+def test_decisions_are_kept_where_tasks_take_no_context(chat, session, model, monkeypatch):
+    """As on Python 3.10, where LangGraph's async nodes and agents do not find their run by themselves."""
+    monkeypatch.setattr("langgraph._internal._runnable.ASYNCIO_ACCEPTS_CONTEXT", False)
+    monkeypatch.setattr("cacheprefix_langgraph.node._KEEPS_CONTEXT", False)
+
+    async def planner(state: Typed, **more):
+        assert not more
+        return {"messages": [AIMessage((await model.ainvoke([PLAN, *state["messages"]])).text)]}
+
+    def worker(state: Typed):
+        return {"messages": [AIMessage(model.invoke([WORK, *state["messages"]]).text)]}
+
+    async def go():
+        for role, node in {"planner": planner, "worker": worker}.items():
+            graph = StateGraph(Typed).add_node(role, forked(session, role=role)(node)).add_edge(START, role)
+            assert (await graph.compile().ainvoke({"messages": history()}, THREAD))["cacheprefix"]
+        agent = create_agent(model, middleware=[PrefixMiddleware(session, role="critic")], checkpointer=InMemorySaver())
+        await agent.ainvoke({"messages": [BEGIN]}, THREAD)
+
+    asyncio.run(go())
+    assert [call.conversation for call in session.calls] == ["one"] * 3
+    assert not session.failures
 
 
 def test_a_node_that_fails_leaves_no_fork_behind(chat, session, model):
@@ -498,6 +559,7 @@ def test_without_a_session_the_configuration_counts(chat, monkeypatch):
     for door in doors.values():
         with pytest.raises(ConfigError, match="CACHEPREFIX_MODE"):
             door()
+
 
 @pytest.mark.parametrize(
     ("option", "named"),

@@ -219,7 +219,8 @@ def source(suite: Suite, python: Path) -> Path:
     if found is not None:
         return found
     wanted = f"{suite.name}=={version}"
-    loading = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--no-binary", ":all:", wanted]
+    # Of this package alone: what builds it comes as wheels.
+    loading = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--no-binary", suite.name, wanted]
     subprocess.run([*loading, "--dest", str(WORK)], check=True)
     archive = next(path for name in names for path in WORK.glob(f"{name}.tar.gz"))
     with tarfile.open(archive) as file:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables.config import var_child_runnable_config
@@ -17,6 +17,9 @@ from langgraph.errors import ParentCommand
 
 from cacheprefix import Conversation, ForkPolicy
 from cacheprefix.adapter import AdapterSession, BlockVar, Lock, VolatileRole, reset_in_child, supported, tail_text
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
 
 
 @dataclass(slots=True)
@@ -204,6 +207,22 @@ def running_scope() -> str | None:
 
 
 @contextmanager
+def within_run(config: Mapping[str, Any] | None) -> Iterator[None]:
+    """Run a block with a run's configuration in force, where LangGraph has not put it there.
+
+    Before Python 3.11 a task cannot be given a context, so that async nodes of LangGraph do not find their run.
+    """
+    if config is None or var_child_runnable_config.get() is not None:
+        yield
+        return
+    token = var_child_runnable_config.set(cast("RunnableConfig", config))
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+@contextmanager
 def within_frame(frame: Frame | None) -> Iterator[None]:
     """Run a block with a fork in force."""
     if frame is not None:
@@ -279,6 +298,7 @@ def _depth(session: AdapterSession, conversation: str) -> int:
     frame = FRAME.get()
     same = frame is not None and _key(frame.session, frame.conversation) == _key(session, conversation)
     return frame.depth if frame is not None and same else 0
+
 
 # Every front door loads this module.
 supported("cacheprefix-langgraph")

@@ -198,7 +198,7 @@ class PrefixMiddleware(AgentMiddleware):
         return known[1]
 
     def _prepare(self, request: ModelRequest, said: Mapping[str, str]) -> tuple[Frame, ModelRequest]:
-        config = var_child_runnable_config.get()
+        config = var_child_runnable_config.get() or _run_in(request.runtime)
         # The channel is not there until something was decided: then the checkpoint holds no decision. As a node of
         # another graph the agent begins anew each time, without its private state: the process keeps what it held.
         returned = self._session.histories.limited or not level_of(config)
@@ -350,6 +350,15 @@ def _with_hooks(kind: Any, hooks: Any) -> type[Any]:
     """The class with the hooks that an instance needs."""
     body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind, *hooks), body)
+
+
+def _run_in(runtime: Any) -> dict[str, Any] | None:
+    """What an agent's runtime says of the run: before Python 3.11 async agents find no configuration."""
+    told = getattr(runtime, "execution_info", None)
+    if told is None:
+        return None
+    known = {"thread_id": told.thread_id, "checkpoint_ns": told.checkpoint_ns, "__pregel_runtime": runtime}
+    return {"configurable": known}
 
 
 def _ledger_in(request: ModelRequest) -> Mapping[str, Any] | None:

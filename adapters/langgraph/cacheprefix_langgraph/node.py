@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, TypeVar, cast, overload
 
-from langchain_core.runnables import Runnable, RunnableSequence
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
 from langchain_core.runnables.base import coerce_to_runnable
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.pregel.protocol import PregelProtocol
@@ -27,7 +28,17 @@ from cacheprefix.adapter import (
     users_session,
 )
 from cacheprefix.errors import SetupError
-from cacheprefix_langgraph.fork_context import FRAME, Frame, aunder, said_now, scope_of, under, unlaid, within_frame
+from cacheprefix_langgraph.fork_context import (
+    FRAME,
+    Frame,
+    aunder,
+    said_now,
+    scope_of,
+    under,
+    unlaid,
+    within_frame,
+    within_run,
+)
 from cacheprefix_langgraph.schemas import foresee
 from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in, update_of, with_update
 from cacheprefix_langgraph.subgraphs import subgraph
@@ -36,6 +47,9 @@ FORK = "__cacheprefix_fork__"
 """On what ``forked`` makes: what it was decorated with."""
 
 _TASKS = 1_000
+
+_KEEPS_CONTEXT = sys.version_info >= (3, 11)
+"""Whether tasks can be given a context, by which LangGraph's nodes find their run."""
 
 F = TypeVar("F", bound="Callable[..., Any] | Runnable[Any, Any]")
 
@@ -77,7 +91,8 @@ def forked(
     ``volatile_role`` (Anthropic's API knows the user's there alone). What it raises is the node's error; it is not
     called in ``observe`` mode.
     Takes what LangGraph takes as a node: functions, coroutine functions, generators of both kinds, methods, partials,
-    callables, and Runnables (a copy of which is given back; of a compiled graph, what ``subgraph`` makes of it).
+    callables, and Runnables (a copy of which is given back; of a compiled graph, what ``subgraph`` makes of it; in
+    ``observe`` mode the very same, whose calls are told by the node's name).
     ``forked`` without a session makes one by ``Session.from_config()`` and attaches it as ``cacheprefix_session``.
     Raises ``SetupError`` for anything else.
     """
@@ -112,6 +127,9 @@ def forked(
             )
         if isinstance(given, dict):
             given = coerce_to_runnable(given)
+        if isinstance(given, Runnable) and bound.mode == "observe":
+            # LangGraph and applications go by which object a node is; what its models ask is told by the node's name.
+            return node
         if not callable(given) and not isinstance(given, Runnable):
             message = (
                 f"forked decorates a node (a function, method, callable or Runnable), found {type(given).__name__}: "
@@ -152,7 +170,9 @@ class _Fork:
 
         def frame() -> Frame:
             shared = messages_in(state, self.messages_key)
-            talk = conversation_of(session, config, ledger_in(state, session), shared or (), key=self.messages_key)
+            with within_run(config):
+                ledger = ledger_in(state, session)
+            talk = conversation_of(session, config, ledger, shared or (), key=self.messages_key)
             return Frame(
                 session=session,
                 role=self.name,
@@ -170,79 +190,82 @@ class _Fork:
 
         return session.attempt("forked", frame, plain)
 
-    def leave(self, frame: Frame | None, state: Any, result: Any) -> Any:
+    def leave(self, frame: Frame | None, state: Any, result: Any, config: Any = None) -> Any:
         """The node's result, with the decisions that were made for its calls."""
         if frame is None or frame.state is None:
             return result
         talk = frame.state
 
         def made() -> Any:
-            update = update_of(self.session, talk, ledger_in(state, self.session))
-            return with_update(result, update, self.session)
+            with within_run(config):
+                update = update_of(self.session, talk, ledger_in(state, self.session))
+                return with_update(result, update, self.session)
 
         return self.session.attempt("ledger", made, result)
 
 
 def _function(function: Callable[..., Any], fork: _Fork) -> Callable[..., Any]:
     """The same kind of function, whose body runs as a fork."""
-    state_of = _state_reader(function)
+    reads = _reader(function)
     call = getattr(function, "__call__", None)  # noqa: B004 - looked at, not called: what kind of function is it
     wrapped: Any
 
     if inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(call):
 
         async def wrapped(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            state = state_of(args, kwargs)
-            frame, last = fork.enter(state), None
+            state, config = reads(args, kwargs)
+            frame, last = fork.enter(state, config), None
             async for last in aunder(frame, function(*args, **kwargs)):
                 yield last
-            done = _completed(fork, frame, state, last)
+            done = _completed(fork, frame, state, last, config)
             if done is not None:
                 yield done
 
     elif inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(call):
 
         def wrapped(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            state = state_of(args, kwargs)
-            frame, last = fork.enter(state), None
+            state, config = reads(args, kwargs)
+            frame, last = fork.enter(state, config), None
             for last in under(frame, function(*args, **kwargs)):
                 yield last
-            done = _completed(fork, frame, state, last)
+            done = _completed(fork, frame, state, last, config)
             if done is not None:
                 yield done
 
     elif inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
 
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            state = state_of(args, kwargs)
-            frame = fork.enter(state)
+            state, config = reads(args, kwargs)
+            frame = fork.enter(state, config)
             with within_frame(frame):
                 result = await function(*args, **kwargs)
-            return fork.leave(frame, state, result)
+            return fork.leave(frame, state, result, config)
 
     else:
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            state = state_of(args, kwargs)
-            frame = fork.enter(state)
+            state, config = reads(args, kwargs)
+            frame = fork.enter(state, config)
             with within_frame(frame):
                 result = function(*args, **kwargs)
-            return fork.leave(frame, state, result)
+            return fork.leave(frame, state, result, config)
 
     _dress(wrapped, function)
+    if not _KEEPS_CONTEXT:
+        _asks_for_config(wrapped, function)
     wrapped.cacheprefix_session, wrapped.cacheprefix_role = users_session(fork.session), fork.name
     setattr(wrapped, FORK, fork)
     return cast("Callable[..., Any]", wrapped)
 
 
-def _completed(fork: _Fork, frame: Frame | None, state: Any, last: Any) -> dict[str, Any] | None:
+def _completed(fork: _Fork, frame: Frame | None, state: Any, last: Any, config: Any) -> dict[str, Any] | None:
     """A generator's last update once more, with the decisions; None where there are none.
 
     Of several mappings LangGraph keeps the last, so that nothing is applied twice.
     """
     if type(last) is not dict:
         return None
-    done = fork.leave(frame, state, last)
+    done = fork.leave(frame, state, last, config)
     return done if isinstance(done, dict) and done is not last else None
 
 
@@ -268,19 +291,42 @@ def _dress(wrapped: Any, function: Any) -> None:
         wrapped.__annotations__ = {}
 
 
-def _state_reader(function: Callable[..., Any]) -> Callable[[Sequence[Any], Mapping[str, Any]], Any]:
-    """A function that finds the state among a node's arguments: the first one, behind ``self`` in a class's body."""
-    try:
-        names = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        names = []
+def _reader(function: Callable[..., Any]) -> Callable[[Sequence[Any], dict[str, Any]], tuple[Any, Any]]:
+    """A function that finds the state and the run's configuration among a node's arguments.
+
+    The state is the first one, behind ``self`` in a class's body. A configuration that only we asked for
+    (``_asks_for_config``) is taken out.
+    """
+    names = list(_parameters(function))
     at = 1 if names[:1] in (["self"], ["cls"]) else 0
     name = names[at] if len(names) > at else "state"
+    ours = not _KEEPS_CONTEXT and "config" not in names
 
-    def state(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return args[at] if len(args) > at else kwargs.get(name, kwargs.get("state"))
+    def read(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        state = args[at] if len(args) > at else kwargs.get(name, kwargs.get("state"))
+        return state, kwargs.pop("config", None) if ours else kwargs.get("config")
 
-    return state
+    return read
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def _asks_for_config(wrapped: Any, function: Callable[..., Any]) -> None:
+    """Have LangGraph hand the run's configuration to a node that did not ask for it.
+
+    On Python 3.10 there is no other way to it from nodes that run in a task: LangGraph goes by the signature.
+    """
+    known = _parameters(function)
+    if known and "config" not in known:
+        given = list(known.values())
+        at = len(given) - (given[-1].kind is inspect.Parameter.VAR_KEYWORD)
+        asked = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=RunnableConfig)
+        wrapped.__signature__ = inspect.Signature([*given[:at], asked, *given[at:]])
 
 
 def _name_of(node: Any, others: int) -> str:
@@ -305,13 +351,13 @@ def _runnable(node: Runnable[Any, Any], fork: _Fork) -> Any:
             frame = fork.enter(input, config)
             with within_frame(frame):
                 result = base.invoke(self, input, config, **kwargs)
-            return fork.leave(frame, input, result)
+            return fork.leave(frame, input, result, config)
 
         async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
             frame = fork.enter(input, config)
             with within_frame(frame):
                 result = await base.ainvoke(self, input, config, **kwargs)
-            return fork.leave(frame, input, result)
+            return fork.leave(frame, input, result, config)
 
         def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
             return under(fork.enter(input, config), base.stream(self, input, config, **kwargs))
@@ -360,13 +406,13 @@ class _Passing:
                 self._tasks.popitem(last=False)
         return *made, str(task)
 
-    def leave(self, task: str | None, frame: Frame | None, state: Any, result: Any) -> Any:
+    def leave(self, task: str | None, frame: Frame | None, state: Any, result: Any, config: Any) -> Any:
         """The last step's result, with the decisions; nothing is remembered of the task any more."""
         if task is None:
             return result
         with self._lock:
             self._tasks.pop(task, None)
-        return self._fork.leave(frame, state, result)
+        return self._fork.leave(frame, state, result, config)
 
 
 def _step(node: Runnable[Any, Any], passing: _Passing, *, last: bool) -> Any:
@@ -378,13 +424,13 @@ def _step(node: Runnable[Any, Any], passing: _Passing, *, last: bool) -> Any:
             frame, state, task = passing.enter(input, config)
             with within_frame(frame):
                 result = base.invoke(self, input, config, **kwargs)
-            return passing.leave(task, frame, state, result) if last else result
+            return passing.leave(task, frame, state, result, config) if last else result
 
         async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
             frame, state, task = passing.enter(input, config)
             with within_frame(frame):
                 result = await base.ainvoke(self, input, config, **kwargs)
-            return passing.leave(task, frame, state, result) if last else result
+            return passing.leave(task, frame, state, result, config) if last else result
 
     return _of_class(node, ForkedStep)
 

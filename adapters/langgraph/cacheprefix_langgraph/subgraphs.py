@@ -58,6 +58,7 @@ def subgraph(
     compiled graph, so LangGraph finds, draws, streams and checkpoints it as before. ``role`` defaults to the
     graph's name. The tools of its tool nodes join the shared union now, before the first request. With
     ``pinned=True`` the role's text stands where the graph was entered instead of at the very end; see ``forked``.
+    In ``observe`` mode it is the very same graph, whose calls are told by the names of nodes.
     Its models must be wrapped with the same session (``wrap_model``). Raises ``SetupError`` for anything that is
     not a compiled graph, and ``ToolClashError`` when a tool's name already has another schema.
     """
@@ -70,7 +71,7 @@ def subgraph(
         raise SetupError(message)
     check_volatile(volatile, volatile_role)
     bound = session.adapter
-    if bound.off:
+    if bound.mode == "observe":
         return graph
     for node in graph.nodes.values():
         if isinstance(node.bound, ToolNode):

@@ -15,6 +15,7 @@ from langgraph.errors import GraphBubbleUp
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, given_or_configured, users_session
 from cacheprefix.errors import SetupError
+from cacheprefix_langgraph.fork_context import within_run
 from cacheprefix_langgraph.model import session_of, wrap_model
 
 
@@ -73,11 +74,13 @@ class Step(Runnable[Any, Any]):
 
     def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> dict[str, Any]:  # noqa: A002, ARG002
         """Run the function on a state."""
-        return self._run(input)
+        with within_run(config):
+            return self._run(input)
 
     async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> dict[str, Any]:  # noqa: A002, ARG002
         """Run the function on a state."""
-        return await self._arun(input)
+        with within_run(config):
+            return await self._arun(input)
 
 
 AfterRound = Callable[[Sequence[BaseMessage], int], None]
