@@ -58,7 +58,7 @@ def fresh(servers):
 
 
 OF_LITELLM = (
-    "ignore:Item .* is using the `ReadOnly` qualifier:UserWarning",
+    "ignore:Items? .* (is|are) using the `ReadOnly` qualifier:UserWarning",
     # Event loops and connections that it leaves to the garbage collector.
     "ignore:Exception ignored in. <function BaseEventLoop.__del__:pytest.PytestUnraisableExceptionWarning",
     "ignore:unclosed:ResourceWarning",

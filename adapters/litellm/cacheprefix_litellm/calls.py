@@ -49,6 +49,9 @@ _BODY = {"model", "messages", "prompt_cache_options", *OPENAI_CHAT_COMPLETION_PA
 """The arguments that are the request's body."""
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
 """What a fork may add and LiteLLM refuses where the provider does not know it."""
+_DERIVED = "_completion" in vars(Router)
+"""Whether a router's attempts are methods of its class: before LiteLLM 1.109, where they may run in another thread than
+the one that asks. From then on they run where the router is asked, and its class may not be derived from."""
 
 
 def wrap(target: T, session: Session | None = None, *, role: str = "", conversation: str = "") -> T:
@@ -64,8 +67,16 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
     if joined.off:
         return target
     if isinstance(target, Router):
-        attempts = {each: _attempts(each, joined, bound) for each in ("_completion", "_acompletion")}
-        target.__class__ = derived(type(unwrap(target)), **attempts)
+        router: Any = unwrap(target)
+        if _DERIVED:
+            attempts = {each: _attempts(each, joined, bound) for each in ("_completion", "_acompletion")}
+            router.__class__ = derived(type(router), **attempts)
+        else:
+            for each in _OWN:
+                own = getattr(router, each)
+                made: Any = inside(partial(_BOUND.within, (joined, bound)), own, own)
+                made.cacheprefix_own = own
+                setattr(router, each, made)
         return target
     wrapped: T = inside(partial(_BOUND.within, (joined, bound)), partial(_call, name), _OWN[name])
     return wrapped
@@ -80,8 +91,11 @@ def known(target: object) -> str:
 
 
 def unwrap(router: T) -> T:
-    """The router with LiteLLM's own class again."""
+    """The router with LiteLLM's own class and methods again."""
     router.__class__ = getattr(router.__class__, "__unwrapped__", router.__class__)
+    for each in _OWN:
+        if hasattr(vars(router).get(each), "cacheprefix_own"):
+            delattr(router, each)
     return router
 
 
@@ -152,9 +166,13 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
         made = None if laid is fork.given else session.attempt("body", lambda: arguments(laid), None)
         return own(*given, **named) if made is None else own(**made)
 
-    if name == "acompletion":
-        return fork.aask(send, partial(_streamed, ForkBody.awatch))
-    return fork.ask(send, partial(_streamed, ForkBody.watch))
+    def streamed(answer: Any, fork: ForkBody, turn: Any) -> Any:
+        if fork.body.get("stream_options") != fork.given.get("stream_options"):
+            # The usage stays where LiteLLM has it for those who do not ask for it, also where we fail behind this.
+            answer.stream_options, answer.send_stream_usage = None, False
+        return _streamed(ForkBody.awatch if name == "acompletion" else ForkBody.watch, answer, fork, turn)
+
+    return (fork.aask if name == "acompletion" else fork.ask)(send, streamed)
 
 
 def _read(session: AdapterSession, own: Any, given: Any, named: Any) -> tuple[Any, Any, Any]:
@@ -176,9 +194,6 @@ def _streamed(watch: Callable[..., Any], answer: Any, fork: ForkBody, turn: Any)
         turn.fail()  # LiteLLM's own cache has answered, and no provider
     if cached or not stream:
         return answer if cached else None
-    if fork.body.get("stream_options") != fork.given.get("stream_options"):
-        # The usage stays where LiteLLM has it for those who do not ask for it.
-        answer.stream_options, answer.send_stream_usage = None, False
     return watched_stream(answer, lambda chunks: watch(fork, turn, chunks, _usage))
 
 
