@@ -68,8 +68,8 @@ def check(body: Mapping[str, Any], profile: Profile) -> None:
 
 def _marked(messages: Any) -> bool:
     for message in messages if isinstance(messages, list) else []:
-        content = message.get("content") if isinstance(message, Mapping) else None
-        for block in content if isinstance(content, list) else []:
+        fields = (message.get("content"), message.get("output")) if isinstance(message, Mapping) else ()
+        for block in (one for blocks in fields if isinstance(blocks, list) for one in blocks):
             if isinstance(block, Mapping) and "prompt_cache_breakpoint" in block:
                 return True
     return False

@@ -36,11 +36,19 @@ class BodyCopy:
         plain = {"type": kind, "text": block} if isinstance(block, str) else block
         blocks[number] = {**plain, **marker}
 
-    def mark_content(self, messages: list[Any], number: int, block: int, kind: str, marker: Mapping[str, Any]) -> None:
+    def mark_content(
+        self,
+        messages: list[Any],
+        number: int,
+        block: int,
+        kind: str,
+        marker: Mapping[str, Any],
+        field: str = "content",
+    ) -> None:
         """Set a marker on a block of a message's content; the one text of a message becomes its one block."""
         message = self.item(messages, number)
-        content = message.get("content")
+        content = message.get(field)
         if isinstance(content, str):
-            message["content"] = [{"type": kind, "text": content, **marker}]
+            message[field] = [{"type": kind, "text": content, **marker}]
         elif isinstance(content, Sequence) and content:
-            self.mark_block(self.items("content", message), block, kind, marker)
+            self.mark_block(self.items(field, message), block, kind, marker)

@@ -17,7 +17,7 @@ from cacheprefix.errors import BodyError
 from cacheprefix.prompt import dumps
 from cacheprefix.prompt.canonical_json import loads
 from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, ReplaceResult
-from cacheprefix.prompt.sections import Kind, Prompt, Section, Tier
+from cacheprefix.prompt.sections import Kind, Marker, Prompt, Section, Tier
 from cacheprefix.prompt.views import Count, MessageView, make_call, make_message
 from cacheprefix.wire.body_copy import BodyCopy
 from cacheprefix.wire.messages import (
@@ -84,6 +84,9 @@ _ITEM_KINDS: dict[str, Kind] = {
     "reasoning": "thinking",
 }
 _INSTRUCTIONS = "instructions"
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+"""Items that hold a tool's output as text or parts; those of OpenAI's own tools (``computer_call_output``) do not."""
+_PARTS = ("input_text", "input_image", "input_file")
 
 
 def sections(body: Mapping[str, Any], reader: Reader) -> list[Section]:
@@ -118,6 +121,8 @@ def _split_instructions(reader: Reader, tier: Tier, path: str, value: Any) -> li
 def _split_item(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
     item, marker = pop_marker(mapping(value, path), path)
     kind = str(item.get("type", "message"))
+    if kind in _OUTPUTS and isinstance(item.get("output"), list):
+        item, marker = _unmarked_output(item, path, marker)
     if kind != "message" or "role" not in item:
         return [reader.json(tier, path, _ITEM_KINDS.get(kind, "block"), "item", item, marker)]
     role = envelope(string(item.get("role"), f"{path}.role"))
@@ -139,6 +144,22 @@ def _split_item(reader: Reader, tier: Tier, path: str, value: Any) -> list[Secti
     return made or [reader.make(tier, path, "block", role, EMPTY)]
 
 
+def _unmarked_output(item: Message, path: str, marker: Marker | None) -> tuple[Message, Marker | None]:
+    """A tool's output without marks on its parts, and the mark that stands on the last one.
+
+    A single text says the same as a string, which it was before it was marked. An earlier part's mark is none of the
+    item's end, which is the only place that a section has.
+    """
+    parts = []
+    for index, part in enumerate(item["output"]):
+        plain, found = pop_marker(part, f"{path}.output[{index}]") if isinstance(part, Mapping) else (part, None)
+        parts.append(plain)
+        marker = found if index + 1 == len(item["output"]) and found is not None else marker
+    first = parts[0] if len(parts) == 1 and isinstance(parts[0], Mapping) else {}
+    alone = set(first) == {"type", "text"} and first["type"] == "input_text"
+    return {**item, "output": first["text"] if alone else parts}, marker
+
+
 def body(prompt: Prompt) -> dict[str, Any]:
     """The canonical responses body of a prompt."""
     out: dict[str, Any] = {}
@@ -156,7 +177,12 @@ def body(prompt: Prompt) -> dict[str, Any]:
 def _item(group: Sequence[Section]) -> dict[str, Any]:
     first = group[0]
     if first.head == "item":
-        return with_marker(loads(first.data), first.marker)
+        item: dict[str, Any] = loads(first.data)
+        if first.marker is None or not _takes_mark(item):
+            return with_marker(item, first.marker)
+        output = item["output"]
+        parts = [{"type": "input_text", "text": output}] if isinstance(output, str) else output
+        return {**item, "output": [*parts[:-1], with_marker(parts[-1], first.marker)]}
     message = open_envelope(first.head)
     written = "output_text" if message["role"] == "assistant" else "input_text"
     blocks = [
@@ -173,20 +199,34 @@ def _item(group: Sequence[Section]) -> dict[str, Any]:
 
 
 def carries(prompt: Prompt, section: Section) -> bool:  # noqa: ARG001 - as every API is asked
-    """OpenAI takes a breakpoint on content blocks, so not on tools, instructions, and the items of tool outputs."""
+    """OpenAI takes a breakpoint on content blocks and on the parts of a tool's output: not on tools and instructions.
+
+    Source: ``FunctionCallOutput.output`` and ``ResponseInputTextContentParam`` of openai 2.54.0, whose types are made
+    of OpenAI's own description of the API; read 2026-11-25.
+    """
+    if section.kind == "tool_result":
+        return _takes_mark(loads(section.data))
     text = section.kind in ("text", "image") and section.head != _INSTRUCTIONS
     return section.tier != "tools" and text and "assistant" not in section.head
 
 
+def _takes_mark(item: Message) -> bool:
+    """Whether a tool's output may be marked at its end: it is text, or its last part is one of the application's."""
+    output = item.get("output") if item.get("type") in _OUTPUTS else None
+    last = output[-1] if isinstance(output, list) and output else None
+    return bool(output) and (isinstance(output, str) or (isinstance(last, Mapping) and last.get("type") in _PARTS))
+
+
 def mark(copy: BodyCopy, section: Section, number: int, block: int, ttl: str | None) -> None:
-    """Set a breakpoint on a content block of an item; instructions take none."""
+    """Set a breakpoint on a content block of an item or the last part of a tool's output; instructions take none."""
     if section.tier == "tools" or section.head == _INSTRUCTIONS:
         return
     if isinstance(copy.body.get("input"), str):
         copy.body["input"] = [{"role": "user", "content": copy.body["input"]}]
     shift = 1 if section.tier == "system" and copy.body.get("instructions") is not None else 0
     kind = "output_text" if section.head == "assistant" else "input_text"
-    copy.mark_content(copy.items("input"), number - shift, block, kind, marker_field(ttl))
+    field, block = ("output", -1) if section.kind == "tool_result" else ("content", block)
+    copy.mark_content(copy.items("input"), number - shift, block, kind, marker_field(ttl), field)
 
 
 def view(item: Message, path: str, count: Count) -> MessageView:

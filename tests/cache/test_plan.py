@@ -15,7 +15,7 @@ from cacheprefix.cache import Breakpoint, mark, plan_breakpoints
 from cacheprefix.profiles import Profile, default_registry
 from cacheprefix.prompt import Api, Prompt
 from cacheprefix.server import ProviderCache
-from cacheprefix.wire import decode
+from cacheprefix.wire import decode, encode
 from tests.drawn import examples
 
 LONG = "handbook " * 700
@@ -256,6 +256,44 @@ def test_responses_are_marked_in_their_input() -> None:
     assert places(prompt) == ["system[1].content[0]"]
     assert marked["input"][0]["content"][0]["type"] == "input_text"
     assert marked["instructions"] == LONG
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        LONG,
+        [{"type": "input_text", "text": LONG}],
+        [{"type": "input_text", "text": LONG}, {"type": "input_image", "image_url": "https://example.org/a.png"}],
+    ],
+)
+@pytest.mark.parametrize("kind", ["function_call_output", "custom_tool_call_output"])
+def test_a_tools_output_is_marked_on_its_last_part(kind: str, output: Any) -> None:
+    """A fork beside a loop reads as far as the newest output; text becomes the one part that says the same."""
+    call = {"type": kind.removesuffix("_output"), "call_id": "c", "name": "look", "arguments": "{}"}
+    item = {"type": kind, "call_id": "c", "output": output}
+    asked, question = {"role": "user", "content": "go"}, {"role": "user", "content": "?"}
+    body = {"model": "gpt-5.6", "input": [asked, call, item, question]}
+    before = copy.deepcopy(body)
+    prompt, marked = planned(body, "openai-responses", "openai-5.6", boundary=3)
+    assert body == before
+    assert places(prompt) == ["messages[2]"]
+    sent = marked["input"][2]["output"]
+    assert sent[-1]["prompt_cache_breakpoint"] == {"mode": "explicit"}
+    assert all("prompt_cache_breakpoint" not in part for part in sent[:-1])
+    assert prompt.sections == decode(body, "openai-responses").sections
+    assert encode(prompt)["input"][2] == marked["input"][2]
+
+
+@pytest.mark.parametrize("output", ["", [], [{"type": "something_new"}], [LONG]])
+def test_an_output_that_no_mark_can_stand_on_is_passed_by(output: Any) -> None:
+    """What the API does not say to take a mark gets none: it goes on what stands before."""
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    item = {"type": "function_call_output", "call_id": "c", "output": output}
+    asked, question = {"role": "user", "content": LONG}, {"role": "user", "content": "?"}
+    body = {"model": "gpt-5.6", "input": [asked, call, item, question]}
+    prompt, marked = planned(body, "openai-responses", "openai-5.6", boundary=3)
+    assert places(prompt) == ["messages[0].content[0]"]
+    assert marked["input"][2] is item
 
 
 def test_providers_without_marks_get_none() -> None:

@@ -101,6 +101,35 @@ def test_a_fork_extends_exactly_its_parents_sections_and_reads_them(client):
     assert first.compatibility.level in ("safe", "warns")
 
 
+def test_a_fork_beside_a_loop_reads_the_newest_tool_output_too(client):
+    """Its mark stands on the output itself, so that none of the loop's rounds is paid for again."""
+    made, body = session(), client.parent()
+    for number in range(2):
+        field = "input" if client.kind == "openai-responses" else "messages"
+        result = f"row {number} says that every statement needs a source. " * 60
+        body = {**body, field: [*body[field], *rounds(client.kind, f"c{number}", result)]}
+        with made.adapter.begin(Request(body, client.kind, conversation="loop", continues=True)) as turn:
+            turn.finish(client.send(dict(turn.body)).usage)
+    ask = {"policy": ForkPolicy.ephemeral(), "conversation": "loop"}
+    made.fork("how far are you?", body=body, api=client.kind, send=client.send, **ask)
+    parent = decode(body, client.kind)
+    assert client.provider.requests[-1].outcome.read_tokens == parent.tokens
+
+
+def rounds(kind, name, result):
+    """One call of the tool and its result, as each API has them."""
+    if kind == "openai-responses":
+        call = {"type": "function_call", "call_id": name, "name": "look", "arguments": "{}"}
+        return [call, {"type": "function_call_output", "call_id": name, "output": result}]
+    if kind == "openai-chat":
+        call = {"id": name, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        said = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return [{"role": "user", "content": "go on"}, said, {"role": "tool", "tool_call_id": name, "content": result}]
+    said = {"role": "assistant", "content": [{"type": "tool_use", "id": name, "name": "look", "input": {}}]}
+    told = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": name, "content": result}]}
+    return [{"role": "user", "content": "go on"}, said, told]
+
+
 def test_the_tool_loop_runs_with_results_and_errors_back_to_the_model(client):
     """Values go back as text, exceptions as error results, and no executor is an error result too."""
     seen = []
