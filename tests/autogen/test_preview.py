@@ -116,6 +116,15 @@ async def test_what_was_foreseen_is_what_is_sent(provide, new_client, build, api
         assert counted(one) == pytest.approx(counted(call), rel=0.02)
 
 
+async def test_a_client_of_autogen_0_7_4_is_foreseen_too(provide, new_client):
+    """Which has the tools that it repeats no sooner than with its first request that has some."""
+    client = new_client(provide("anthropic", brief), api="anthropic", fresh=True)
+    del client._last_used_tools
+    seen = await foreseen(with_tools(client), Session(), task=LONG_TASK)
+    assert len(seen.requests) > 1
+    assert not any("failed" in note for note in seen.notes)
+
+
 async def bodies(provider: Any, team: Any, session: Session) -> list[bytes]:
     """What a team's run sends."""
     before = len(provider.requests)

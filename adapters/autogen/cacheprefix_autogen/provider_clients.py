@@ -58,7 +58,7 @@ def api_of(client: Any) -> Api | None:
     """The wire form an AutoGen client speaks; None for clients without an SDK that can be watched."""
     if hasattr(client, "_process_create_args"):
         return "openai-chat"
-    return "anthropic" if hasattr(client, "_last_used_tools") else None
+    return "anthropic" if hasattr(client, "_merge_system_messages") else None
 
 
 def model_of(client: Any) -> str:
@@ -162,7 +162,9 @@ def _anthropic(client: Any, given: Request, forms: Forms) -> dict[str, Any]:
         else:
             body["messages"] += forms.of(message, form)
     has_results = any(isinstance(message, FunctionExecutionResultMessage) for message in merged)
-    converted = native.convert_tools(given.tools) if given.tools else (client._last_used_tools if has_results else [])
+    # AutoGen 0.7.4 has them from the first request on that has tools.
+    last = getattr(client, "_last_used_tools", []) if has_results else []
+    converted = native.convert_tools(given.tools) if given.tools else last
     if converted:
         body["tools"] = list(converted)
     thinking = given.extra.get("thinking") or client._create_args.get("thinking")
