@@ -16,8 +16,7 @@ from autogen_core.models import ChatCompletionClient
 from cacheprefix.adapter import users_session
 from cacheprefix_autogen.binding import Binding, Patches, binding_of
 from cacheprefix_autogen.client import PrefixClient, unwrapped
-from cacheprefix_autogen.group import Group
-from cacheprefix_autogen.member import Member
+from cacheprefix_autogen.member import Group, Member
 from cacheprefix_autogen.model_context import STATE
 from cacheprefix_autogen.reading import in_turn
 from cacheprefix_autogen.sending import ending

@@ -11,8 +11,7 @@ from typing import Any
 
 from cacheprefix.adapter import AdapterSession
 from cacheprefix.errors import SetupError
-from cacheprefix_autogen.group import Group
-from cacheprefix_autogen.member import Member
+from cacheprefix_autogen.member import Group, Member
 
 BINDING = "__cacheprefix__"
 _ABSENT = object()

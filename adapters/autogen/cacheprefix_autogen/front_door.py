@@ -24,8 +24,7 @@ from cacheprefix.errors import SetupError
 from cacheprefix_autogen.agent import clients_of, runners_of
 from cacheprefix_autogen.binding import Binding, binding_of
 from cacheprefix_autogen.client import PrefixClient, unwrapped
-from cacheprefix_autogen.group import system_texts
-from cacheprefix_autogen.member import Member, Options, ToolMemory, Volatile
+from cacheprefix_autogen.member import Member, Options, ToolMemory, Volatile, system_texts
 from cacheprefix_autogen.state import carry_over
 from cacheprefix_autogen.team import agents_in, bind_alone, bind_team, copied
 

@@ -14,10 +14,9 @@ from autogen_core.models import AssistantMessage, ChatCompletionClient, LLMMessa
 from cacheprefix.adapter import AdapterSession, OwnTools, reason, users_session
 from cacheprefix_autogen.binding import Binding
 from cacheprefix_autogen.client import PrefixClient, unwrapped
-from cacheprefix_autogen.group import Group
 from cacheprefix_autogen.history import condensed
 from cacheprefix_autogen.layout import Layout
-from cacheprefix_autogen.member import Member, Options, Planned
+from cacheprefix_autogen.member import Group, Member, Options, Planned
 from cacheprefix_autogen.messages import ABOVE, SENDER, lead
 from cacheprefix_autogen.provider_clients import Request, model_of
 from cacheprefix_autogen.run_plan import instance_of

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cacheprefix.adapter import Lane
-from cacheprefix_autogen.group import Kept
+from cacheprefix_autogen.binding import Binding
+from cacheprefix_autogen.member import Group, Kept, Member
 from cacheprefix_autogen.model_context import STATE
 from cacheprefix_autogen.own_rounds import Turn
 from cacheprefix_autogen.transcript import Entry, entry_from
-
-if TYPE_CHECKING:
-    from cacheprefix_autogen.binding import Binding
-    from cacheprefix_autogen.group import Group
-    from cacheprefix_autogen.member import Member
 
 VERSION = 1
 

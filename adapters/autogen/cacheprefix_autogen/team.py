@@ -19,9 +19,8 @@ from cacheprefix.adapter import AdapterSession
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen.agent import StandIn, bind_agent, runners_of, tools_of
 from cacheprefix_autogen.binding import Binding, binding_of
-from cacheprefix_autogen.group import Group
 from cacheprefix_autogen.managers import bind_manager
-from cacheprefix_autogen.member import Member, Options
+from cacheprefix_autogen.member import Group, Member, Options
 from cacheprefix_autogen.model_context import STATE, application_context
 from cacheprefix_autogen.run_plan import RunPlan, instance_of
 from cacheprefix_autogen.state import hold, load_transcript, saved_transcript
