@@ -93,6 +93,22 @@ async def test_what_agents_have_in_common_is_found_beside_given_context(servers)
     assert all(record.outcome.read_tokens > 1_000 for record in provider.requests[1:3])
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_an_agent_that_works_as_a_tool_is_in_the_report_or_named(servers, wrapped):
+    """Its requests are seen where it is wrapped by itself."""
+    session = Session()
+    async with served(servers, "openai-chat", planner=[call("critic", task="Object."), "Done."]) as (client, provider):
+        critic = role(client, "critic")
+        planner = role(client, "planner", tools=[critic.as_tool()])
+        for agent in (planner, critic) if wrapped else (planner,):
+            wrap(agent, session)
+        await planner.run(TASK)
+    assert len(provider.requests) == 3
+    assert [call.agent for call in session.calls] == ["planner", *(["critic"] if wrapped else []), "planner"]
+    assert any("'critic' works as a tool of 'planner'" in note for note in session.report().notes) is not wrapped
+    assert session.failures == {}
+
+
 def test_wrapping_is_taken_back(servers):
     """Twice is once, other middleware stays, and what cannot be wrapped is named."""
 

@@ -13,7 +13,7 @@ from cacheprefix.adapter import AnswerForm, NotKeptError, ToolUse, VolatileRole,
 from cacheprefix_maf.client_requests import api_of, watch
 from cacheprefix_maf.member import Member, ToolMemory, Volatile
 from cacheprefix_maf.model_call import ASKED, Asked, called
-from cacheprefix_maf.tools import Refusing
+from cacheprefix_maf.tools import Refusing, runner_of
 
 Next = Callable[[], Awaitable[None]]
 
@@ -95,6 +95,7 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
         if isinstance(tool, Refusing):
             context.result = tool.said
             return
+        member.session.attempt("agent as tool", lambda: self._look_at(runner_of(tool)), None)
 
         async def run() -> Any:
             await call_next()
@@ -105,6 +106,14 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
 
         form = AnswerForm(_kept, known)
         context.result = await member.session.tool_calls.arun(partial(self._use, context), run, form)
+
+    def _look_at(self, runner: Any) -> None:
+        """Say of an agent that works as a tool, and is not wrapped, that its requests are not seen."""
+        if runner is not None and not any(isinstance(one, _OfMember) for one in runner.middleware or ()):
+            name = runner.name or runner.id
+            self.member.session.unseen(
+                f"agent {name!r} works as a tool of {self.member.role!r}, and is in no report: wrap it by itself, too"
+            )
 
     def _use(self, context: FunctionInvocationContext) -> ToolUse:
         member, tool, held = self.member, context.function, context.session

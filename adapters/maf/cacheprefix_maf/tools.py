@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from agent_framework import FunctionTool
+from agent_framework import Agent, FunctionTool
 
-from cacheprefix.adapter import AdapterSession, RequestPlan, Tool, loads
+from cacheprefix.adapter import AdapterSession, RequestPlan, Tool, loads, names_known_to
 from cacheprefix.errors import ToolClashError
 from cacheprefix_maf.member import Member
 
@@ -32,6 +33,15 @@ def plain(tool: Any) -> bool:
 def own_of(tools: Any) -> list[Any]:
     """The tools that are the agent's own."""
     return [tool for tool in tools or () if not isinstance(tool, Refusing)]
+
+
+def runner_of(tool: Any) -> Any:
+    """The agent that a tool asks which the framework's ``as_tool`` made of it; None for any other tool."""
+    function = getattr(tool, "func", None)
+    if not isinstance(function, FunctionType) or function.__module__ != Agent.as_tool.__module__:
+        return None
+    found = names_known_to(function).get("self")
+    return found if isinstance(found, Agent) else None
 
 
 def adopt(member: Member, tools: Sequence[Any]) -> None:
