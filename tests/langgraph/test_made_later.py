@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, TodoListMiddleware
+from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
+from pydantic import BaseModel
 
 from cacheprefix.errors import NotSharedError
 from cacheprefix.profiles import default_registry
-from cacheprefix.server import Reply, fill
-from cacheprefix_langgraph import PrefixState, ask, forked, wrap_model
+from cacheprefix.server import Reply, ToolCall, fill
+from cacheprefix_langgraph import PrefixMiddleware, PrefixState, ask, forked, wrap_model
 from tests.langgraph.conftest import KINDS, RULES, Bench
 from tests.langgraph.test_lanes import tools
 
@@ -213,3 +218,70 @@ def test_an_agent_that_was_alone_becomes_a_fork_when_another_comes(chat):
         turn(saver, both)
     assert names(chat) == [["plan_0"]] + [["check_0", "plan_0"]] * 4
     assert all(record.outcome.read_tokens > 2_000 for record in chat.provider.requests[2:])
+
+
+def _agents(session, model, *others):
+    """Two agents that are made before the first request, the second with middleware beside ours."""
+    (plan,), (check,) = EARLY["planner"], LATE["critic"]
+
+    def weigh(pros: str, cons: str) -> str:
+        """Weigh them."""
+        return f"{pros}, {cons}"
+
+    made, first = {}, PrefixMiddleware(session, role="planner")
+    for role, kit in {"planner": [plan], "critic": [check, weigh]}.items():
+        middleware = [*others, PrefixMiddleware(session, role=role)] if role == "critic" else [first]
+        form = ToolStrategy(Verdict) if role == "critic" else None
+        text = f"You are the {role}.\n\n{HANDBOOK}"
+        made[role] = create_agent(model, kit, system_prompt=text, middleware=middleware, response_format=form)
+    return made
+
+
+class Recorder(AgentMiddleware):
+    """Brings a tool, and changes no request."""
+
+    def __init__(self):
+        super().__init__()
+
+        @tool
+        def record(line: str) -> str:
+            """Record a line."""
+            return line
+
+        self.tools = [record]
+
+
+class Verdict(BaseModel):
+    """What came of it."""
+
+    score: int
+
+
+def test_agents_that_are_made_first_share_from_the_first_request_on(bench):
+    """LangChain tells a middleware of an agent's tools with each request alone: what it is made with is looked up."""
+    session = bench.session(HANDBOOK)
+    made = _agents(session, bench.model(), Recorder())
+    assert {*session.adapter.prefix.tool_names} == {"plan_0", "check_0", "weigh", "record", "Verdict"}
+    said = {"messages": [HumanMessage("Please begin.", id="h")]}
+    made["planner"].invoke(said, {"configurable": {"thread_id": "one"}})
+    bench.script(lambda asked: Reply("", tool_calls=(ToolCall("Verdict", {"score": 1}),)))
+    out = made["critic"].invoke(said, {"configurable": {"thread_id": "one"}})
+    first, second = names(bench)
+    assert first == second
+    assert out["structured_response"] == Verdict(score=1)
+    assert bench.provider.requests[1].outcome.read_tokens > 2_000
+    assert not session.failures
+
+
+def test_an_observed_agent_tells_of_no_tool(chat):
+    """Nothing is looked up where nothing is shared."""
+    session = chat.session(HANDBOOK, mode="observe")
+    _agents(session, chat.model(), Recorder())
+    assert session.adapter.prefix.tool_names == ()
+
+
+def test_tools_that_other_middleware_may_change_are_taken_as_they_are_asked_with(chat):
+    """Deep agents' files have another description with the first request than they are made with."""
+    session = chat.session(HANDBOOK)
+    _agents(session, chat.model(), TodoListMiddleware())
+    assert session.adapter.prefix.tool_names == ("plan_0",)

@@ -54,7 +54,7 @@ from typing_extensions import TypedDict
 from cacheprefix import Caching, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Reply, Rule, Rules, ToolCall
-from cacheprefix_langgraph import PrefixMiddleware, forked, subgraph, wrap_model
+from cacheprefix_langgraph import PrefixMiddleware, PrefixState, forked, subgraph, wrap_model
 from tests.transparent.compare import allowed_in
 from tests.transparent.harness import Constructs, Stage
 
@@ -266,6 +266,25 @@ def astream_every_mode(stage):
     nodes = [stage.speaks(role, llm, later=True) for role in ("alpha", "beta")]
     app = stage.chain(*nodes, checkpointer=InMemorySaver())
     return asyncio.run(gather(app.astream({"messages": [BEGIN]}, THREAD, stream_mode=ALL_MODES)))
+
+
+class Kept(MessagesState, PrefixState):
+    """A state that keeps our decisions, as the application chose."""
+
+
+@once()
+def a_state_that_keeps_decisions(stage):
+    """One node says something, the other gives nothing back."""
+    stage.script("The first answer.", "The second answer.")
+    llm = stage.model()
+
+    @stage.node("beta")
+    def beta(state):
+        llm.bind_tools([look]).invoke([you("beta"), *state["messages"]])
+
+    app = stage.chain(stage.speaks("alpha", llm), beta, state=Kept, checkpointer=InMemorySaver())
+    streamed = list(app.stream({"messages": [BEGIN]}, THREAD, stream_mode="updates"))
+    return {"streamed": streamed, "state": app.get_state(THREAD), "graph": everything(app)}
 
 
 @everywhere()

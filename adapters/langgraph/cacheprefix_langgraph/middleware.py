@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
+from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, AgentState
 from langchain.agents.middleware.types import (
     ExtendedModelResponse,
@@ -15,9 +17,11 @@ from langchain.agents.middleware.types import (
     PrivateStateAttr,
     ToolCallRequest,
 )
+from langchain.agents.structured_output import OutputToolBinding, ToolStrategy
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tools import BaseTool, tool
 from langgraph.types import Command
 from typing_extensions import NotRequired
 
@@ -36,7 +40,7 @@ from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.parts import missing
 from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, level_of, update_of
 from cacheprefix_langgraph.tool_cache import CachedTools, Scope
-from cacheprefix_langgraph.tools import render
+from cacheprefix_langgraph.tools import adopt, render
 
 _CLEARED = (
     "ContextEditingMiddleware clears another tool result with nearly every request, and what stands behind it is not "
@@ -58,6 +62,9 @@ def advise(session: AdapterSession, messages: Sequence[BaseMessage]) -> None:
         elif message.additional_kwargs.get("lc_source") == "summarization":
             session.note(_SUMMARISED)
 
+
+_CHANGES = ("wrap_model_call", "awrap_model_call")
+"""Hooks that may give a request other tools than the agent was made with."""
 
 ENTRY = "cacheprefix_entry"
 _KEEP = 64
@@ -156,6 +163,13 @@ class PrefixMiddleware(AgentMiddleware):
     def name(self) -> str:
         """The name LangChain tells middleware apart by."""
         return f"PrefixMiddleware[{self.role}]"
+
+    @property
+    def tools(self) -> tuple[BaseTool, ...]:  # type: ignore[override]
+        """None of its own. LangChain asks for them while an agent is made, and its tools are shared from then on."""
+        if self._session.mode != "observe":
+            self._session.attempt("tools", lambda: adopt(self._session, list(_tools_in_the_making())), None)
+        return ()
 
     def rehearsing(self, session: AdapterSession) -> PrefixMiddleware:
         """A copy that lays out the first request in another session, without what the application says at each call."""
@@ -350,6 +364,30 @@ def _with_hooks(kind: Any, hooks: Any) -> type[Any]:
     """The class with the hooks that an instance needs."""
     body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind, *hooks), body)
+
+
+def _tools_in_the_making() -> Iterator[Any]:
+    """The tools of the agent that is just being made, as far as the arguments of ``create_agent`` tell.
+
+    Nothing else shows them before the agent's first request, and tools stand in front of all else: those that come with
+    a request have what others wrote before written once more.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not inspect.unwrap(create_agent).__code__:
+        frame = frame.f_back
+    if frame is None:
+        return
+    given = frame.f_locals
+    others = [one for one in given["middleware"] if not isinstance(one, PrefixMiddleware)]
+    if any(getattr(type(one), name) is not getattr(AgentMiddleware, name) for one in others for name in _CHANGES):
+        return
+    for one in others:
+        yield from getattr(one, "tools", ())
+    for one in given["tools"] or ():
+        yield one if isinstance(one, (BaseTool, Mapping)) else tool(one)
+    form = given["response_format"]
+    if isinstance(form, ToolStrategy):
+        yield from (OutputToolBinding.from_schema_spec(spec).tool for spec in form.schema_specs)
 
 
 def _run_in(runtime: Any) -> dict[str, Any] | None:
