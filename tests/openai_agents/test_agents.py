@@ -114,6 +114,17 @@ def test_a_team_of_handoffs_costs_less_than_unmodified(provider, api, streamed):
     assert not own.failures
 
 
+@pytest.mark.parametrize("api", APIS)
+def test_durable_context_stands_beside_what_the_instructions_have_in_common(provider, api):
+    """A session that was given context alone still finds the handbook in the agents' instructions, and says both."""
+    fact = "The office is closed on Mondays."
+    own = Session(SharedPrefix(context={"office": fact}), caching=Caching(counter=ESTIMATE))
+    asyncio.run(play(wrap(team_of(model_for(api, provider)), own)))
+    assert {call.layout for call in own.calls} == {"fork"}
+    assert all(body.count(fact) == 1 for body in (record.body.decode() for record in provider.requests))
+    assert HANDBOOK.strip() in own.adapter.prefix.system
+
+
 def test_an_agent_as_a_tool_reads_the_same_prefix(provider):
     """Its run is a conversation of its own, on the prefix that who calls it has written."""
     model = model_for("openai-responses", provider)

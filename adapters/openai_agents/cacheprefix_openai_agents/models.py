@@ -42,7 +42,7 @@ def wrap(
 
     Agents stay the same objects, until ``unwrap``: each has a model of its own in place of its model, or of the name of
     one, which ``provider`` resolves. A model, or a provider for ``RunConfig``, is copied; who asks is the agent that
-    runs. Where the session's prefix has no text, what most of the agents' instructions have in common is shared.
+    runs. Where the session's prefix has no system text, what most of the agents' instructions have in common is shared.
 
     Args:
         target: what to wrap.
@@ -77,8 +77,9 @@ def bind(
     """Give each agent a model of its own that asks in the session."""
     texts = [one.instructions for one in team if isinstance(one.instructions, str)]
     forks = session.mode != "observe"
-    if forks and not session.prefix.text and len(texts) > 1:
-        session.adopt_system(adapter.majority_text(texts)[0])
+    given = session.prefix
+    if forks and not (given.system or given.roles) and len(texts) > 1:
+        session.adopt_system(adapter.majority_text(texts)[0], with_context=True)
     for agent in team:
         session.join(agent.name)
         own = model_of(agent, provider)
