@@ -168,7 +168,8 @@ class ForkBody:
 
         First the same request with that answer and the refusal behind it; the second time the application's own.
         """
-        permitted = None if self.plan is None else self.plan.restriction.permitted
+        # In its own layout a request carries its own tools, or a thread's or template's, which it need not name.
+        permitted = self.plan.restriction.permitted if self.plan is not None and self.plan.forks else None
         if permitted is None or not (isinstance(answer, Mapping) or hasattr(answer, "model_dump")):
             return None
         read = self.session.attempt("refusal", lambda: read_answer(answer, self.api), Answer("", (), (), None))
@@ -698,6 +699,8 @@ def _kept_elsewhere(session: AdapterSession, body: Mapping[str, Any], api: Api, 
     by all its requests.
     """
     fields = SHAPES[api].FIELDS
+    if body.get(fields.thread) is not None:
+        return True
     if not fields.chained:
         return False
     if any(body.get(name) is not None for name in (*fields.chained, *filter(None, (fields.template,)))):
@@ -738,7 +741,11 @@ def _completed(session: AdapterSession, body: dict[str, Any], api: Api, role: Ro
         instruction = ""
     missing = "\n\n".join(filter(None, (known, instruction)))
     passing = tail_text("", "", volatile=role.volatile)
-    if place and _kept_elsewhere(session, body, api, role):
+    thread = body.get(fields.thread)
+    if isinstance(thread, Mapping):
+        # What the provider has from the thread's first request on; it refuses a later one that says it.
+        missing = missing if thread.get("type") == "create" else ""
+    elif place and _kept_elsewhere(session, body, api, role):
         # The input stays in the provider's history, the instructions do not.
         missing, passing = "\n\n".join(filter(None, (missing, passing))), ""
         return {**body, place: "\n\n".join(filter(None, (missing, _text(own))))} if missing else body

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import date
 from typing import Any, TypeVar
 
 from cacheprefix.adapter_session import AdapterSession
@@ -51,8 +54,7 @@ def _subclass(base: Any, apis: Mapping[str, Api], session: AdapterSession, role:
         api = next((api for end, api in apis.items() if path.partition("?")[0].endswith(end)), None)
         if api is None or not isinstance(body, dict):
             return None
-        # What the SDKs leave out of the JSON they write.
-        given = {name: value for name, value in body.items() if type(value).__name__ not in ("Omit", "NotGiven")}
+        given = session.attempt("body", lambda: _as_written(body), body)
         # A raw response is parsed by the application: whatever the stream holds, it sees.
         raw = _RAW in ((options.get("options") or {}).get("headers") or {})
         return fork_body(session, given, api, role(), asks_usage=not raw)
@@ -70,6 +72,32 @@ def _subclass(base: Any, apis: Mapping[str, Api], session: AdapterSession, role:
         return await fork.aask(lambda body: base.post(self, path, body=body, **options), _astreamed)
 
     return derived(base, post=apost if inspect.iscoroutinefunction(base.post) else post)
+
+
+def _as_written(value: Any) -> Any:
+    """A body as the SDKs write it: their own answers as plain fields, sequences as lists, without what is left out.
+
+    The very same object where nothing of it is changed. Anthropic's SDK does this itself from 2.x on, behind ``post``;
+    of OpenAI's, and of older ones of Anthropic's, a body is plain already.
+    """
+    if isinstance(value, Mapping):
+        made = {name: _as_written(one) for name, one in value.items() if not _left_out(one)}
+        same = type(value) is dict and len(made) == len(value) and all(map(operator.is_, made.values(), value.values()))
+        return value if same else made
+    if isinstance(value, (str, bytes, bytearray, memoryview)):
+        return value
+    if isinstance(value, (Sequence, AbstractSet, Iterator)):
+        listed = value if isinstance(value, list) else list(value)
+        written = [_as_written(one) for one in listed]
+        return listed if all(map(operator.is_, written, listed)) else written
+    if hasattr(value, "model_dump"):
+        hidden = getattr(value, "__api_exclude__", None)
+        return value.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=hidden)
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _left_out(value: Any) -> bool:
+    return type(value).__name__ in ("Omit", "NotGiven")
 
 
 def derived(base: Any, **own: Any) -> Any:

@@ -282,6 +282,8 @@ class Simulator:
         )
         if record.api == "openai-responses" and fields.get("store") is not False:
             self._store(turn, fields)
+        elif record.api == "anthropic" and fields.get("thread") is not None:
+            self._stored[wire_anthropic.answer_id(digits)] = [fields, wire_anthropic.answer(turn)]
         return turn
 
     def _seed(self, prompt: Prompt) -> str:
@@ -295,6 +297,9 @@ class Simulator:
         self._stored[response["id"]] = [*_items(fields.get("input")), *response["output"]]
 
     def _continued(self, fields: Mapping[str, Any], api: Api) -> Mapping[str, Any]:
+        thread = fields.get("thread") if api == "anthropic" else None
+        if isinstance(thread, Mapping) and thread.get("type") == "continue":
+            return self._threaded(fields, str(thread.get("previous_message_id")))
         previous = fields.get("previous_response_id") if api == "openai-responses" else None
         if previous is None:
             return fields
@@ -302,6 +307,17 @@ class Simulator:
             raise RefusedError(f"previous_response_id: Previous response with id {previous!r} not found.")
         rest = {name: value for name, value in fields.items() if name != "previous_response_id"}
         return {**rest, "input": [*self._stored[previous], *_items(fields.get("input"))]}
+
+    def _threaded(self, fields: Mapping[str, Any], previous: str) -> Mapping[str, Any]:
+        """A request of a message thread, with what stands in the thread before it."""
+        if previous not in self._stored:
+            raise RefusedError(f"thread.previous_message_id: no message {previous!r} was found.")
+        for name in ("system", "tools"):
+            if name in fields:
+                raise RefusedError(f"{name}: is the thread's own and cannot be given again.")
+        first, answer = self._stored[previous]
+        said = [*first["messages"], {"role": "assistant", "content": answer["content"]}]
+        return {**first, **fields, "messages": [*said, *fields["messages"]]}
 
     def _decode(self, api: Api, fields: Any, headers: Mapping[str, str], model: str | None) -> Prompt:
         return decode(_addressed(fields, api, model), api, headers=headers, count=self._count, memo=self._memo)

@@ -64,6 +64,9 @@ FIELDS = Fields(
     limits=("max_tokens",),
     answer="content",
     begun=True,
+    # The SDK's message threads (beta of 2026-08-12), as its tool_runner has them by default from 2.11 on; it calls
+    # system and tools CREATE_ONLY_FIELDS (anthropic/lib/threads).
+    thread="thread",
 )
 AHEAD = ("message_start", "ping")
 """Events of a stream that say that the request was taken, and nothing of the answer."""

@@ -298,6 +298,8 @@ class Fields:
     """Whether a last message of the assistant's is the beginning of the answer, and not one that was given before."""
     chained: tuple[str, ...] = ()
     """What a request goes on from that the provider keeps."""
+    thread: str = ""
+    """What names a conversation that the provider keeps whole: only its first request says system text and tools."""
     template: str | None = None
     """A prompt that the provider keeps, in which own instructions would stand in place of its own."""
 

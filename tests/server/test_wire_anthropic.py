@@ -223,3 +223,22 @@ def test_an_unknown_message_cannot_be_compared_with(serve, anthropic_client):
         model=MODEL, max_tokens=9, messages=ASK, diagnostics={"previous_message_id": "msg_none"}
     )
     assert answer.diagnostics.cache_miss_reason.type == "previous_message_not_found"
+
+
+def test_a_message_thread_is_gone_on_with_and_gives_its_system_text_once(serve, anthropic_client):
+    """A request that continues one is read behind all that was said in it; the thread's own is refused there."""
+    provider = serve("anthropic")
+    client = anthropic_client(provider)
+
+    def ask(thread, **options):
+        body = {"thread": thread}
+        return client.messages.create(model=MODEL, max_tokens=50, messages=ASK, extra_body=body, **options)
+
+    first = ask({"type": "create"}, system=SYSTEM)
+    on = {"type": "continue", "previous_message_id": first.id}
+    ask(on)
+    began, went_on = (record.prompt.sections for record in provider.requests)
+    assert [one.digest for one in went_on[: len(began)]] == [one.digest for one in began]
+    for wrong in ({**on, "previous_message_id": "msg_none"}, on):
+        with pytest.raises(anthropic.BadRequestError):
+            ask(wrong, **({"system": SYSTEM} if wrong is on else {}))
