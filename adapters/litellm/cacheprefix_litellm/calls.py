@@ -49,8 +49,8 @@ _BODY = {"model", "messages", "prompt_cache_options", *OPENAI_CHAT_COMPLETION_PA
 """The arguments that are the request's body."""
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
 """What a fork may add and LiteLLM refuses where the provider does not know it."""
-_DERIVED = "_completion" in vars(Router)
-"""Whether a router's attempts are methods of its class: before LiteLLM 1.109, where they may run in another thread than
+_ATTEMPTS = [each for each in ("_completion", "_acompletion") if each in vars(Router)]
+"""A router's attempts where they are methods of its class, before LiteLLM 1.109: they may run in another thread than
 the one that asks. From then on they run where the router is asked, and its class may not be derived from."""
 
 
@@ -68,9 +68,8 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
         return target
     if isinstance(target, Router):
         router: Any = unwrap(target)
-        if _DERIVED:
-            attempts = {each: _attempts(each, joined, bound) for each in ("_completion", "_acompletion")}
-            router.__class__ = derived(type(router), **attempts)
+        if _ATTEMPTS:
+            router.__class__ = derived(type(router), **{each: _attempts(each, joined, bound) for each in _ATTEMPTS})
         else:
             for each in _OWN:
                 own = getattr(router, each)
@@ -93,9 +92,8 @@ def known(target: object) -> str:
 def unwrap(router: T) -> T:
     """The router with LiteLLM's own class and methods again."""
     router.__class__ = getattr(router.__class__, "__unwrapped__", router.__class__)
-    for each in _OWN:
-        if hasattr(vars(router).get(each), "cacheprefix_own"):
-            delattr(router, each)
+    for each in [name for name, held in vars(router).items() if hasattr(held, "cacheprefix_own")]:
+        delattr(router, each)
     return router
 
 
@@ -181,8 +179,7 @@ def _read(session: AdapterSession, own: Any, given: Any, named: Any) -> tuple[An
     body = {name: value for name, value in asked.items() if name in _BODY and value is not None}
     said, custom, schema = body["messages"], asked.get("custom_llm_provider"), body.get("response_format")
     body["messages"] = [one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in said]
-    if isinstance(schema, type):
-        body["response_format"] = type_to_response_format_param(schema)
+    body |= {"response_format": type_to_response_format_param(schema)} if isinstance(schema, type) else {}
     body["model"] = f"{custom}/{body['model']}" if custom else body["model"]
     return asked, body, session.profile(body["model"])
 
