@@ -50,8 +50,8 @@ _BODY = {"model", "messages", "prompt_cache_options", *OPENAI_CHAT_COMPLETION_PA
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
 """What a fork may add and LiteLLM refuses where the provider does not know it."""
 _ATTEMPTS = [each for each in ("_completion", "_acompletion") if each in vars(Router)]
-"""A router's attempts where they are methods of its class, before LiteLLM 1.109: they may run in another thread than
-the one that asks. From then on they run where the router is asked, and its class may not be derived from."""
+"""A router's attempts where they are methods of its class, up to LiteLLM 1.108: they may run in another thread than
+the one that asks. From 1.110 on they run where the router is asked, and its class may not be derived from."""
 
 
 def wrap(target: T, session: Session | None = None, *, role: str = "", conversation: str = "") -> T:
