@@ -67,7 +67,8 @@ class Role:
     """The calls of the run from this one on, where their number and order are known beforehand."""
     played: bool = False
     """Whether an open-ended run is laid out by playing its layouts (docs/never-dearer.md): hardly ever dearer than
-    without us, and later to share what nobody asked for yet. Tell of all roles first (``AdapterSession.join``)."""
+    without us, and later to share what nobody asked for yet. Tell of all roles first (``AdapterSession.join``). What it
+    goes by is kept in this process: another one that takes the conversation up may lay it out otherwise."""
 
 
 _ROLE: ContextVar[Role | None] = ContextVar("cacheprefix_role", default=None)
