@@ -67,6 +67,7 @@ from cacheprefix.layout import (
 )
 from cacheprefix.layout.baseline import unmodified
 from cacheprefix.layout.economics import Lane, Seat
+from cacheprefix.layout.known_crews import AHEAD, ITEMS, CrewAhead, CrewTask, KnownCrews, Part
 from cacheprefix.layout.known_runs import RunAhead, RunCall
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, failed
 from cacheprefix.layout.plan import failed as failed_plan
@@ -113,7 +114,9 @@ _LATER = {
 """Rooms that not every adapter needs, by the names that are had from them."""
 
 __all__ = [
+    "AHEAD",
     "FOLLOW",
+    "ITEMS",
     "LONG_ROLE",
     "NEXT",
     "NO_CALLS",
@@ -132,6 +135,8 @@ __all__ = [
     "Carried",
     "Count",
     "CountedHistory",
+    "CrewAhead",
+    "CrewTask",
     "Decision",
     "Drop",
     "DropCall",
@@ -143,6 +148,7 @@ __all__ = [
     "Generations",
     "HistoryRunner",
     "Insert",
+    "KnownCrews",
     "Lane",
     "Ledger",
     "Lock",
@@ -152,6 +158,7 @@ __all__ = [
     "NotKeptError",
     "Origin",
     "OwnTools",
+    "Part",
     "Pass",
     "Preview",
     "RLock",

@@ -234,6 +234,9 @@ class Plugins:
             except _USERS:
                 raise
             except BaseException as error:
+                # What the user asks for at set-up is refused by the adapter that knows the object, and by nobody else.
+                if isinstance(error, SetupError) and hook in ("wrap", "preview"):
+                    raise
                 self._report(plugin, hook, error)
                 return None
             finally:

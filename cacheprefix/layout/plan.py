@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from cacheprefix.layout.cost_model import CachePrices
-from cacheprefix.layout.economics import NAMED, TaskPosition
+from cacheprefix.layout.economics import NAMED
+from cacheprefix.layout.known_crews import TaskPosition
 from cacheprefix.layout.known_runs import KnownRuns, RunAhead, RunCall, RunFacts, RunLayout
 from cacheprefix.layout.open_runs import OpenRuns
 from cacheprefix.layout.prefix import Tool
@@ -25,6 +26,7 @@ from cacheprefix.layout.team import Decided, Team
 from cacheprefix.layout.tool_restriction import FREE, Restriction, restrict
 from cacheprefix.layout.tool_sets import ToolsAsked, ToolSet, ToolSets
 from cacheprefix.layout.worth_sharing import WorthSharing, rules_in
+from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Api
 from cacheprefix.prompt.reasons import LEFT_ALONE, Layout, Reason, reason
 from cacheprefix.services import Services
@@ -36,11 +38,11 @@ Carried = Literal["open", "union", "own"] | tuple[str, ...]
 cost (``ToolSets.choose``); ``union``: those of all; ``own``: the application's array as it is, as where nobody else is
 there to carry the same; names: those, as a team that is known beforehand settled."""
 
-Place = Literal["cheapest", "end", "front"] | Callable[[], TaskPosition]
+Place = Literal["cheapest", "end", "front"] | Callable[[Profile], TaskPosition]
 """Where a role's text stands. ``cheapest``: where it costs least (``RolePositions.place``); ``end``: behind the
 history, as a text must that is for this request alone; ``front``: before it, where the history is this role's own. A
-callable is the policy of a team whose tasks are known beforehand (``economics.crew_position``), asked once all else
-allows a fork: it gives the place, or why the request is none."""
+callable is the policy of a team whose tasks are known beforehand (``KnownCrews.position``), asked once all else
+allows a fork, with the provider's rules in our tokens: it gives the place, or why the request is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,8 @@ class Planner:
         elif not callable(asked.place):
             position = self._placed(asked, asked.place, tools, text, history, shares=refused is None)
         else:
-            found = asked.place() if refused is None else refused
+            rules = rules_in(asked.conversation, self.services, asked.model, asked.api)
+            found = asked.place(rules) if refused is None else refused
             position, refused = (RolePosition(None), found) if isinstance(found, Reason) else (found, None)
         if position.at is None:
             if tools is not None and asked.tools is not None and set(tools.tools) != set(asked.tools.names):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 
 from benchmarks.crewai_workloads import prose
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.layout.economics import RoleText, Standing, costs, extra, keeping
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix.server import Reply, Request
 from cacheprefix_crewai import install
-from tests.drawn import examples
 
 
 @dataclass(frozen=True)
@@ -127,34 +125,3 @@ def test_long_texts_never_cost_more_than_they_did(servers, new_llm, name) -> Non
 def test_no_plan_gets_dearer(servers, new_llm, plan) -> None:
     """Whatever agents, tasks, texts and answers a crew has."""
     assert ratio(plan, servers, new_llm) <= 1.0
-
-
-role_texts = st.builds(RoleText, st.sampled_from("abc"), st.sampled_from([50, 128, 700, 3_000]), st.booleans())
-standings = st.builds(
-    Standing,
-    texts=st.lists(role_texts, min_size=1, max_size=7).map(tuple),
-    read=st.floats(0.02, 0.9),
-    blocks=st.booleans(),
-    log=st.integers(0, 3_000),
-    grows=st.integers(0, 800),
-    own=st.frozensets(st.sampled_from("abc")),
-)
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(standings)
-def test_agents_keep_their_place_only_where_that_is_cheaper(standing) -> None:
-    """Never dearer over two runs than all texts behind the results; a short text is never in front."""
-    standing = replace(standing, runs=standing.texts, left=1)
-    kept = keeping(standing)
-    assert sum(costs(standing, kept).values()) <= sum(costs(standing, frozenset()).values()) + 1e-6
-    for one in kept:
-        assert max(text.size for text in standing.texts if text.agent == one) >= 128
-
-
-def test_a_text_in_front_adds_nothing_to_what_it_cost_before() -> None:
-    """Asked four times without results between: paid once and read three times, as in the crew's own layout."""
-    four = Standing(texts=(RoleText("a", 1_000, logs=False),) * 4, read=0.1, blocks=False)
-    assert keeping(four) == {"a"}
-    assert extra(four, frozenset("a")) == pytest.approx(0.0)
-    assert extra(four, frozenset()) == pytest.approx(2_700)

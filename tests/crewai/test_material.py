@@ -1,31 +1,16 @@
-"""What tasks have in common, and whether sharing it pays: pure functions, on generated texts and numbers."""
+"""What tasks have in common: pure functions, on generated texts."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cacheprefix.layout.economics import LaterTask, Stake, pays
 from cacheprefix_crewai.material import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
 from tests.drawn import examples
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=40)
 lines = st.sampled_from(["a" * 120, "b" * 90, "c" * 260, "", "  ", "short", "\u20ac" * 230, "d" * 199, "e" * 200])
 texts = st.lists(st.lists(lines, max_size=6).map("\n".join), max_size=5)
-tokens = st.integers(0, 5_000)
-tasks = st.builds(LaterTask, tokens, st.just(0), tokens, tokens, st.integers(1, 3))
-stakes = st.builds(
-    Stake,
-    fresh=tokens,
-    known=tokens,
-    own=tokens,
-    later=st.lists(tasks, max_size=5).map(tuple),
-    overhead=st.integers(0, 200),
-    loops=st.floats(0, 12),
-)
-reads = st.floats(0.02, 0.9)
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -93,42 +78,3 @@ def test_a_reference_names_its_piece() -> None:
     piece = Piece("shared input 'brief'", "x" * 300)
     assert referred(f"Look: {piece.text}!", [piece]) == "Look: (see shared input 'brief' above)!"
     assert piece.block.startswith("[shared input 'brief']\n")
-
-
-@settings(max_examples=examples(300), deadline=None)
-@given(stakes, reads)
-def test_what_pays_is_cheaper_however_long_the_loops(stake, read) -> None:
-    """By the estimate's own account a fork that pays costs less with no loop, with some, and with all of them."""
-    if not pays(stake, read):
-        return
-    for share in (0.0, 0.3, 1.0):
-        loops = stake.loops * share
-        fork = stake.fresh + read * stake.known + read * loops * (stake.fresh + stake.known)
-        own = stake.own * (1 + read * loops)
-        fork += stake.overhead * (1 + read * loops)
-        for task in stake.later:
-            for _ in range(task.times):
-                fork += task.fresh + read * task.read + read * loops * (task.fresh + task.read)
-                fork += stake.overhead * (1 + read * loops)
-                own += (1 + read * loops) * task.own
-        assert fork < own
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(stakes, reads, st.integers(1, 3_000))
-def test_more_to_share_and_less_to_write_never_turn_a_gain_into_a_loss(stake, read, more) -> None:
-    """A fork that pays still does when later tasks carry more of the texts, or less of it is new."""
-    if not pays(stake, read):
-        return
-    assert pays(replace(stake, later=tuple(replace(task, own=task.own + more) for task in stake.later)), read)
-    moved = min(more, stake.fresh)
-    assert pays(replace(stake, fresh=stake.fresh - moved, known=stake.known + moved), read)
-    assert pays(replace(stake, own=stake.own + more), read)
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(stakes, reads)
-def test_nothing_in_common_never_pays(stake, read) -> None:
-    """Where the unmodified requests would carry none of it, a fork is all cost."""
-    bare = replace(stake, own=0, later=tuple(replace(task, own=0) for task in stake.later))
-    assert not pays(bare, read)

@@ -10,6 +10,7 @@ from crewai import Crew, Process
 
 from benchmarks.crewai_workloads import agents, crew, prose, tasks
 from cacheprefix import Caching, Session, SharedPrefix, preview
+from cacheprefix.errors import SetupError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply
 from cacheprefix_crewai import conversation_of, install
@@ -137,6 +138,33 @@ def test_agents_without_a_crew_are_seen_too(servers, new_llm):
     assert [one.agent for one in seen.requests] == [agent.role for agent in who]
     assert [one.layout for one in seen.requests] == ["fork"] * 3
     assert not provider.requests
+
+
+def test_a_text_is_the_one_input_that_a_crew_names(servers, new_llm) -> None:
+    """As its inputs would be."""
+    provider = servers("openai", answering)
+    made = without_tools(lambda: new_llm(provider))
+    told, given = preview(made, Session(), task=BRIEF["brief"]), preview(made, Session(), task=BRIEF)
+    assert told.as_dict() == given.as_dict()
+    assert {one.layout for one in told.requests} == {"fork"}
+
+
+@pytest.mark.parametrize(
+    ("build", "task", "names"),
+    [
+        (without_brief, "Judge the plan.", "name none"),
+        (without_tools, 3, "takes inputs, as kickoff does"),
+        (lambda llm: crew(who := agents(llm), tasks(who, item=True)), "Judge the plan.", "name brief, item"),
+        (agents, {"brief": "x"}, "are asked a text"),
+        (lambda llm: flow_of(llm, made_in="class"), "Judge the plan.", "begins with its state"),
+    ],
+    ids=["no input", "a number", "two inputs", "agents", "a flow"],
+)
+def test_a_task_that_nothing_can_begin_with_is_refused_by_name(servers, new_llm, build, task, names) -> None:
+    """With the way to say it."""
+    made = build(lambda: new_llm(servers("openai", answering)))
+    with pytest.raises(SetupError, match=names):
+        preview(made, Session(), task=task)
 
 
 def flow_of(llm: Any, *, made_in: str) -> Any:

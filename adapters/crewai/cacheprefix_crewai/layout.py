@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
-from itertools import accumulate, islice, takewhile
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix import SharedPrefix
 from cacheprefix.adapter import (
+    AHEAD,
+    ITEMS,
+    LONG_ROLE,
     AdapterSession,
     AgentRequest,
     Bounded,
     CountedHistory,
+    CrewAhead,
+    CrewTask,
+    KnownCrews,
+    Part,
     Reason,
     RequestPlan,
     RolePosition,
     digest_of,
     dumps,
-    economics,
     find_text,
     reason,
 )
@@ -42,7 +48,7 @@ from cacheprefix_crewai.material import (
 from cacheprefix_crewai.tools import Offer, adopt, canonical_ids, coworkers_note, differing, name_of, offer, ordered
 
 if TYPE_CHECKING:
-    from cacheprefix import Prompt
+    from cacheprefix import Profile, Prompt
     from cacheprefix_crewai.binding import Binding
 
 BREAKPOINT = "cache_breakpoint"
@@ -55,10 +61,6 @@ _LIMITS_TOKENS = 8
 """About what the sentence on a role's tools costs."""
 _KEEP = 2_000
 _KEEP_TEXTS = 40
-_KEEP_SENT = 50_000
-
-Mark = tuple[str, bytes]
-"""A model, and the digest of what a request of it begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,15 +201,6 @@ class TaskLayout:
         data = self.tail.encode("utf-8", "surrogatepass")
         return next((i for i, section in enumerate(prompt.sections) if section.data == data), None)
 
-    def marks(self, model: str, front: str) -> list[Mark]:
-        """What stands for a request's tools, system text (and the agent's in front), and for each result behind."""
-        head = _chain(self.start, self.pieces)[-1] + (_digest(front) if front else b"")
-        return [(model, digest) for digest in _chain(head, self.log)]
-
-    def behind_mark(self, model: str, front: str) -> Mark:
-        """What stands for an agent's text behind the results."""
-        return model, self.marks(model, "")[-1][1] + _digest("behind", front)
-
 
 def unmarked(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
     """The messages without CrewAI's marks; those that carry none are the same objects."""
@@ -225,15 +218,15 @@ class Layouts:
 
     def __init__(self, binding: Binding) -> None:
         self.binding = binding
-        self.sent: Bounded[Mark, None] = Bounded(_KEEP_SENT)
-        """What requests carried: shared parts, tool lists, agents' texts in their places."""
+        self.crews = KnownCrews()
+        """What requests began with."""
         self.said: dict[str, str] = {}
         """Each agent's text as forks sent it last, by its role."""
         self._settled: Bounded[tuple[str, bytes, bool, tuple[str, ...]], TaskLayout] = Bounded(_KEEP)
         self._seen: Bounded[tuple[str, bytes], Words] = Bounded(_KEEP_TEXTS)
         """What agents without a crew were asked, by model and opening."""
         self._material: Bounded[tuple[str, int], tuple[Any, Material]] = Bounded(_KEEP_TEXTS)
-        self._tokens: Bounded[Mark, int] = Bounded(_KEEP)
+        self._tokens: Bounded[tuple[str, bytes], int] = Bounded(_KEEP)
 
     def of(self, call: LLMCall) -> TaskLayout | None:
         """The layout of an executor's request; None for any other request (a planner's, a converter's).
@@ -284,11 +277,6 @@ class Layouts:
                     self._settled.move_to_end((model, opening.digest, each, durable))
                     return known
         return None
-
-    def add(self, *marks: Mark) -> None:
-        """Note what a request carries."""
-        for mark in marks:
-            self.sent[mark] = None
 
     def words(self, tasks: Sequence[Any], call: LLMCall, opening: Opening) -> list[Words]:
         """What may have something in common: tasks, or what agents without a crew were asked, this request last."""
@@ -423,20 +411,15 @@ def _contradicting(binding: Binding, tools: Sequence[Any] | None) -> str:
 
 def _planned(case: _Case, plain: TaskLayout, plan: RequestPlan[Piece], instruction: str) -> TaskLayout:
     """The layout of a task as it was planned; what its requests will carry is known to the tasks that follow."""
-    layouts, draft, model, role = case.layouts, case.layout, case.call.model, plain.role
+    layouts, draft, role = case.layouts, case.layout, plain.role
     session, pieces, log = layouts.binding.session, draft.pieces, draft.log
-    if not plan.forks:
-        # From now on the provider has this agent's text, and how its task begins, in the crew's own layout.
-        layouts.add(_own_mark(model, role), *case.own_marks())
-        return replace(plain, plan=plan)
     layouts.said[role] = case.front
+    layouts.crews.send(case.ahead, RolePosition(plan.at, plan.continues) if plan.forks else None)
+    if not plan.forks:
+        return replace(plain, plan=plan)
     draft = replace(draft, plan=plan)
-    layouts.add(*((model, digest) for digest in _chain(draft.start, pieces)))
     if not plan.continues:
-        # Behind the results, which the next agent can read then.
-        layouts.add(*draft.marks(model, ""), draft.behind_mark(model, case.front))
         return replace(draft, tail=tail_of(session, draft, instruction, [*pieces, *log]))
-    layouts.add(*draft.marks(model, case.front))
     # In front of the results: a long text that the agent's next task can read.
     again = role_again(role) if log else ""
     return replace(draft, front=case.front, tail=tail_of(session, draft, again, [*pieces, *log]))
@@ -488,7 +471,7 @@ def missing_in(binding: Binding, role: str, said: str, durable: tuple[str, ...])
     return "\n\n".join(text for text in texts if text and find_text(text, said) is None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Case:
     """What the costs of a task are counted from: the layout it would have, and the tasks beside it."""
 
@@ -508,7 +491,7 @@ class _Case:
     awaited: bool = False
     """Whether other crews of the flow that this one runs in are to hold the same texts."""
 
-    @property
+    @cached_property
     def at(self) -> int | None:
         """The place of this task among them; None for one that the crew has not got."""
         return next((i for i, one in enumerate(self.tasks) if one is self.call.task), None)
@@ -518,7 +501,7 @@ class _Case:
         """The places of the tasks still to come in this run, as many as are reckoned with."""
         at, finished = self.at, self.layouts.binding.finished
         later = () if at is None else range(at + 1, len(self.tasks))
-        return list(islice((i for i in later if not finished(self.crew, self.tasks[i])), economics.AHEAD))
+        return list(islice((i for i in later if not finished(self.crew, self.tasks[i])), AHEAD))
 
     def count(self, text: str) -> int:
         """The tokens of a text."""
@@ -540,18 +523,12 @@ class _Case:
         # A declared text is said in the crew's own layout too; role cards beside it are not.
         cards = prefix.text.strip() != prefix.system.strip()
 
-        def place() -> RolePosition | Reason:
-            listed = (model, _digest("tools", *map(_schema, layout.tools or ())))
-            found = economics.crew_position(
-                self._stake(listed),
-                self.standing(),
-                further=tuple(self._further()),
+        def place(rules: Profile) -> RolePosition | Reason:
+            return self.layouts.crews.position(
+                replace(self.ahead, least=rules.min_tokens),
                 declared=options.declared or bool(layout.durable),
                 wanted=self.awaited or bool(options.shared_context) or (options.declared and cards),
             )
-            if isinstance(found, Reason):
-                self.layouts.add(listed)
-            return found
 
         return AgentRequest(
             layout.role,
@@ -560,7 +537,7 @@ class _Case:
             instruction,
             lambda _: log,
             worded=self.front,
-            shared=sum(size for _, size in self._chain(layout.pieces, layout.log)),
+            shared=sum(part.size for part in (*self.due.shared, *self.due.results)),
             known=tuple(self._mistakes()),
             place=place,
             talk=_talk(binding),
@@ -584,211 +561,149 @@ class _Case:
         if options.shared_context and nowhere(options.shared_context):
             yield reason("text_not_found", "shared_context")
 
-    def _chain(self, pieces: Sequence[Piece], log: Sequence[Piece]) -> list[tuple[Mark, int]]:
-        """What stands for each part of a request that others may begin with, and its tokens.
+    # ------------------------------------------------------------------ the tasks, as they are played
+
+    @cached_property
+    def ahead(self) -> CrewAhead:
+        """This task, and what is known of those that come behind it."""
+        layout, binding = self.layout, self.layouts.binding
+        rules = binding.session.profile(self.call.model)
+        references = _LABEL_TOKENS * len(used(layout.opening.task, [*layout.pieces, *layout.log]))
+        due = self.due
+        waiting = self.waiting
+        agents = {id(agent): agent for agent in (self.tasks[at].agent for at in waiting)}
+        texts = [self.front, *map(self.layouts.text_of, agents.values())]
+        given = set(getattr(self.crew, "_inputs", None) or {})
+        items = () if binding.several or self.at is None else self._items(given)
+        varying = items or given - binding.constant
+        return CrewAhead(
+            due,
+            self._silent if self.crew is None else lambda: [self._waiting(at) for at in waiting],
+            lambda: [due] if self.crew is None else self._run(frozenset(varying)),
+            self.call.model,
+            rules.read,
+            rules.min_tokens,
+            rules.match == "block",
+            long=bool(self.front) and any(self.count(text) >= LONG_ROLE for text in texts),
+            left=binding.runs_left if self.crew is not None else 0,
+            likely=ITEMS if items else 0,
+            repeats=self.crew is None or binding.again(self.crew),
+            loops=binding.part(Executions).loops if layout.has_tools else 0,
+            overhead=references + _LIMITS_TOKENS * (layout.offer.said is not None),
+            grows=min((self.count(piece.block) for piece in layout.log), default=0),
+        )
+
+    def _shared(self, pieces: Sequence[Piece]) -> tuple[Part, ...]:
+        """What a fork begins with that holds these texts.
 
         A provider that caches by itself reads what two system texts have in common; where marks decide, one that goes
         on otherwise is another one.
         """
-        layout, model = self.layout, self.call.model
-        digests = _chain(layout.start, (*pieces, *log))
-        sizes = [self.size(layout.offer.tools) + self.count(layout.opened), *map(self._block, (*pieces, *log))]
-        if self.layouts.binding.session.profile(model).match != "block":
-            sizes[: len(pieces) + 1] = [sum(sizes[: len(pieces) + 1])]
-            del digests[: len(pieces)]
-        return [((model, digest), size) for digest, size in zip(digests, sizes, strict=True)]
+        parts = [self._opened, *self._blocks(pieces)]
+        if self.layouts.binding.session.profile(self.call.model).match == "block":
+            return tuple(parts)
+        return (Part(_digest(*(part.key for part in parts)), sum(part.size for part in parts)),)
 
-    @property
-    def _written(self) -> bool:
-        """Whether forks sent all that this task shares, but for results of the run."""
-        parts = self._chain(self.layout.pieces, ())
-        return all(mark in self.layouts.sent for mark, _ in parts)
+    @cached_property
+    def _opened(self) -> Part:
+        """What every fork of the crew begins with."""
+        layout = self.layout
+        return Part(layout.start, self.size(layout.offer.tools) + self.count(layout.opened))
 
-    def _block(self, piece: Piece) -> int:
-        return self.count(piece.block)
+    @cached_property
+    def _tools(self) -> Part:
+        """The tools of a request in the application's own layout."""
+        schemas = [_schema(tool) for tool in self.layout.tools or ()]
+        return Part(_digest("tools", *schemas), sum(map(self.count, schemas)))
 
-    def _stake(self, listed: Mark) -> economics.Stake:
-        """The counts that decide."""
-        layout, sent = self.layout, self.layouts.sent
-        chain = self._chain(layout.pieces, layout.log)
-        known = _leading(chain, sent)
-        own, cached = self._own_texts(listed)
-        references = _LABEL_TOKENS * len(used(layout.opening.task, [*layout.pieces, *layout.log]))
-        return economics.Stake(
-            fresh=sum(size for _, size in chain) - known,
-            known=known,
-            own=own,
-            cached=cached,
-            # Once it is written, each task that reads it gains or loses for itself.
-            later=() if self._written else tuple(self._later(dict(chain))),
-            overhead=references + _LIMITS_TOKENS * (layout.offer.said is not None),
-            loops=self.layouts.binding.part(Executions).loops if layout.has_tools else 0,
+    @cached_property
+    def _log(self) -> tuple[Part, ...]:
+        """The results in front of this task."""
+        return self._blocks(self.layout.log)
+
+    def _blocks(self, pieces: Sequence[Piece]) -> tuple[Part, ...]:
+        return tuple(Part(piece.key, self.count(piece.block)) for piece in pieces)
+
+    def _task(
+        self, words: Words, text: str, held: set[Piece], begins: Sequence[tuple[int, Piece]], shared: Sequence[Piece],
+        log: Sequence[Piece] = (), *, logs: bool = True,
+    ) -> CrewTask:  # fmt: skip
+        """A task that holds these texts, some of them at the beginning of its words, and shares those as a fork."""
+        front = held & self.material.backgrounds
+        begun = [(end, piece) for end, piece in begins if piece not in front]
+        return CrewTask(
+            words.agent,
+            Part(_digest("text", text), self.count(text) if text else 0),
+            self._tools,
+            self.count(self.moved) + self.sum(front),
+            tuple(Part(_digest(words.agent, words.task[:end]), self.count(piece.text)) for end, piece in begun),
+            self.sum(held - front - {piece for _, piece in begun}),
+            self._shared(shared),
+            # Mostly those of the task that is due: they are counted once.
+            self._log if log == self.layout.log else self._blocks(log),
+            logs,
         )
 
-    def _own_texts(self, listed: Mark) -> tuple[int, int]:
-        """What this request would carry itself, and what of that was sent in its own layout before."""
-        layout, sent, model = self.layout, self.layouts.sent, self.call.model
-        mine = used(f"{layout.opening.system}\n{layout.opening.task}", [*layout.pieces, *layout.log])
-        again = _own_mark(model, layout.role) in sent
-        front = [piece for piece in mine if piece in self.material.backgrounds]
-        begun = 0 if self.at is None else self._begun(self.at)
-        moved, tools = self.count(self.moved), self.size(layout.tools)
-        cached = (self.sum(front) + moved) * again + begun
-        return tools + moved + self.sum(mine), cached + tools * (again or (listed in sent and self._tools_kept))
+    @cached_property
+    def due(self) -> CrewTask:
+        """The task whose first request this is."""
+        layout = self.layout
+        held = used(f"{layout.opening.system}\n{layout.opening.task}", [*layout.pieces, *layout.log])
+        words = Words(layout.opening.task, "", layout.role) if self.at is None else self.words[self.at]
+        begins = () if self.at is None else self.material.begins[self.at]
+        return self._task(words, self.front, set(held), begins, layout.pieces, layout.log)
 
-    @property
-    def _tools_kept(self) -> bool:
-        """Whether a provider finds tools again in front of another agent's text, without us."""
-        rules = self.layouts.binding.session.profile(self.call.model)
-        return rules.match == "block" and self.size(self.layout.tools) >= rules.min_tokens
+    def _waiting(self, at: int) -> CrewTask:
+        """A task that is still to come in this run."""
+        task, held = self.tasks[at], self.material.held[at]
+        log = tuple(piece for piece, source in self._sources if _needs(task, source))
+        shared, logs = self.material.carried(at), _reads_others(task)
+        begins = self.material.begins[at]
+        return self._task(self.words[at], self._text(at), {*held, *log}, begins, shared, log, logs=logs)
 
-    def _own_begins(self, at: int) -> list[tuple[Mark, Piece]]:
-        """The texts that a task begins with in its own layout, each with what stands for it and all before it."""
-        words, model = self.words[at], self.call.model
-        spans = ((find_text(piece.text, words.task), piece) for piece in self.material.held[at])
-        ends = [(span[1], piece) for span, piece in spans if span is not None]
-        return [((model, _digest("own begins", words.agent, words.task[:end])), piece) for end, piece in ends]
+    def _silent(self) -> list[CrewTask]:
+        """What agents without a crew that have said nothing yet are taken to be asked: about the same."""
+        other = replace(self.due, agent="", text=Part("", 0), begins=(), rest=self.sum(self.layout.pieces))
+        return [other] * (len(self.layouts.binding.agents) - len(self.words))
 
-    def own_marks(self) -> list[Mark]:
-        """What stands for how this task begins in its own layout."""
-        return [] if self.at is None else [mark for mark, _ in self._own_begins(self.at)]
+    def _text(self, at: int) -> str:
+        """The text of a task's agent; nothing where this one's stands in what is shared, as theirs will."""
+        return self.layouts.text_of(self.tasks[at].agent) if self.front else ""
 
-    def _begun(self, at: int) -> int:
-        """The tokens of what a task begins with in its own layout, and began with before."""
-        return self.sum(piece for mark, piece in self._own_begins(at) if mark in self.layouts.sent)
-
-    def standing(self) -> economics.Standing:
-        """What the agents' texts and the results of earlier tasks have come to, and the tasks still to come."""
-        layouts, layout, model, front = self.layouts, self.layout, self.call.model, self.front
-        binding, sent, role = layouts.binding, layouts.sent, layout.role
-        profile = binding.session.profile(model)
-        log = [self.count(piece.block) for piece in layout.log]
-
-        def size(role: str) -> int:
-            return self.count(texts[role]) if role in texts else 0
-
-        def text(task: Any) -> economics.RoleText:
-            role, context = _role(task.agent), task.context
-            return economics.RoleText(
-                role, size(role), bool(context) if isinstance(context, list) else context is not None
-            )
-
-        def met(marks: Sequence[Mark]) -> int | None:
-            if marks[0] not in sent:
-                return None
-            return sum(size for mark, size in zip(marks[1:], log, strict=True) if mark in sent)
-
-        waiting = [self.tasks[i] for i in self.waiting]
-        tasks = self.tasks if len(self.tasks) <= economics.AHEAD else [self.call.task, *waiting]
-        texts = {} if not front else {**{_role(one.agent): layouts.text_of(one.agent) for one in tasks}, role: front}
-        this = economics.RoleText(role, size(role))
-        fronts = {one: met(layout.marks(model, said)) for one, said in texts.items()}
-        tools = self.size(layout.tools)
-        head = sum(size for _, size in self._chain(layout.pieces, ()))
-        return economics.Standing(
-            texts=(this, *map(text, waiting)),
-            read=profile.read,
-            blocks=profile.match == "block",
-            short=head < profile.min_tokens,
-            runs=tuple(map(text, tasks)) if self.crew is not None else (this,),
-            left=max(binding.runs_left, binding.again(self.crew)) if self.crew is not None else 1,
-            results=len(log),
-            log=sum(log),
-            known=met(layout.marks(model, "")) or 0,
-            grows=min(log, default=0),
-            front={one: had for one, had in fronts.items() if had is not None},
-            behind={role: sum(log)} if layout.behind_mark(model, front) in sent else {},
-            own=frozenset(one for one in texts if _own_mark(model, one) in sent),
-            uncached=frozenset(one for one in texts if tools + size(one) < profile.min_tokens),
-        )
-
-    def _later(self, chain: Mapping[Mark, int]) -> Iterator[economics.LaterTask]:
-        """The tasks still to come: in this run, and in those of which the application has told."""
-        binding, layout = self.layouts.binding, self.layout
-        if self.crew is None:
-            # Agents that have said nothing yet are taken to be asked about the same.
-            size, waiting = sum(chain.values()), max(0, len(binding.agents) - len(self.words))
-            if waiting:
-                own, kept = self.size(layout.tools), self._tools_kept
-                yield economics.LaterTask(own + self.sum(layout.pieces), own * kept, read=size, times=waiting)
-            return
-        if self.at is None:
-            return
-        warm, roles = dict.fromkeys(chain), {layout.role}
-        moved, model, tools = self.count(self.moved), self.call.model, self.size(layout.tools)
-        for index in self.waiting:
-            task, pieces = self.tasks[index], self.material.carried(index)
-            log = [piece for piece, source in self._sources() if _needs(task, source)]
-            parts = self._chain(pieces, log)
-            known = _leading(parts, ChainMap(self.layouts.sent, warm))
-            warm.update(dict.fromkeys(mark for mark, _ in parts))
-            held = self.material.held[index]
-            role = self.words[index].agent
-            again = role in roles or _own_mark(model, role) in self.layouts.sent
-            roles.add(role)
-            # In its own layout, an agent's second task finds its tools and what stands in the agent's own text.
-            front = tools + self.sum(held & self.material.backgrounds) if again else tools * self._tools_kept
-            size, own = sum(size for _, size in parts), tools + moved + self.sum(held) + self.sum(log)
-            yield economics.LaterTask(own, min(own, front + self._begun(index)), known, size - known)
-        if binding.runs_left:
-            given = getattr(self.crew, "_inputs", None) or {}
-            yield from self._runs({name for name in given if name not in binding.constant}, binding.runs_left)
-
+    @cached_property
     def _sources(self) -> list[tuple[Piece, Any]]:
         """The results in front of this task, with the tasks that they are of."""
         numbers = {result_label(number): task for number, task in enumerate(self.crew.tasks, 1)}
         return [(piece, numbers[piece.label]) for piece in self.layout.log if piece.label in numbers]
 
-    def _further(self) -> Iterator[economics.LaterTask]:
-        """Tasks of runs that are likely, since an input names what this one is about beside a long text.
-
-        None where the application told how many there are, or where forks were sent: what those wrote is read again.
-        """
-        if self.crew is None or self.at is None or self.layouts.binding.several:
-            return
-        if self._written:
-            return
-        given = getattr(self.crew, "_inputs", None) or {}
+    def _items(self, given: set[str]) -> set[str]:
+        """The inputs that name what this run is about beside a long text: where there are any, others are likely."""
         shared = {input_label(name) for name in given} & {piece.label for piece in self.material.pieces}
         items = {name for name in given if input_label(name) not in shared}
-        if shared and any(f"{{{name}}}" in words.template for name in items for words in self.words):
-            yield from self._runs(items, economics.ITEMS)
+        named = shared and any(f"{{{name}}}" in words.template for name in items for words in self.words)
+        return items if named else set()
 
-    def _runs(self, varying: set[str], times: int) -> Iterator[economics.LaterTask]:
-        """The tasks of so many further runs, in which nothing else than the inputs of these names is another."""
+    def _run(self, varying: frozenset[str]) -> list[CrewTask]:
+        """The tasks of a later run, in which nothing else than the inputs of these names is another."""
         rules, material = self.layouts.binding.session.profile(self.call.model), self.material
         others = {input_label(name) for name in varying}
-        own_tools, moved = self.size(self.layout.tools), self.count(self.moved)
-        for index, words in enumerate(self.words[: economics.AHEAD]):
-            starts = [at for name in varying if (at := words.template.find(f"{{{name}}}")) >= 0]
+        found = []
+        for at, words in enumerate(self.words[:AHEAD]):
+            starts = [start for name in varying if (start := words.template.find(f"{{{name}}}")) >= 0]
             # Marks stand at the end of a task, so that one that ends otherwise is read nowhere.
             same = "" if starts and rules.match != "block" else words.template[: min(starts) if starts else None]
-            held = {piece for piece in material.held[index] if piece.label not in others}
-            begins = {piece for piece in held if _stands(piece, same)} | (held & material.backgrounds)
-            long = own_tools + self.count(words.background) + self.sum(begins) >= rules.min_tokens
-            pieces = [piece for piece in material.carried(index) if piece.label not in others]
-            yield economics.LaterTask(
-                own_tools + moved + self.sum(held),
-                cached=(own_tools + moved + self.sum(begins)) * long,
-                read=sum(size for _, size in self._chain(pieces, ())),
-                times=times,
-            )
+            held = {piece for piece in material.held[at] if piece.label not in others}
+            begins = [(end, piece) for end, piece in self.material.begins[at] if piece in held and _stands(piece, same)]
+            shared = [piece for piece in material.carried(at) if piece.label not in others]
+            logs = _reads_others(self.tasks[at])
+            found.append(self._task(words, self._text(at), held, begins, shared, logs=logs))
+        return found
 
 
 def _stands(piece: Piece, template: str) -> bool:
     """Whether a text stands in a task's words, in which an input has only its name."""
     name = re.fullmatch(r"shared input '(.*)'", piece.label)
     return find_text(piece.text, template) is not None or (name is not None and f"{{{name[1]}}}" in template)
-
-
-def _leading(chain: Sequence[tuple[Mark, int]], sent: Any) -> int:
-    """The tokens of the parts that a request begins with and that were sent before."""
-    return sum(size for mark, size in takewhile(lambda part: part[0] in sent, chain))
-
-
-def _chain(head: bytes, pieces: Iterable[Piece]) -> list[bytes]:
-    """A digest of the head, and of it with each piece behind."""
-    return list(accumulate((piece.key for piece in pieces), _digest, initial=head))
 
 
 def _words(task: Any) -> Words:
@@ -845,6 +760,10 @@ def _needed(crew: Any, tasks: Sequence[Any]) -> list[int]:
     # What all that follow need: those behind a task, added up from the end.
     all_behind = list(accumulate(reversed(behind)))[::-1]
     return [all_behind[at + 1] + count for at, count in enumerate(named)]
+
+
+def _reads_others(task: Any) -> bool:
+    return bool(task.context) if isinstance(task.context, list) else task.context is not None
 
 
 def _needs(task: Any, earlier: Any) -> bool:
@@ -904,11 +823,6 @@ def _tool_names(owner: Any) -> tuple[str, ...]:
 
 def _role(agent: Any) -> str:
     return str(getattr(agent, "role", "")).strip()
-
-
-def _own_mark(model: str, role: str) -> Mark:
-    """What stands for an agent's text in the crew's own layout."""
-    return model, _digest("own", role)
 
 
 def _schema(tool: Any) -> str:

@@ -167,6 +167,8 @@ class Material:
     """Those in each task's own words."""
     backgrounds: frozenset[Piece] = frozenset()
     """Those from the agents' backgrounds."""
+    begins: tuple[tuple[tuple[int, Piece], ...], ...] = ()
+    """Those in the words of each task alone, in their order, each with where it ends."""
 
     def carried(self, at: int) -> list[Piece]:
         """Those that the requests of a task would carry in front."""
@@ -218,4 +220,11 @@ def common_material(
         return not piece.for_all, places.get(piece, len(places)), piece.label not in stays, -counts[piece]
 
     ordered = sorted(pieces, key=order)
-    return Material(tuple(ordered), held, frozenset(background))
+    begins = tuple(_ends(one.task, mine) for one, mine in zip(words, held, strict=True))
+    return Material(tuple(ordered), held, frozenset(background), begins)
+
+
+def _ends(text: str, pieces: Iterable[Piece]) -> tuple[tuple[int, Piece], ...]:
+    spans = ((find_text(piece.text, text), piece) for piece in pieces)
+    found = [(span[1], piece) for span, piece in spans if span is not None]
+    return tuple(sorted(found, key=lambda one: (one[0], one[1].label)))

@@ -15,6 +15,7 @@ from typing import Any
 
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, preview_of, users_session
+from cacheprefix.errors import SetupError
 from cacheprefix_crewai.binding import (
     FLOW,
     KEY,
@@ -41,8 +42,9 @@ _MODELS = ("llm", "function_calling_llm", "manager_llm", "planning_llm", "chat_l
 def preview(target: object, session: Session, task: object = None) -> Preview | None:
     """The first request of each task of a crew or flow, as an installed one would send it; None for anything else.
 
-    ``task`` is what ``kickoff`` takes as its inputs; for agents without a crew, the text that each is asked. Of a flow,
-    the crews that it has as attributes, and those of ``@CrewBase`` classes that its methods name.
+    ``task`` is what ``kickoff`` takes as its inputs; a text is the one input that a crew names, and what each of the
+    agents without a crew is asked. Of a flow, the crews that it has as attributes, and those of ``@CrewBase`` classes
+    that its methods name. Raises ``SetupError`` for a ``task`` that is neither.
     """
     if isinstance(target, type):
         return None
@@ -50,6 +52,7 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
     crew, agents = parts_of(target)
     if flow is None and crew is None and not agents:
         return None
+    task = _given(flow, crew, task)
     known = binding_of(flow) if flow is not None else binding_on(crew if crew is not None else agents)
     rehearsal = session.adapter.rehearsal()
     dry = _DryRun(rehearsal, Options() if known is None else known.options)
@@ -61,6 +64,31 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
     else:
         dry.played_flow(flow, task)
     return preview_of(rehearsal, dict.fromkeys(dry.notes))
+
+
+def _given(flow: Any, crew: Any, task: object) -> object:
+    """What a run begins with, as it takes it. Raises ``SetupError`` for what it does not take."""
+    if task is None or isinstance(task, str if flow is None and crew is None else Mapping):
+        return task
+    if flow is None and crew is None:
+        message = f"agents without a crew are asked a text: preview(agents, task='...'), found {type(task).__name__}"
+    elif flow is not None:
+        message = f"a flow begins with its state: preview(flow, task={{...}}), found {type(task).__name__}"
+    else:
+        names = sorted(_names(crew))
+        if isinstance(task, str) and len(names) == 1:
+            return {names[0]: task}
+        named = f"its texts name {', '.join(names)}" if names else "its texts name none"
+        found = f"{named}, found {type(task).__name__}"
+        message = f"a crew takes inputs, as kickoff does: preview(crew, task={{...}}); {found}"
+    raise SetupError(message)
+
+
+def _names(crew: Any) -> set[str]:
+    """The inputs that a crew's texts name."""
+    texts = [f"{one.description} {one.expected_output}" for one in crew.tasks]
+    texts += [f"{one.role} {one.goal} {one.backstory}" for one in crew.agents]
+    return {name for text in texts for name in _INPUT.findall(text)}
 
 
 class _DryRun:
@@ -111,9 +139,7 @@ class _DryRun:
 
     def _inputs(self, crew: Any, state: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """What of a flow's state a crew's texts name; the method itself says in the run what the crew is given."""
-        texts = [f"{one.description} {one.expected_output}" for one in crew.tasks]
-        texts += [f"{one.role} {one.goal} {one.backstory}" for one in crew.agents]
-        names = {name for text in texts for name in _INPUT.findall(text)}
+        names = _names(crew)
         if names - state.keys():
             unknown = ", ".join(sorted(names - state.keys()))
             self.notes.append(f"the inputs {unknown} of a crew are given by its method, and known in the run")
@@ -211,8 +237,6 @@ class _DryRun:
 
     def _run(self, crew: Any, given: object) -> None:
         """The tasks in their order, as ``kickoff`` goes through them."""
-        if given is not None and not isinstance(given, Mapping):
-            self.notes.append("a crew's task is a mapping of its inputs; what was given is not one")
         if crew.before_kickoff_callbacks:
             self.notes.append("what before_kickoff callbacks do to the inputs is known in the run")
         if crew.planning:
