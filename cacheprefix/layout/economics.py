@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from cacheprefix.prompt.reasons import Reason, reason
+
 REPLY = 200
 """Tokens of what an agent says in its turn, before any is known: a few paragraphs."""
 SHORT = 20
