@@ -24,15 +24,14 @@ from cacheprefix.audit.prices import Prices
 from cacheprefix.audit.readers import BUILTIN, Reader
 from cacheprefix.audit.reading import Overrides, Reading
 from cacheprefix.audit.rows import CallRow, Rows, public, public_counts, view, view_counts, wide_diff
-from cacheprefix.audit.stand_in import Timed
 from cacheprefix.audit.totals import BreakGroup, Totals
-from cacheprefix.audit.what_if import SECTIONS, Saving, WhatIf
-from cacheprefix.audit.what_if_layouts import Marking
+from cacheprefix.audit.what_if import SECTIONS, PlayedCall, Saving, WhatIf
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache import FIXES, Breakpoint, CacheModel, Observation, Verdict, plan_breakpoints
 from cacheprefix.errors import SetupError, named
 from cacheprefix.profiles import Registry, Usage, cost_units, default_registry
-from cacheprefix.prompt import CountTokens, Prompt
+from cacheprefix.prompt import CountTokens, Marker, Prompt
+from cacheprefix.prompt.sections import with_markers
 
 _RECENT = 4_096
 _COLLECTING = 200_000
@@ -230,9 +229,16 @@ class _Run:
         started = max(now, _first_given(record.response_started_ts, record.response_ended_ts, now))
         ended = max(started, _first_given(record.response_ended_ts, started))
         known = record.response_started_ts is not None or record.response_ended_ts is not None
-        timed = Timed(prompt, ready.profile, record.scope, now, started, ended, known)
         expected = observation.expectation.usage
-        played = self._what_if is not None and self._what_if.add(timed, conversation, record.agent, expected)
+        played = self._what_if is not None and not self._what_if.full
+        if self._what_if is not None and played:
+            profile, units = ready.profile, cost_units(expected, ready.profile)
+            lane = (id(profile), prompt.model, record.scope)
+            self._what_if.add(
+                PlayedCall(
+                    prompt, profile, record.scope, conversation, record.agent, now, started, ended, known, units, lane
+                )
+            )
         needed = usage is None or usage.cache_read_tokens is None
         # The model's own expectation: what a cache with these rules would have answered.
         simulated = expected if needed else None
@@ -420,7 +426,7 @@ def _as_sent(ready: Ready, prompt: Prompt, usage: Usage | None) -> Prompt:
         reach = cached * prompt.tokens / usage.input_tokens
         last = min(range(len(prompt.sections)), key=lambda at: abs(prompt.totals[at] - reach))
         planned = tuple(one for one in planned if one.section <= last) or (Breakpoint(last),)
-    return Marking().marked(prompt, planned)
+    return with_markers(prompt, {point.section: Marker(point.ttl) for point in planned})
 
 
 _MARKS = {"anthropic": "cache_control", "bedrock": "cachePoint", "openai": "prompt_cache_breakpoint"}

@@ -1,16 +1,14 @@
-"""What the same calls would have cost: each change is played through the simulated provider's cache."""
+"""What the same calls would have cost: each change is played through a cache that follows the provider's rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cacheprefix.audit.order import Answers
-from cacheprefix.audit.stand_in import Simulation, Timed
 from cacheprefix.audit.what_if_layouts import (
     Laid,
-    Marking,
     Team,
     Teams,
     VolatileText,
@@ -18,9 +16,10 @@ from cacheprefix.audit.what_if_layouts import (
     roles_to_tail,
     tools_unified,
 )
-from cacheprefix.cache import plan_breakpoints
-from cacheprefix.profiles import Profile, Usage, cost_units
+from cacheprefix.cache import PlayedCache, plan_breakpoints
+from cacheprefix.profiles import Profile
 from cacheprefix.prompt import CountTokens, Prompt
+from cacheprefix.prompt.sections import with_markers
 
 SECTIONS = 25_000
 """Sections of the calls that are played again; beyond that the answer is for the first part of the log."""
@@ -66,15 +65,23 @@ class Saving:
         }
 
 
-class _Played(NamedTuple):
-    timed: Timed
-    session: str
-    agent: str
-    units: float
-    """What a cache that follows the rules would have made it cost as it was, in cost units."""
+class PlayedCall(NamedTuple):
+    """One call as the provider saw it. Times are seconds."""
+
     prompt: Prompt
     profile: Profile
+    scope: str
+    session: str
+    agent: str
+    at: float
+    started: float
+    ended: float
+    known: bool
+    """Whether the log says when the answer came."""
+    units: float
+    """What a cache that follows the rules would have made it cost as it was, in cost units."""
     lane: tuple[int, str, str]
+    """Rules, model and scope: what calls that can share at all have in common."""
 
 
 class WhatIf:
@@ -82,24 +89,23 @@ class WhatIf:
 
     def __init__(self, count: CountTokens) -> None:
         self._count = count
-        self._calls: list[_Played] = []
+        self._calls: list[PlayedCall] = []
         self._sections = 0
-        self._marking = Marking()
 
     @property
     def calls(self) -> int:
         """Calls that are played again."""
         return len(self._calls)
 
-    def add(self, call: Timed, session: str, agent: str, expected: Usage) -> bool:
-        """One call as it was, and what the rules expect of it; whether it is among those that are played again."""
-        if self._sections >= SECTIONS:
-            return False
+    @property
+    def full(self) -> bool:
+        """Whether it takes no more calls."""
+        return self._sections >= SECTIONS
+
+    def add(self, call: PlayedCall) -> None:
+        """One more call."""
         self._sections += len(call.prompt.sections)
-        lane = (id(call.profile), call.prompt.model, call.scope)
-        units = cost_units(expected, call.profile)
-        self._calls.append(_Played(call, session, agent, units, call.prompt, call.profile, lane))
-        return True
+        self._calls.append(call)
 
     def savings(self, paid: float | None = None) -> tuple[Saving, ...]:
         """The cost under every change, made for those teams of agents that it helps.
@@ -111,7 +117,7 @@ class WhatIf:
             return ()
         calls = self._calls
         as_is = [call.units for call in calls]
-        same = [Laid(self._marking.plain(call.prompt) if call.profile.markers else call.prompt) for call in calls]
+        same = [Laid(_plain(call.prompt) if call.profile.markers else call.prompt) for call in calls]
         ideal = self._cost(same) if any(call.profile.markers for call in calls) else as_is
         teams = self._teams(same)
         volatile = self._volatile(teams)
@@ -182,30 +188,37 @@ class WhatIf:
             costs[at] = units
         return costs
 
-    def _cost(self, laid: Sequence[Laid], playing: Sequence[int] | None = None) -> list[float]:
+    def _cost(self, laid: Sequence[Laid], playing: Iterable[int] | None = None) -> list[float]:
         """Cost units of each of these prompts, at the times of the calls, ideally marked; of all calls by default."""
-        simulation, answers = Simulation(self._count), Answers()
+        cache, answers = PlayedCache(self._count), Answers()
         marked = any(call.profile.markers for call in self._calls)
-        boundary = fork_points([one.prompt for one in laid]) if marked else None
+        forks = fork_points([one.prompt for one in laid]) if marked else ()
         costs: list[float] = []
         for at in range(len(laid)) if playing is None else playing:
-            call, one = self._calls[at], laid[at]
-            timed = call.timed
-            answers.until(timed.at)
-            prompt = one.prompt
+            call, (prompt, tail) = self._calls[at], laid[at]
+            answers.until(call.at)
+            planned: dict[int, str | None] = {}
             if call.profile.markers is not None:
-                limit = len(prompt.sections) - one.tail if one.tail or boundary is None else boundary(prompt)
-                points = plan_breakpoints(prompt, call.profile, boundary=limit)
-                prompt = self._marking.marked(prompt, points)
-            served = simulation.begin(prompt, call.profile, timed.at, timed.scope)
-            costs.append(served.units(call.profile))
-            answers.at(timed.started, served.begun, known=timed.known)
-            answers.at(timed.ended, served.ended, known=timed.known)
-        simulation.clear()
+                shared = len(prompt.sections) - tail if tail else forks[at]
+                points = plan_breakpoints(prompt, call.profile, boundary=shared)
+                planned = {point.section: point.ttl for point in points}
+            line = (call.session, call.agent)
+            played = cache.begin(prompt, call.profile, call.at, scope=call.scope, line=line, planned=planned)
+            costs.append(played.units)
+            if call.started < call.ended:
+                answers.at(call.started, played.first_token, known=call.known)
+            answers.at(call.ended, played.ended, known=call.known)
+        cache.clear()
         return costs
 
 
-def _beginning(call: _Played, laid: Laid) -> object:
+def _plain(prompt: Prompt) -> Prompt:
+    """The prompt without any marks."""
+    bare = with_markers(prompt, dict.fromkeys(prompt.marked))
+    return bare if bare.top_marker is None else replace(bare, top_marker=None)
+
+
+def _beginning(call: PlayedCall, laid: Laid) -> object:
     """What requests that can read much of each other have in common."""
     sections = laid.prompt.sections
     return (*call.lane, sections[0].data[:_BEGINNING] if sections else b"")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple, TypeAlias
 
-from cacheprefix.cache import Breakpoint, equal_digests
+from cacheprefix.cache import equal_digests
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt import (
-    Marker,
     Prompt,
     Section,
     Tier,
@@ -23,7 +22,7 @@ from cacheprefix.prompt import (
     shared_sections,
 )
 from cacheprefix.prompt.compare import shared_ending
-from cacheprefix.prompt.sections import relearn, with_sections
+from cacheprefix.prompt.sections import with_front, with_sections
 
 VOLATILE = re.compile(
     r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?"
@@ -51,43 +50,6 @@ class Laid(NamedTuple):
 
     prompt: Prompt
     tail: int = 0
-
-
-class Marking:
-    """Puts breakpoints on prompts; every section is copied once for each mark it ever carries."""
-
-    def __init__(self) -> None:
-        self._copies: dict[tuple[int, Marker | None], tuple[Section, Section]] = {}
-
-    def plain(self, prompt: Prompt) -> Prompt:
-        """The prompt without any marks."""
-        if prompt.top_marker is None and not prompt.marked:
-            return prompt
-        sections = tuple([one if one.marker is None else self._copy(one, None) for one in prompt.sections])
-        made = Prompt(prompt.api, prompt.model, sections, prompt.settings)
-        relearn(made, prompt, set(prompt.marked))
-        return made
-
-    def marked(self, prompt: Prompt, chosen: Iterable[Breakpoint]) -> Prompt:
-        """A plain prompt with these breakpoints."""
-        places = {point.section: Marker(point.ttl) for point in chosen}
-        if not places:
-            return prompt
-        sections = list(prompt.sections)
-        for at, marker in places.items():
-            sections[at] = self._copy(sections[at], marker)
-        made = with_sections(prompt, tuple(sections))
-        relearn(made, prompt, {at % len(sections) for at in places})
-        return made
-
-    def _copy(self, one: Section, marker: Marker | None) -> Section:
-        key = (id(one), marker)
-        found = self._copies.get(key)
-        if found is None:
-            # The original is held as well, so that its id stays its own.
-            copy = Section(one.tier, one.path, one.kind, one.head, one.data, one.digest, one.tokens, marker)
-            found = self._copies[key] = (one, copy)
-        return found[1]
 
 
 class VolatileText:
@@ -300,42 +262,43 @@ def tools_unified(team: Team, laid: Laid) -> Laid:
     if len(team.tools) < 2:
         return laid
     prompt = laid.prompt
-    rest = tuple(one for one in prompt.sections if one.tier != "tools")
-    return Laid(with_sections(prompt, (*team.unite(), *rest)), laid.tail)
+    tools = next((at for at, one in enumerate(prompt.sections[: prompt.head]) if one.tier != "tools"), prompt.head)
+    return Laid(with_front(prompt, team.unite(), tools), laid.tail)
 
 
-def fork_points(prompts: Sequence[Prompt]) -> Callable[[Prompt], int | None]:
+def fork_points(prompts: Sequence[Prompt]) -> list[int | None]:
     """For each prompt the longest beginning from which the prompts went on in more than one way, in sections."""
     numbers: dict[tuple[int, bytes], int] = {}
-    children = [0]
-    """Of each number how many ways go on from it."""
-    ways: dict[int, list[int]] = {}
-    """Of each prompt, by its identity, the numbers along it."""
-    latest: dict[bytes, Prompt] = {}
+    parents, children = [0], [0]
+    """Of each number the one before it, and how many ways go on from it."""
+    ways: list[list[int]] = []
+    """Of each prompt the numbers along it."""
+    latest: dict[bytes, int] = {}
     """The latest prompt with each first section: mostly the next one begins with all of it."""
-    for prompt in prompts:
+    for at, prompt in enumerate(prompts):
         digests = prompt.digests
         before = latest.get(digests[0]) if digests else None
-        shared = 0 if before is None else equal_digests(before.digests, digests)
-        way = [] if before is None else ways[id(before)][:shared]
+        way = [] if before is None else ways[before][: equal_digests(prompts[before].digests, digests)]
         node = way[-1] if way else 0
-        for digest in digests[shared:]:
+        for digest in digests[len(way) :]:
             found = numbers.get((node, digest))
             if found is None:
                 found = numbers[node, digest] = len(children)
                 children[node] += 1
                 children.append(0)
+                parents.append(node)
             way.append(found)
             node = found
-        ways[id(prompt)] = way
+        ways.append(way)
         if digests:
-            latest[digests[0]] = prompt
-
-    def boundary(prompt: Prompt) -> int | None:
-        way = ways[id(prompt)]
-        return next((at for at in range(len(way), 0, -1) if children[way[at - 1]] > 1), None)
-
-    return boundary
+            latest[digests[0]] = at
+    depths, forks = [0], [0]
+    """Of each number its place, and how far the longest such beginning of it goes: the one before it is known first."""
+    for number in range(1, len(children)):
+        parent = parents[number]
+        depths.append(depths[parent] + 1)
+        forks.append(depths[number] if children[number] > 1 else forks[parent])
+    return [(forks[way[-1]] or None) if way else None for way in ways]
 
 
 def _same_but_volatile(a: str, b: str) -> bool:

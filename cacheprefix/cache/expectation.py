@@ -89,6 +89,8 @@ class Request(NamedTuple):
     """What its slot holds, for engines that keep lines."""
     envelope: Envelope = ABOUT
     """What stands around each message."""
+    planned: Mapping[int, str | None] | None = None
+    """Marks that are taken to stand in it beside its own; see ``marks``."""
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -99,7 +101,7 @@ class Request(NamedTuple):
 def outlook(request: Request) -> Expected:
     """What the rules say about a request."""
     profile = request.profile
-    found = marks(request.prompt, profile, request.totals)
+    found = marks(request.prompt, profile, request.totals, request.planned)
     part, sibling = _part(request, readable=False)
     if profile.control in ("none", "named") or not request.sections:
         return Expected(0, 0, "cold_start", None, {}, {}, found, part, sibling)

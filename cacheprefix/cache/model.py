@@ -17,27 +17,33 @@ from cacheprefix.cache.expectation import Expectation, Expected, Request, outloo
 from cacheprefix.cache.judge import VerdictInput, judge
 from cacheprefix.cache.slots import Servers, Taken
 from cacheprefix.cache.tree import (
+    Addresses,
     AgentHistory,
     CacheEntry,
     Common,
     Node,
     PromptTrees,
     SentRequest,
-    address,
     equal_digests,
     keys_of,
 )
 from cacheprefix.cache.verdict import Verdict, read_diagnostics
 from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.profiles import Profile, Usage
-from cacheprefix.prompt import ABOUT, CountTokens, Envelope, Prompt, estimate_tokens
+from cacheprefix.prompt import ABOUT, CountTokens, Envelope, Prompt, Section, estimate_tokens
 
 _KEEP_COMMONS = 64
 
 
-def enter(observation: Observation, now: float) -> None:
-    """Read and write as expected: entries that are read live on, those that are written begin."""
-    seen, profile, path = observation.outlook, observation.profile, observation.path
+def enter(
+    seen: Expected, profile: Profile, path: Sequence[Node], sections: Sequence[Section], now: float
+) -> tuple[list[CacheEntry], list[CacheEntry]]:
+    """Read and write as expected: entries that are read live on, those that are written begin.
+
+    Gives the entries that become readable with the answer, and all that the request writes or confirms.
+    """
+    fresh: list[CacheEntry] = []
+    used: list[CacheEntry] = []
     for node in path[: seen.alive]:
         entry = node.entry
         if entry is not None and entry.refreshes and entry.readable_at <= now <= entry.expires:
@@ -56,35 +62,35 @@ def enter(observation: Observation, now: float) -> None:
             entry.readable_at = min(entry.readable_at, now)
         elif entry.readable_at > now:
             entry.writers += 1
-            observation.fresh.append(entry)
-        observation.used.append(entry)
+            fresh.append(entry)
+        used.append(entry)
     if seen.common is not None:
-        _keep_common(observation, now)
+        fresh.append(_keep_common(seen.common, profile, path, sections, now))
     for index in () if seen.marks.refused else seen.marks.dropped:
         path[index].dropped = True
+    return fresh, used
 
 
-def _keep_common(observation: Observation, now: float) -> None:
+def _keep_common(
+    found: tuple[int, int, int], profile: Profile, path: Sequence[Node], sections: Sequence[Section], now: float
+) -> CacheEntry:
     """A beginning found to be common becomes a unit that later requests can read."""
-    found, path = observation.outlook.common, observation.path
-    if found is None:
-        return
     at, size, tokens = found
-    section, holder = observation.record.sections[at], path[at].parent
+    section, holder = sections[at], path[at].parent
     assert holder is not None
     kept = [one for one in holder.commons or () if now <= one.life.expires]
     same = next((one for one in kept if one.size == size and one.begins(section)), None)
     if same is None:
-        same = Common(section, size, tokens, CacheEntry(observation.profile.default_ttl, now))
+        same = Common(section, size, tokens, CacheEntry(profile.default_ttl, now))
         kept.append(same)
     same.life.writers += 1
-    observation.fresh.append(same.life)
     holder.commons = kept[-_KEEP_COMMONS:]
+    return same.life
 
 
-def open_entries(observation: Observation, at: float) -> None:
-    """What the request wrote can be read from now on."""
-    for life in observation.fresh:
+def open_entries(fresh: Iterable[CacheEntry], at: float) -> None:
+    """What a request wrote can be read from now on."""
+    for life in fresh:
         life.readable_at = min(life.readable_at, at)
 
 
@@ -127,7 +133,6 @@ def leave(observation: Observation) -> None:
 
 _COMPACTIONS = frozenset({"compaction", "compacted", "compact", "history_compaction", "summarization"})
 _KEEP_LINES = 50_000
-_KEEP_ADDRESSES = 256
 _KEEP_NAMED = 8
 _KEEP_UNNAMED = 32
 _RECENT = 50
@@ -221,7 +226,7 @@ class CacheModel:
         """What a request would read if it were sent at ``at``; changes nothing."""
         with self._lock:
             now = self._clock() if at is None else at
-            lane, salts = self._address(prompt, profile, scope)
+            lane, salts = self._addresses.of(prompt, profile, scope)
             known = self._known((), prompt, lane, salts)
             root, path = self._forest.look(lane, keys_of(prompt, salts), known)
             taken = self._servers.look(prompt, profile, scope)
@@ -234,7 +239,7 @@ class CacheModel:
     def standing(self, prompt: Prompt, profile: Profile, *, scope: str, at: float) -> tuple[int, ...]:
         """The sections of a prompt at whose end something of an earlier one can be read, in order."""
         with self._lock:
-            lane, salts = self._address(prompt, profile, scope)
+            lane, salts = self._addresses.of(prompt, profile, scope)
             _, path = self._forest.look(lane, keys_of(prompt, salts), self._known((), prompt, lane, salts))
             return tuple(index for index, node in enumerate(path) if node.readable(at))
 
@@ -265,7 +270,7 @@ class CacheModel:
         with self._lock:
             self._take_back()
             now = self._clock() if at is None else at
-            lane, salts = self._address(prompt, profile, scope)
+            lane, salts = self._addresses.of(prompt, profile, scope)
             line = self._line(session, agent)
             held = line if kin is None or line.records else self._lines.get((kin, agent), line)
             rows = held.shared(prompt.digests)
@@ -313,7 +318,7 @@ class CacheModel:
             for node in path:
                 node.last = record.index
             observation = Observation(expectation, record, profile, sight, path, seen, before=before, taken=taken)
-            enter(observation, now)
+            observation.fresh, observation.used = enter(seen, profile, path, prompt.sections, now)
             old = line.add(record)
             if kin is not None:
                 self._strangers[agent] = session
@@ -327,7 +332,7 @@ class CacheModel:
         """The answer has begun: what the request wrote can be read, where the provider makes it so."""
         with self._lock:
             if observation.profile.readable == "first_token":
-                open_entries(observation, self._clock() if at is None else at)
+                open_entries(observation.fresh, self._clock() if at is None else at)
 
     def finish(
         self,
@@ -346,7 +351,7 @@ class CacheModel:
             if observation.verdict is not None:
                 return observation.verdict
             now = self._clock() if at is None else at
-            open_entries(observation, now)
+            open_entries(observation.fresh, now)
             enter_counted(observation, usage, now)
             if observation.profile.ttl_from == "end":
                 for life in observation.used:
@@ -426,22 +431,13 @@ class CacheModel:
         self._forest = PromptTrees(self._max_bytes)
         self._servers = Servers(self._count, self._envelope)
         self._calibration = Calibration()
-        self._addresses: Bounded[tuple[Any, ...], tuple[Profile, bytes, tuple[bytes, ...]]] = Bounded(_KEEP_ADDRESSES)
+        self._addresses = Addresses()
         self._lines: Bounded[tuple[str, str], AgentHistory] = Bounded(_KEEP_LINES)
 
     def after_fork(self) -> None:
         """In a forked child: start anew where another thread was changing the trees at that very moment."""
         if self._lock.torn:
             self._forget()
-
-    def _address(self, prompt: Prompt, profile: Profile, scope: str) -> tuple[bytes, tuple[bytes, ...]]:
-        """The lane of a prompt and what salts its tiers: reckoned once for each model and settings."""
-        key = (id(profile), scope, prompt.api, prompt.model, *prompt.settings.items())
-        found = self._addresses.get(key)
-        if found is None:
-            # The profile is held as well, so that its id stays its own.
-            found = self._addresses[key] = (profile, *address(prompt, profile, scope))
-        return found[1], found[2]
 
     def _line(self, session: str, agent: str) -> AgentHistory:
         return self._lines.of((session, agent), lambda: AgentHistory(_KEEP_NAMED if agent else _KEEP_UNNAMED))

@@ -11,8 +11,9 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.prompt import TIERS, Prompt, Section, SettingScope, lane_key, salt
 from cacheprefix.prompt.sections import with_sections
 
@@ -131,6 +132,7 @@ def equal_digests(a: Sequence[bytes], b: Sequence[bytes], start: int = 0) -> int
     return low
 
 
+_KEEP_ADDRESSES = 256
 _NODE_BYTES = 1_100
 _RECORD_BYTES = 600
 _SECTION_BYTES = 72
@@ -446,8 +448,23 @@ def _adopt(parent: Node, child: Node, section: Section) -> None:
                 insort(parent.branches.setdefault((known.kind, known.head), []), (known.data, key))
 
 
-def address(prompt: Prompt, profile: Profile, scope: str) -> tuple[bytes, tuple[bytes, ...]]:
-    """The lane of a prompt, and what salts each of its tiers."""
+class Addresses:
+    """The lane of each prompt, and what salts each of its tiers: reckoned once for each model and settings."""
+
+    def __init__(self) -> None:
+        self._known: Bounded[tuple[Any, ...], tuple[Profile, bytes, tuple[bytes, ...]]] = Bounded(_KEEP_ADDRESSES)
+
+    def of(self, prompt: Prompt, profile: Profile, scope: str) -> tuple[bytes, tuple[bytes, ...]]:
+        """Lane and salts; no salts at all where no setting salts a tier."""
+        key = (id(profile), scope, prompt.api, prompt.model, *prompt.settings.items())
+        found = self._known.get(key)
+        if found is None:
+            # The profile is held as well, so that its id stays its own.
+            found = self._known[key] = (profile, *_address(prompt, profile, scope))
+        return found[1], found[2]
+
+
+def _address(prompt: Prompt, profile: Profile, scope: str) -> tuple[bytes, tuple[bytes, ...]]:
     placement = placements(prompt, profile)
     lane = lane_key(prompt, placement, provider=profile.name, scope=scope)
     if not any(where in TIERS for where in placement.values()):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 Tier = Literal["tools", "system", "messages"]
@@ -213,6 +214,39 @@ def learn(prompt: Prompt, known: Prompt | None, shared: int) -> None:
 def with_sections(prompt: Prompt, sections: tuple[Section, ...]) -> Prompt:
     """The same prompt of other sections. ``dataclasses.replace`` takes ten times as long."""
     return Prompt(prompt.api, prompt.model, sections, prompt.settings, prompt.top_marker)
+
+
+def with_front(prompt: Prompt, front: tuple[Section, ...], cut: int) -> Prompt:
+    """The same prompt with other sections in place of its first ``cut``, none of which is a message.
+
+    What is known of the others is taken over.
+    """
+    made = with_sections(prompt, (*front, *prompt.sections[cut:]))
+    sums = prompt._summed()  # noqa: SLF001 - as above
+    totals = list(accumulate(one.tokens for one in front))
+    more = (totals[-1] if totals else 0) - (sums.totals[cut - 1] if cut else 0)
+    known = Sums(
+        totals + [total + more for total in sums.totals[cut:]],
+        [*(one.digest for one in front), *sums.digests[cut:]],
+        [at for at, one in enumerate(front) if one.marker is not None]
+        + [at - cut + len(front) for at in sums.marked if at >= cut],
+        sums.head - cut + len(front),
+    )
+    object.__setattr__(made, "_sums", known)
+    return made
+
+
+def with_markers(prompt: Prompt, markers: Mapping[int, Marker | None]) -> Prompt:
+    """The same prompt with these markers on its sections, by their index; None takes one away."""
+    if not markers:
+        return prompt
+    sections = list(prompt.sections)
+    for at, marker in markers.items():
+        one = sections[at]
+        sections[at] = Section(one.tier, one.path, one.kind, one.head, one.data, one.digest, one.tokens, marker)
+    made = with_sections(prompt, tuple(sections))
+    relearn(made, prompt, set(markers))
+    return made
 
 
 def relearn(prompt: Prompt, known: Prompt, changed: set[int]) -> None:

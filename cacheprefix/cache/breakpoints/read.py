@@ -56,16 +56,22 @@ def implicit(prompt: Prompt, profile: Profile) -> bool:
     return profile.implicit_breakpoint and cache_options(prompt).get("mode") != "explicit"
 
 
-def marks(prompt: Prompt, profile: Profile, totals: Sequence[int]) -> Marks:
-    """The breakpoints of a request: explicit ones, the automatic one, the implicit one."""
+def marks(
+    prompt: Prompt, profile: Profile, totals: Sequence[int], planned: Mapping[int, str | None] | None = None
+) -> Marks:
+    """The breakpoints of a request: explicit ones, the automatic one, the implicit one.
+
+    ``planned`` are lifetimes by section index, as the provider spells them (None for its default), of marks that are
+    taken to stand there beside the request's own.
+    """
     by_itself = profile.automatic_breakpoint and prompt.top_marker is not None
-    if not prompt.marked and not by_itself and not implicit(prompt, profile):
+    own = prompt.marked
+    if not own and not planned and not by_itself and not implicit(prompt, profile):
         return _NONE
     default = request_ttl(prompt, profile)
-    standing: dict[int, Ttl] = {
-        index: default if marker.ttl is None else profile.ttl(marker.ttl)
-        for index in prompt.marked
-        if (marker := prompt.sections[index].marker) is not None
+    named = {index: marker.ttl for index in own if (marker := prompt.sections[index].marker) is not None}
+    standing = {
+        index: default if ttl is None else profile.ttl(ttl) for index, ttl in {**named, **(planned or {})}.items()
     }
     if by_itself and prompt.top_marker is not None:
         last = next((i for i in range(len(prompt.sections) - 1, -1, -1) if markable(prompt.sections[i])), None)
