@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -85,6 +84,8 @@ def place(file: str, line: int | None, item: int | None = None) -> str:
 
 _MILLISECONDS = 1e11
 """From here on a time is no longer in seconds: those would be of the year 5138."""
+_FIRST, _LAST = -62_135_596_801, 1e20
+"""Bounds of all times, whatever their unit: what lies before the year 1, or behind 5138, is no day that can be told."""
 
 
 def seconds(value: Any, path: str) -> float | None:
@@ -93,21 +94,21 @@ def seconds(value: Any, path: str) -> float | None:
     Reads numbers in seconds, milliseconds, microseconds or nanoseconds (told apart by their size), the same
     as text, and ISO 8601 (UTC where no zone is given). Raises BodyError naming ``path``.
     """
-    if value is None or (type(value) is float and abs(value) < _MILLISECONDS):
+    if value is None or (type(value) is float and 0 <= value < _MILLISECONDS):
         return value
+    number: Any = value
     if isinstance(value, str):
         text = value.strip()
         try:
-            value = float(text)
+            number = float(text)
         except ValueError:
             return _iso(text, path)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not _FIRST < number < _LAST:
         raise BodyError(path, f"expected a time, found {value!r:.60}")
-    number = float(value)
     for limit, unit in ((1e17, 1e9), (1e14, 1e6), (_MILLISECONDS, 1e3)):
         if abs(number) >= limit:
             return number / unit
-    return number
+    return float(number)
 
 
 def _iso(text: str, path: str) -> float:
@@ -119,9 +120,12 @@ def _iso(text: str, path: str) -> float:
         iso = f"{head}.{rest[:digits][:6]:0<6}{rest[digits:]}"
     try:
         read = datetime.fromisoformat(iso)
-    except ValueError:
-        raise BodyError(path, f"expected a time, found {text[:60]!r}") from None
-    return (read if read.tzinfo else read.replace(tzinfo=timezone.utc)).timestamp()
+        found = (read if read.tzinfo else read.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        found = _LAST
+    if not _FIRST < found < _MILLISECONDS:
+        raise BodyError(path, f"expected a time, found {text[:60]!r}")
+    return found
 
 
 def text_or_empty(value: Any) -> str:

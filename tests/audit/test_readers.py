@@ -473,6 +473,7 @@ def test_a_reader_that_fails_loses_one_entry_and_no_more(tmp_path):
         ("2025-10-09T08:53:20.250Z", 1_760_000_000.25),
         ("2025-10-09T08:53:20.25", 1_760_000_000.25),
         ("2025-10-09 10:53:20.250000123+02:00", 1_760_000_000.25),
+        ("0001-01-01T00:00:00Z", -62_135_596_800.0),
         (None, None),
     ],
 )
@@ -482,7 +483,7 @@ def test_times_of_every_unit_are_seconds(given_, read_):
     assert found == read_ if read_ is None else found == pytest.approx(read_, abs=1e-5)
 
 
-@pytest.mark.parametrize("bad", ["soon", True, float("nan"), [], "2025-99-99"])
+@pytest.mark.parametrize("bad", ["soon", True, float("nan"), [], "2025-99-99", 1e300, -(10**400), "-1e99", "9999-12-31"])
 def test_what_is_no_time_says_where_it_stood(bad):
     """The error carries the field's name."""
     with pytest.raises(BodyError, match="start_time"):
