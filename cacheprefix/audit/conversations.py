@@ -37,6 +37,8 @@ _LOOKED = 32
 _HOLDERS = 4
 """Conversations remembered for one message; what more of them hold tells nothing apart."""
 _OPENINGS = 4
+_ROWS = 8
+"""Agents of one conversation whose latest messages are known; those of further ones are looked up one by one."""
 _SAID = 8
 """Latest requests of one system prompt: an agent without a name may lead several conversations under one id."""
 _LOOKED_AT = 1_000
@@ -175,10 +177,11 @@ class _Thread:
     digests: list[bytes] = field(default_factory=list)
     latest: Sequence[bytes] = ()
     """The messages of its last request."""
-    ends: Sequence[int] = (0,)
-    """What stands for each beginning of them."""
+    rows: Bounded[bytes, tuple[Sequence[bytes], Sequence[int]]] = field(default_factory=lambda: Bounded(_ROWS))
+    """By their first message the messages of the latest requests, and what stands for each beginning of them: agents
+    that take turns have rows of their own."""
     end: int = 0
-    """What stands for all of them."""
+    """What stands for all messages of its last request."""
     at: float = 0.0
     coming: Counter[bytes] = field(default_factory=Counter)
     """How often each system prompt comes among the requests that were read ahead."""
@@ -267,8 +270,7 @@ class Conversations:
         head = prompt.head
         messages, sections = prompt.digests[head:], prompt.sections[head:]
         thread = self._threads.get(known) if known is not None else None
-        shared = 0 if thread is None else equal_digests(thread.latest, messages)
-        ends = _ends(messages, thread, shared)
+        shared, ends = _begun(thread, messages)
         branch, opens = None, False
         if thread is None:
             thread, branch = self._continued(ready, messages, ends)
@@ -278,12 +280,14 @@ class Conversations:
             if thread is None:
                 thread = self._open()
                 self._firsts.put(_first_mask(sections), thread.number)
-            shared = equal_digests(thread.latest, messages)
+            shared, ends = _begun(thread, messages)
         self._threads.move_to_end(thread.number)
         if identity is not None:
             self._name(identity, thread.number)
         self._learn(thread, messages, sections, shared)
-        thread.ends, thread.end, thread.at = ends, ends[-1], ready.at
+        if messages:
+            thread.rows[messages[0]] = messages, ends
+        thread.end, thread.at = ends[-1], ready.at
         self._ends.put(ends[-1], thread.number)
         system = _system(prompt)
         thread.coming[system] += 1
@@ -352,7 +356,7 @@ class Conversations:
         return thread
 
     def _learn(self, thread: _Thread, messages: Sequence[bytes], sections: Sequence[Section], shared: int) -> None:
-        """Note which messages the conversation holds; the first ``shared`` stood in its last request too."""
+        """Note which messages the conversation holds; the first ``shared`` stood in an earlier request of it too."""
         thread.latest = messages
         number, known = thread.number, self._holders
         for one in range(shared, len(messages)):
@@ -570,12 +574,17 @@ def _said(messages: Sequence[bytes], sections: Sequence[Section]) -> _Said:
     return _Said(messages, settled, sections[settled:])
 
 
-def _ends(messages: Sequence[bytes], thread: _Thread | None, shared: int) -> list[int]:
-    """A number for each beginning of a row of messages, the empty one first; those of the thread's are known."""
-    ends = [0] if thread is None else list(thread.ends[: shared + 1])
+def _begun(thread: _Thread | None, messages: Sequence[bytes]) -> tuple[int, list[int]]:
+    """How many messages a request of a thread began with before, and a number for each beginning of all of them.
+
+    The empty beginning comes first.
+    """
+    before, known = ((), (0,)) if thread is None or not messages else thread.rows.get(messages[0], ((), (0,)))
+    shared = equal_digests(before, messages)
+    ends = list(known[: shared + 1])
     for digest in messages[shared:]:
         ends.append(hash((ends[-1], digest)))
-    return ends
+    return shared, ends
 
 
 def _weight(ready: Ready) -> int:

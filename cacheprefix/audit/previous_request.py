@@ -38,11 +38,15 @@ class PreviousRequestRule:
             return False
         shared = equal_digests(before.digests, prompt.digests)
         tokens = before.tokens - (before.totals[shared - 1] if shared else 0)
-        if tokens <= TOKENS:
+        most = max(TOKENS, SHARE * before.tokens)
+        if tokens <= most:
             return False
         if shared < len(before.sections) and shared < len(prompt.sections):
-            tokens -= shared_tokens(before.sections[shared], prompt.sections[shared], self.count, prompt.model)
-        return tokens > TOKENS and tokens > SHARE * before.tokens
+            old, new = before.sections[shared], prompt.sections[shared]
+            if tokens - min(old.tokens, new.tokens) > most:
+                return True  # However much the two have in common.
+            tokens -= shared_tokens(old, new, self.count, prompt.model)
+        return tokens > most
 
     def ended(self) -> None:
         """No request comes any more: the prompts go."""

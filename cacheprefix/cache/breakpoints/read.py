@@ -14,23 +14,17 @@ class Marks(NamedTuple):
     """The breakpoints of one request, by section index."""
 
     written: Mapping[int, Ttl]
-    """Those the provider writes, with their lifetimes."""
+    """Those the provider writes, with their lifetimes, in order."""
     dropped: tuple[int, ...] = ()
     """Those over the limit: matched against, not written."""
     short: tuple[int, ...] = ()
     """Those before which there are too few tokens."""
     refused: bool = False
     """Whether the provider refuses the request for having too many."""
-
-    @property
-    def all(self) -> tuple[int, ...]:
-        """Every breakpoint that stands in the request."""
-        return tuple(sorted({*self.written, *self.dropped, *self.short}))
-
-    @property
-    def reading(self) -> tuple[int, ...]:
-        """Those from which earlier entries are looked for, in order."""
-        return tuple(sorted({*self.written, *self.dropped}))
+    all: tuple[int, ...] = ()
+    """Every breakpoint that stands in the request."""
+    reading: tuple[int, ...] = ()
+    """Those from which earlier entries are looked for, in order."""
 
 
 _NONE = Marks({})
@@ -80,13 +74,15 @@ def marks(
             standing.setdefault(last, default if ttl is None else profile.ttl(ttl))
     if implicit(prompt, profile) and prompt.sections:
         standing.setdefault(len(prompt.sections) - 1, default)
-    short = tuple(sorted(index for index in standing if totals[index] < profile.min_tokens))
+    every = tuple(sorted(standing))
+    short = tuple(index for index in every if totals[index] < profile.min_tokens)
+    reading = tuple(index for index in every if totals[index] >= profile.min_tokens)
     over = max(0, len(standing) - profile.max_breakpoints)
     if over and profile.read_candidates is None:
-        return Marks({}, tuple(sorted(set(standing) - set(short))), short, refused=True)
-    dropped = sorted(standing)[:over]
-    written = {i: standing[i] for i in sorted(standing) if i not in short and i not in dropped}
-    return Marks(written, tuple(i for i in dropped if i not in short), short)
+        return Marks({}, reading, short, refused=True, all=every, reading=reading)
+    dropped = tuple(index for index in every[:over] if index not in short)
+    written = {index: standing[index] for index in reading if index not in dropped}
+    return Marks(written, dropped, short, all=every, reading=reading)
 
 
 def markable(section: Section) -> bool:
