@@ -244,7 +244,8 @@ def roles_to_tail(team: Team, laid: Laid) -> Laid:
     prompt = laid.prompt
     shared, text = team.common()
     kept = len(shared)
-    system = prompt.tier("system")
+    tools = _tools(prompt)
+    system = prompt.sections[tools : prompt.head]
     rest = _joined(system[kept:])
     if _digests(system[:kept]) != shared or text not in rest:
         return laid  # One of the odd ones: it shares nothing with the others as it is.
@@ -253,7 +254,7 @@ def roles_to_tail(team: Team, laid: Laid) -> Laid:
         head.append(_part(system[kept], text))
     role = rest.replace(text, "", 1).strip("\n") if text else rest
     own = (_tail(role),) if role else ()
-    sections = (*prompt.tier("tools"), *head, *prompt.tier("messages"), *own)
+    sections = (*prompt.sections[:tools], *head, *prompt.sections[prompt.head :], *own)
     return Laid(with_sections(prompt, sections), laid.tail + len(own))
 
 
@@ -261,9 +262,12 @@ def tools_unified(team: Team, laid: Laid) -> Laid:
     """The union of the team's tools, in one order."""
     if len(team.tools) < 2:
         return laid
-    prompt = laid.prompt
-    tools = next((at for at, one in enumerate(prompt.sections[: prompt.head]) if one.tier != "tools"), prompt.head)
-    return Laid(with_front(prompt, team.unite(), tools), laid.tail)
+    return Laid(with_front(laid.prompt, team.unite(), _tools(laid.prompt)), laid.tail)
+
+
+def _tools(prompt: Prompt) -> int:
+    """How many tools stand at its beginning."""
+    return next((at for at, one in enumerate(prompt.sections[: prompt.head]) if one.tier != "tools"), prompt.head)
 
 
 def fork_points(prompts: Sequence[Prompt]) -> list[int | None]:

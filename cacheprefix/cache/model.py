@@ -44,8 +44,7 @@ def enter(
     """
     fresh: list[CacheEntry] = []
     used: list[CacheEntry] = []
-    for node in path[: seen.alive]:
-        entry = node.entry
+    for entry in [node.entry for node in path[: seen.alive]]:
         if entry is not None and entry.refreshes and entry.readable_at <= now <= entry.expires:
             entry.refresh(now)
     at_once = profile.readable == "start" or profile.cold_parallel_shares

@@ -9,7 +9,8 @@ from cacheprefix.cache.expectation import Expected, Request, outlook
 from cacheprefix.cache.model import enter, open_entries
 from cacheprefix.cache.slots import Servers, Taken
 from cacheprefix.cache.tree import Addresses, CacheEntry, Node, PromptTrees, equal_digests, keys_of
-from cacheprefix.profiles import Profile, Usage, cost_units
+from cacheprefix.profiles import Profile
+from cacheprefix.profiles.prices import units_of
 from cacheprefix.prompt import ABOUT, CountTokens, Envelope, Prompt
 
 
@@ -27,8 +28,7 @@ class PlayedRequest(NamedTuple):
     @property
     def units(self) -> float:
         """What it costs, in cost units."""
-        usage = Usage(input_tokens=self.total, cache_read_tokens=self.seen.read, cache_write=self.seen.billed)
-        return cost_units(usage, self.profile)
+        return units_of(self.total, self.seen.read, self.seen.billed, self.profile)
 
     def first_token(self, at: float) -> None:
         """Its answer began."""

@@ -96,11 +96,16 @@ def cost_units(usage: Usage, profile: Profile) -> float:
     What was not reported counts as nothing, so an unreported read is paid in full: an upper bound. Output
     is left out, since no layout changes it.
     """
-    read, written, units = usage.cache_read_tokens or 0, 0, 0.0
-    for ttl, count in usage.cache_write.items() if usage.cache_write else ():
-        written += count
+    return units_of(usage.input_tokens or 0, usage.cache_read_tokens or 0, usage.cache_write or {}, profile)
+
+
+def units_of(total: int, read: int, written: Mapping[str, int], profile: Profile) -> float:
+    """The same of an input of ``total`` tokens, of which so many were read, and written by lifetime."""
+    rest, units = total - read, 0.0
+    for ttl, count in written.items():
+        rest -= count
         units += count * profile.ttl(ttl).write
-    return max(0, (usage.input_tokens or 0) - read - written) + read * profile.read + units
+    return max(0, rest) + read * profile.read + units
 
 
 def money(usage: Usage, model: str, profile: Profile, *, at: float | None = None) -> float | None:

@@ -27,6 +27,7 @@ class Marks(NamedTuple):
     """Those from which earlier entries are looked for, in order."""
 
 
+_RUNS = frozenset({"tool_use", "tool_result"})
 _NONE = Marks({})
 """Most requests have none: their providers take no marks."""
 
@@ -105,10 +106,13 @@ def back(sections: Sequence[Section], start: int, positions: int | None, *, coll
     """The first section of a window of ``positions`` that ends at ``start``."""
     if positions is None:
         return 0
+    index = max(0, start - positions + 1)
+    if not collapse or _RUNS.isdisjoint([one.kind for one in sections[index : start + 1]]):
+        return index
     left, index = positions - 1, start
     while index > 0:
         kind = sections[index - 1].kind
-        if not (collapse and kind in ("tool_use", "tool_result") and kind == sections[index].kind):
+        if not (kind in _RUNS and kind == sections[index].kind):
             if not left:
                 break
             left -= 1
