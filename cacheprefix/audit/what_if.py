@@ -16,7 +16,8 @@ from cacheprefix.audit.what_if_layouts import (
     roles_to_tail,
     tools_unified,
 )
-from cacheprefix.cache import PlayedCache, plan_breakpoints
+from cacheprefix.cache import plan_breakpoints
+from cacheprefix.cache.played import PlayedCache
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import CountTokens, Prompt
 from cacheprefix.prompt.sections import with_markers

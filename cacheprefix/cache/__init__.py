@@ -6,7 +6,6 @@ from cacheprefix.cache.differences import answers
 from cacheprefix.cache.expectation import Expectation
 from cacheprefix.cache.linting import ADVICE, LintWarning, Smell, lint
 from cacheprefix.cache.model import CacheModel, CacheStatus, Observation
-from cacheprefix.cache.played import PlayedCache, PlayedRequest
 from cacheprefix.cache.tree import equal_digests
 from cacheprefix.cache.verdict import CAUSES, FIXES, MEANINGS, Cause, Verdict, VerdictKind
 
@@ -22,8 +21,6 @@ __all__ = [
     "Expectation",
     "LintWarning",
     "Observation",
-    "PlayedCache",
-    "PlayedRequest",
     "Smell",
     "Verdict",
     "VerdictKind",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cacheprefix.cache import PlayedCache
+from cacheprefix.cache.played import PlayedCache
 from cacheprefix.profiles import Usage, cost_units, default_registry
 from cacheprefix.prompt import Prompt, estimate_tokens
 from cacheprefix.prompt.sections import Marker, section, with_front, with_markers
