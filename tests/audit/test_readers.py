@@ -483,9 +483,7 @@ def test_times_of_every_unit_are_seconds(given_, read_):
     assert found == read_ if read_ is None else found == pytest.approx(read_, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "bad", ["soon", True, float("nan"), [], "2025-99-99", 1e300, -(10**25), "-1e99", "9999-12-31"]
-)
+@pytest.mark.parametrize("bad", ["soon", True, float("nan"), [], "2025-99-99", 1e300, -(10**25), "-1e99", "9999-12-31"])
 def test_what_is_no_time_says_where_it_stood(bad):
     """The error carries the field's name."""
     with pytest.raises(BodyError, match="start_time"):
