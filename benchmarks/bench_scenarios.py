@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks import _table
-from cacheprefix.history import Compaction, append_message, build, compact, new_state, sliding_window
+from cacheprefix.history import Compaction, Cutting, append_message, build, compact, new_state, sliding_window
 from cacheprefix.wire import views_of
 
 Emit = Callable[..., None]
@@ -50,7 +50,7 @@ class Session:
 
     def add(self, message: dict[str, Any]) -> None:
         """Append one message."""
-        self.state = append_message(self.state, message, count=quarter)
+        self.state = append_message(self.state, message, how=Cutting(quarter))
 
     def send(self, volatile: str | None = None, *, par: bool = False) -> None:
         """Build the prompt and send it, breakpoints on the system text and the newest stable messages."""

@@ -37,6 +37,7 @@ from cacheprefix.errors import SetupError
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, SideForks, ask_options
 from cacheprefix.history import (
     READ_TOOL_SCHEMA,
+    Cutting,
     Ledger,
     ReadBudget,
     SummaryRequest,
@@ -70,7 +71,6 @@ from cacheprefix.layout.economics import Lane, Seat
 from cacheprefix.layout.known_crews import AHEAD, ITEMS, CrewAhead, CrewTask, KnownCrews, Part
 from cacheprefix.layout.known_runs import RunAhead, RunCall
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, failed
-from cacheprefix.layout.plan import failed as failed_plan
 from cacheprefix.layout.reflections import Reflections
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, merged_places
 from cacheprefix.layout.tool_restriction import Restriction, restrict
@@ -137,6 +137,7 @@ __all__ = [
     "CountedHistory",
     "CrewAhead",
     "CrewTask",
+    "Cutting",
     "Decision",
     "Drop",
     "DropCall",
@@ -205,7 +206,6 @@ __all__ = [
     "dumps",
     "economics",
     "failed",
-    "failed_plan",
     "find_text",
     "fork_body",
     "given_or_configured",

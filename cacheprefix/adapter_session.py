@@ -24,12 +24,7 @@ from cacheprefix.calls.tool_calls import ToolCalls
 from cacheprefix.conversation import Conversation
 from cacheprefix.errors import BudgetError, NotSharedError, SetupError
 from cacheprefix.forks import SideForks
-from cacheprefix.history import (
-    Boundaries,
-    boundaries_of,
-    concatenate,
-    forget_rendered,
-)
+from cacheprefix.history import Boundaries, boundaries_of, concatenate, forget_rendered
 from cacheprefix.layout import (
     FOLLOW,
     Pass,
@@ -51,12 +46,7 @@ from cacheprefix.notices import Notices
 from cacheprefix.options import Options
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Profile, load_price_library
-from cacheprefix.prompt import (
-    Api,
-    Count,
-    Prompt,
-    Reason,
-)
+from cacheprefix.prompt import Api, Count, Prompt, Reason
 from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.wire import forget_views
 
@@ -271,6 +261,7 @@ class AdapterSession:
 
     def holds_shared(self, texts: Iterable[str]) -> bool:
         """Whether a request with these texts may be shown the shared one: one of them holds it, or the user gave it."""
+        # Privacy: text that was found in some agents' requests is shown to none that does not hold it.
         found = self.team.found
         return not found or any(find_text(found, text) is not None for text in texts)
 
@@ -401,6 +392,7 @@ class AdapterSession:
     def forget(self, id: str, scope: str | None = None) -> None:  # noqa: A002 - as above
         """Drop a conversation whose messages are gone, with all that was decided on them; the next one starts anew."""
         self.shared.forget(self.team.owner(scope), id)
+        # Privacy: no memory of ours holds its texts any longer.
         # Those of other conversations go too: a message is read again in microseconds.
         for count in self._counting.counts:
             forget_views(count)
@@ -507,7 +499,6 @@ class AdapterSession:
     def counter(self, model: str = "") -> Count:
         """``count`` for one model; the same object each time, as the memory of views needs it."""
         return self._counting.for_model(model)
-
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AdapterSession:
         """Copies of an application share the session, as they share its cache."""

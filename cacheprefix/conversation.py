@@ -26,17 +26,19 @@ from cacheprefix.history import (
     Consolidate,
     ContextState,
     ContextStats,
+    Cutting,
     Ledger,
     Plan,
     RequestBudget,
+    ToolResultBudget,
     TransitionHook,
 )
 from cacheprefix.history import Mode as CommitMode
-from cacheprefix.history.rewriting import carried_out, standing, with_beside
+from cacheprefix.history.rewriting import carried_out, check_fixed, standing, with_beside
 from cacheprefix.history.saved import PLACES, read, written
 from cacheprefix.history.settling import Ask, AsyncAsk, Attempt, HistoryAccess, Terms, plainly, settling
 from cacheprefix.history.shape import Shape
-from cacheprefix.history.state import Cutting, appended, closes_cycle
+from cacheprefix.history.state import appended, closes_cycle
 from cacheprefix.history.zones import ZONES, blocks_of
 from cacheprefix.locks import RLock
 from cacheprefix.prompt import MessageView, Role, digest_of
@@ -477,11 +479,10 @@ class Conversation:
         if limit is None:
             message = "compact_for_request needs a RequestBudget, here or as Session(request_budget=...)"
             raise SetupError(message)
-        rules, _ = terms.rules(self.model, self.cold_at)
-        before = self._state
-        terms = replace(terms, static_tokens=terms.static_tokens + volatile_tokens)
-        self._change(lambda state: history.compact_for_request(state, limit, rules, terms, scope=self.scope))
-        return self._state is not before
+        check_fixed(terms, limit, volatile_tokens)
+        before = self.ledger.epoch
+        drive(settling(self._history(plainly, volatile_tokens, limit), None))
+        return self.ledger.epoch > before
 
     def statistics(self, limit: int | None = None) -> ContextStats:
         """Tokens, remaining, at capacity, messages since the last removal; against the budget or trigger in force."""
@@ -602,13 +603,13 @@ class Conversation:
     def _appended(self, messages: Sequence[Mapping[str, Any]], state: ContextState) -> ContextState:
         """The state with messages appended, their results shortened, and an agent's cycle closed by its answer."""
         terms = self._terms
-        plain = Cutting(None, terms.store, self.scope, terms.replace_result, terms.count, terms.readable())
+        how = terms.cutting(self.scope)
         for number, message in enumerate(messages):
             done = None
             if terms.budget is not None:
-                cutting = replace(plain, budget=terms.budget)
-                done = terms.attempt("tool-result budget", partial(_well_formed, state, message, cutting), None)
-            state = appended(state, message, plain) if done is None else done
+                cut = partial(_well_formed, state, message, terms.budget, how)
+                done = terms.attempt("tool-result budget", cut, None)
+            state = appended(state, message, None, how) if done is None else done
             # In the responses form an answer may go on with further items.
             more = number + 1 < len(messages) and messages[number + 1].get("type") in ("function_call", "reasoning")
             if closes_cycle(state, message) and not more:
@@ -627,24 +628,32 @@ class Conversation:
         if terms.compaction is not None or terms.request is not None:
             yield from settling(self._history(terms.attempt, terms.count(volatile) if volatile else 0), ask)
 
-    def _history(self, attempt: Attempt, volatile_tokens: int = 0) -> HistoryAccess:
-        """The history kept here, before a request. While a summary of it is being written, others go out as it is."""
-        around = partial(self._circumstances, self._terms, volatile_tokens)
+    def _history(
+        self, attempt: Attempt, volatile_tokens: int = 0, window: RequestBudget | None = None
+    ) -> HistoryAccess:
+        """The history kept here, before a request. While a summary of it is being written, others go out as it is.
+
+        ``window`` is what the request must fit where nothing else counts.
+        """
+        around = partial(self._circumstances, volatile_tokens, window)
         return HistoryAccess(
             self, self._terms, lambda: standing(self._state), around, self._rewrite, attempt=attempt, waits=False
         )
 
     def _circumstances(
-        self, terms: Terms, volatile_tokens: int, tokens: int  # noqa: ARG002 - one signature for all histories
+        self, volatile_tokens: int, window: RequestBudget | None, tokens: int  # noqa: ARG002 - as all histories have it
     ) -> tuple[Compaction, Circumstances] | None:
-        rules, around = terms.rules(self.model, self.cold_at)
-        if self.asking is not None:
+        """By what a compaction is planned; None where nothing may be compacted now."""
+        rules, around = self._terms.rules(self.model, self.cold_at)
+        if window is None and self.asking is not None:
+            # Only the window counts until the summary is there.
             if around.request is None:
                 return None
-            # Only the window counts until the summary is there.
-            rules, around = replace(rules, trigger=None, target=None), Circumstances(request=around.request)
+            window = around.request
+        if window is not None:
+            rules, around = replace(rules, trigger=None, target=None), Circumstances(request=window)
         around = replace(around, static_tokens=around.static_tokens + volatile_tokens)
-        return rules, with_beside(self._state, around, terms)
+        return rules, with_beside(self._state, around, self._terms)
 
     def _rewrite(self, plan: Plan, made: Ledger, epoch: int) -> bool:
         with self._lock:
@@ -654,9 +663,11 @@ class Conversation:
             return True
 
 
-def _well_formed(state: ContextState, message: Mapping[str, Any], cutting: Cutting) -> ContextState | None:
+def _well_formed(
+    state: ContextState, message: Mapping[str, Any], budget: ToolResultBudget, how: Cutting
+) -> ContextState | None:
     try:
-        return appended(state, message, cutting)
+        return appended(state, message, budget, how)
     except BodyError:
         # The message is malformed, which the caller is told when it is appended; no failure of ours.
         return None

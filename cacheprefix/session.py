@@ -39,11 +39,7 @@ from cacheprefix.notices import Notices
 from cacheprefix.options import Caching, Gate, History, Options, over
 from cacheprefix.plugins import Plugins, look_up_installed
 from cacheprefix.profiles import Profiles, default_registry, load_price_library, load_price_table
-from cacheprefix.prompt import (
-    ABOUT,
-    Api,
-    load_vocabularies,
-)
+from cacheprefix.prompt import ABOUT, Api, load_vocabularies
 from cacheprefix.services import Services
 from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.wire import Form

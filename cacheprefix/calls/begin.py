@@ -86,12 +86,28 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class _Of:
-    """Whose request it is, and when."""
+class _Sender:
+    """Whose request it is, and when it goes out."""
 
     talk: tuple[str, str]
     """The tenant, and the id of the conversation."""
     now: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Marking:
+    """What is known of a request that decides where its breakpoints stand; see ``plan_breakpoints``."""
+
+    boundary: int | None = None
+    """Leading sections that siblings share."""
+    skip_tail: bool = False
+    """Whether nothing goes on behind the boundary, so that writing it would be paid for in vain."""
+    continues: bool = False
+    """Whether a request that begins like this one will follow."""
+    trailing: bool = False
+    """Whether text for this one alone will be put behind it."""
+    places: Sequence[Breakpoint] | None = None
+    """The breakpoints, where they are known already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +137,24 @@ class Requests:
             sent = laid = self._spoken(asked)
             prompt = state.decode(sent, asked.api, headers=asked.headers)
             profile = services.profile(prompt.model, asked.api, asked.provider)
+            # ``given`` is the prompt before marks; ``rules`` counts as we do, ``profile`` as the provider does.
             given, rules = prompt, in_our_tokens(profile, services.scale(prompt.model))
+            # A conversation that the user keeps out of the roll-out, and a role that got dearer, are left alone.
             marks = self.forks and not any(one.why in LEFT_ALONE for one in asked.reasons)
             agent = team.agent(asked.agent)
             if not talk and asked.agent:
+                # Privacy: a request without a name joins a conversation only where it says all that was said there.
                 talk = state.find(owner, given.digests[given.head :])
-            of = _Of((scope, talk), now)
+            sender = _Sender((scope, talk), now)
+            # Money: what nobody shares is marked only where it comes again, or its write is paid for in vain.
             again = marks and asked.repeated and profile.markers is not None and not profile.implicit_breakpoint
             if again:
-                sent, prompt = self._marked_again(sent, prompt, rules, of, trailing=asked.trailing, last=asked.last)
+                sent, prompt = self._marked_again(sent, prompt, rules, sender, asked)
             elif marks and asked.rewrite:
                 limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
                 skip = asked.policy is not None and asked.policy.skip_cache_write
-                sent, prompt = self._marked(
-                    sent, prompt, rules, limit, of, skip=skip, continues=asked.continues, trailing=asked.trailing
-                )
+                marking = _Marking(limit, skip, asked.continues, asked.trailing)
+                sent, prompt = self._marked(sent, prompt, rules, marking, sender)
             kin = state.unnamed.kin(owner, talk)
             self._foresee(prompt, agent, talk)
             self.plugins.call_all("before_call", prompt=prompt)
@@ -217,7 +236,7 @@ class Requests:
         if not limit or gating.worth(profile, prompt.model, cold=shared, streams=streams) is None:
             return ()
         where = self.team.scope if scope is None else scope
-        _, marked = self._marked(body, prompt, profile, limit, None)
+        _, marked = self._marked(body, prompt, profile, _Marking(limit), None)
         warm = self.state.model.expect(marked, profile, scope=where, at=self.state.services.clock()).tokens
         worth = gating.worth(profile, prompt.model, cold=shared - warm, warm=warm, streams=streams)
         if worth is None:
@@ -237,30 +256,30 @@ class Requests:
         body: Mapping[str, Any],
         prompt: Prompt,
         profile: Profile,
-        limit: int | None,
-        of: _Of | None,
-        *,
-        skip: bool = False,
-        continues: bool = False,
-        trailing: bool = False,
-        given: Sequence[Breakpoint] | None = None,
+        marking: _Marking,
+        sender: _Sender | None,
     ) -> tuple[Mapping[str, Any], Prompt]:
         """The body with breakpoints, lifetime and routing key; the very same objects when nothing is to be added.
 
-        ``of`` is whose request it is; None for one that is only looked at. ``given`` are the breakpoints, where they
-        are known.
+        ``sender`` is None for a request that is only looked at.
         """
-        lifetime = None if of is None else self._lifetime(prompt, profile, of)
-        chosen = given
+        lifetime = None if sender is None else self._lifetime(prompt, profile, sender)
+        chosen = marking.places
         if chosen is None:
             chosen = self.plugins.call_first("place_breakpoints", prompt=prompt, profile=profile)
         if chosen is None:
             chosen = plan_breakpoints(
-                prompt, profile, boundary=limit, skip_tail=skip, continues=continues, trailing=trailing,
+                prompt,
+                profile,
+                boundary=marking.boundary,
+                skip_tail=marking.skip_tail,
+                continues=marking.continues,
+                trailing=marking.trailing,
+                # OpenAI takes one lifetime a request, which is a setting of it (``_settings``).
                 lifetime=None if profile.markers == "openai" else lifetime,
-            )  # fmt: skip
+            )
         marked: Mapping[str, Any] = mark(body, prompt.api, prompt, chosen) if chosen else body
-        added = self._settings(marked, prompt, profile, lifetime, of)
+        added = self._settings(marked, prompt, profile, lifetime, sender)
         if added:
             marked = {**marked, **added}
         if marked is body:
@@ -276,11 +295,11 @@ class Requests:
         kept = {name: value for name, value in prompt.settings.items() if name.startswith("header:")}
         return marked, replace(decoded, settings={**decoded.settings, **kept}) if kept else decoded
 
-    def _lifetime(self, prompt: Prompt, profile: Profile, of: _Of) -> Ttl | None:
+    def _lifetime(self, prompt: Prompt, profile: Profile, sender: _Sender) -> Ttl | None:
         """The lifetime for what a request writes; None for the provider's default."""
         lifetimes = self.state.lifetimes
         found = lifetimes.choose(
-            profile, prompt.api, model=prompt.model, talk=of.talk, tokens=prompt.tokens, now=of.now
+            profile, prompt.api, model=prompt.model, talk=sender.talk, tokens=prompt.tokens, now=sender.now
         )
         if found is None and lifetimes.chosen not in (None, AUTO):
             on_offer = ", ".join(ttl.name for ttl in offered(profile, prompt.api))
@@ -290,7 +309,7 @@ class Requests:
         return found
 
     def _settings(
-        self, body: Mapping[str, Any], prompt: Prompt, profile: Profile, lifetime: Ttl | None, of: _Of | None
+        self, body: Mapping[str, Any], prompt: Prompt, profile: Profile, lifetime: Ttl | None, sender: _Sender | None
     ) -> dict[str, Any]:
         """What a request of OpenAI's says beside its content: the lifetime, and the key that routes it."""
         added: dict[str, Any] = {}
@@ -306,14 +325,14 @@ class Requests:
         key = profile.routing_key or ""
         if key and not key.startswith("header:") and key not in body:
             added[key] = self.team.key
-            if of is not None:
-                added[key], said = self.state.routing.key(added[key], profile, talk=of.talk, now=of.now)
+            if sender is not None:
+                added[key], said = self.state.routing.key(added[key], profile, talk=sender.talk, now=sender.now)
                 if said:
                     self.state.notices.note(said)
         return added
 
     def _marked_again(
-        self, body: Mapping[str, Any], prompt: Prompt, profile: Profile, of: _Of, *, trailing: bool, last: bool
+        self, body: Mapping[str, Any], prompt: Prompt, profile: Profile, sender: _Sender, asked: Request
     ) -> tuple[Mapping[str, Any], Prompt]:
         """A body marked where it begins as an earlier one did, and at its end where it goes on from that.
 
@@ -321,18 +340,21 @@ class Requests:
         ``last`` one is marked where something stands: a provider reads only up to a mark, and behind it nothing is
         written.
         """
-        if last:
+        scope, now = sender.talk[0], sender.now
+        if asked.last:
             if prompt.marked or prompt.top_marker is not None:
                 return body, prompt  # the application's own marks read
-            standing = self.state.model.standing(prompt, profile, scope=of.talk[0], at=of.now)
+            standing = self.state.model.standing(prompt, profile, scope=scope, at=now)
             found = next((at for at in reversed(standing) if carries(prompt, at)), None)
-            return self._marked(body, prompt, profile, None, of, given=() if found is None else (Breakpoint(found),))
-        known = self.state.model.expect(prompt, profile, scope=of.talk[0], at=of.now).shared_tokens
+            places = () if found is None else (Breakpoint(found),)
+            return self._marked(body, prompt, profile, _Marking(places=places), sender)
+        known = self.state.model.expect(prompt, profile, scope=scope, at=now).shared_tokens
         limit = bisect_right(prompt.totals, known)
         if not limit:
             return body, prompt
         goes_on = limit > prompt.head
-        return self._marked(body, prompt, profile, limit, of, skip=not goes_on, continues=goes_on, trailing=trailing)
+        marking = _Marking(limit, skip_tail=not goes_on, continues=goes_on, trailing=asked.trailing)
+        return self._marked(body, prompt, profile, marking, sender)
 
     def _own(self, asked: Request, given: Prompt, own: Own) -> tuple[Own | None, bool]:
         """The request as the application made it, and whether it is known.
@@ -405,6 +427,7 @@ class Requests:
         if call is None:
             return None
         state.totals.remember(call)
+        # Money: a role whose forks cost more by the provider's own counts goes back to its own layout.
         for agent, why in state.arms.take(call, seen.observation.record.scope).items():
             state.notices.note(f"role {agent!r} goes back to its own layout: {why.said}")
         if seen.held is not None:
@@ -446,6 +469,7 @@ class Requests:
             verdict=verdict,
             unmodified_units=self._unmodified(seen, usage, units, Times(seen.started_at, first_token_at, ended)),
             units=units,
+            # Looked up when somebody asks: the table of prices may have to be loaded.
             paid=Amount(partial(money, usage, seen.prompt.model, seen.profile, at=seen.started_at)),
             started_at=seen.started_at,
             first_token_at=first_token_at,
@@ -455,7 +479,6 @@ class Requests:
             layout=seen.layout,
             reasons=seen.reasons,
         )
-
 
     def _unmodified(self, seen: Started, usage: Usage, units: float, times: Times) -> float | None:
         """Cost units of the request as the application made it; None where that is not known."""
@@ -468,7 +491,10 @@ class Requests:
 
 
 def _cold_after(prompt: Prompt, profile: Profile, ended: float) -> float | None:
-    """When the provider has forgotten a request for certain; None where it promises nothing."""
+    """When the provider has forgotten a request for certain, in seconds of the clock; None where it promises nothing.
+
+    The end of the answer plus the longest lifetime of its marks.
+    """
     marks = (prompt.sections[index].marker for index in prompt.marked)
     names = {marker.ttl for marker in marks if marker is not None}
     lives = [profile.ttl(name).seconds for name in names or {None}]

@@ -164,16 +164,8 @@ class HistoryRunner:
             return ()
 
         def work() -> tuple[ReplaceResult, ...]:
-            done = budget_results(
-                views,
-                conversation.ledger,
-                self.budget,
-                count=self.services.counter(model),
-                store=self.results,
-                scope=conversation.scope,
-                replace=self._replacing(),
-                readable=self.readable(tools),
-            )
+            how = self._terms(model, tools=tools).cutting(conversation.scope)
+            done = budget_results(views, conversation.ledger, self.budget, how)
             conversation.merge(done.ledger)
             return done.decisions
 
@@ -317,16 +309,7 @@ class HistoryRunner:
 
 def _look(conversation: Conversation, views: Sequence[MessageView], terms: Terms) -> Standing:
     """A framework's history as its ledger has it; what is decided on results seen for the first time is recorded."""
-    now = replay(
-        views,
-        conversation.ledger,
-        terms.budget,
-        count=terms.count,
-        store=terms.store,
-        scope=conversation.scope,
-        replace_result=terms.replace_result,
-        readable=terms.readable(),
-    )
+    now = replay(views, conversation.ledger, terms.budget, terms.cutting(conversation.scope))
     conversation.merge(now.ledger)
     return Standing(views, now.ledger, now.tokens, now.decisions, terms.budget)
 

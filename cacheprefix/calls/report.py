@@ -217,14 +217,8 @@ class ArmLine:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "conversations": self.conversations,
-            "calls": self.calls,
-            "input_tokens": self.input_tokens,
-            "cache_read_tokens": self.cache_read_tokens,
-            "cache_write_tokens": self.cache_write_tokens,
-            "cost_units": round(self.cost_units, 2),
-        }
+        counts = {name: value for name, value in asdict(self).items() if name != "arm"}
+        return {**counts, "cost_units": round(self.cost_units, 2)}
 
     def __str__(self) -> str:
         read = self.cache_read_tokens / self.input_tokens if self.input_tokens else 0.0
@@ -305,7 +299,7 @@ class Report:
             "version": 1,
             "agents": [_plain(line) for line in self.lines],
             "total": _plain(self.total),
-            "breaks": [_plain_break(item) for item in self.breaks],
+            "breaks": [{**asdict(item), "agents": list(item.agents)} for item in self.breaks],
             "counter": self.counter,
             "notes": list(self.notes),
             "failures": dict(self.failures),
@@ -326,24 +320,45 @@ class Report:
 
 def tally(agent: str, calls: Iterable[Call]) -> ReportLine:
     """Sum calls into one line."""
-    rows = tuple(calls)
-    reads = [_read(call) for call in rows]
-    writes = [_write(call) for call in rows]
-    inputs = [_input(call) for call in rows]
-    known = [call.unmodified_units for call in rows if call.unmodified_units is not None]
-    money = [call.money for call in rows if call.money is not None]
+    return _sum(agent, map(_line, calls))
+
+
+def _line(call: Call) -> ReportLine:
+    """One call as a line: as reported, and by what was expected where the provider reported nothing."""
+    usage = call.usage
+    total = call.input_tokens if usage.input_tokens is None else usage.input_tokens
+    read = call.verdict.expected_tokens if usage.cache_read_tokens is None else usage.cache_read_tokens
+    written = usage.cache_write_tokens or 0
+    return ReportLine(
+        call.agent,
+        calls=1,
+        input_tokens=total,
+        cache_read_tokens=read,
+        cache_write_tokens=written,
+        uncached_tokens=total - read - written,
+        cost_units=call.units,
+        unmodified_units=call.unmodified_units,
+        money=call.money,
+        unreported=int(usage.cache_read_tokens is None),
+    )
+
+
+def _sum(agent: str, lines: Iterable[ReportLine]) -> ReportLine:
+    """Lines added up. The unmodified cost of some alone would be no cost of anything, so that all must be known."""
+    rows = tuple(lines)
+    known = [row.unmodified_units for row in rows if row.unmodified_units is not None]
+    usd = [row.money for row in rows if row.money is not None]
     return ReportLine(
         agent,
-        len(rows),
-        sum(inputs),
-        sum(reads),
-        sum(writes),
-        sum(total - read - write for total, read, write in zip(inputs, reads, writes, strict=True)),
-        sum(call.units for call in rows),
-        # A sum without those that are not known would be no cost of anything.
+        sum(row.calls for row in rows),
+        sum(row.input_tokens for row in rows),
+        sum(row.cache_read_tokens for row in rows),
+        sum(row.cache_write_tokens for row in rows),
+        sum(row.uncached_tokens for row in rows),
+        sum(row.cost_units for row in rows),
         sum(known) if rows and len(known) == len(rows) else None,
-        sum(money) if money else None,
-        sum(1 for call in rows if call.usage.cache_read_tokens is None),
+        sum(usd) if usd else None,
+        sum(row.unreported for row in rows),
     )
 
 
@@ -381,19 +396,6 @@ def units_of(usage: Usage, expected: Usage, profile: Profile) -> float:
     return cost_units(usage if usage.cache_read_tokens is not None else expected, profile)
 
 
-def _input(call: Call) -> int:
-    return call.input_tokens if call.usage.input_tokens is None else call.usage.input_tokens
-
-
-def _read(call: Call) -> int:
-    reported = call.usage.cache_read_tokens
-    return call.verdict.expected_tokens if reported is None else reported
-
-
-def _write(call: Call) -> int:
-    return call.usage.cache_write_tokens or 0
-
-
 def _plain(line: ReportLine) -> dict[str, Any]:
     return {
         "agent": line.agent,
@@ -407,18 +409,6 @@ def _plain(line: ReportLine) -> dict[str, Any]:
         "unmodified_cost_units_estimated": None if line.unmodified_units is None else round(line.unmodified_units, 2),
         "usd": line.money,
         "unreported": line.unreported,
-    }
-
-
-def _plain_break(item: Break) -> dict[str, Any]:
-    return {
-        "cause": item.cause,
-        "path": item.path,
-        "count": item.count,
-        "lost_tokens": item.lost_tokens,
-        "lost_usd": item.lost_usd,
-        "agents": list(item.agents),
-        "fix": item.fix,
     }
 
 
@@ -561,24 +551,6 @@ class Totals:
             self._folded[agent] = line if known is None else _sum(agent, (known, line))
         self._breaks = list(_merged([*self._breaks, *breaks_of(old, self._breaks)]))
         self._layouts = _went_out(self._layouts, old)
-
-
-def _sum(agent: str, lines: Iterable[ReportLine]) -> ReportLine:
-    rows = tuple(lines)
-    known = [row.unmodified_units for row in rows if row.unmodified_units is not None]
-    usd = [row.money for row in rows if row.money is not None]
-    return ReportLine(
-        agent,
-        sum(row.calls for row in rows),
-        sum(row.input_tokens for row in rows),
-        sum(row.cache_read_tokens for row in rows),
-        sum(row.cache_write_tokens for row in rows),
-        sum(row.uncached_tokens for row in rows),
-        sum(row.cost_units for row in rows),
-        sum(known) if rows and len(known) == len(rows) else None,
-        sum(usd) if usd else None,
-        sum(row.unreported for row in rows),
-    )
 
 
 def _went_out(earlier: Iterable[WentOut], calls: Iterable[Call]) -> tuple[WentOut, ...]:

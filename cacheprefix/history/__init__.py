@@ -1,10 +1,10 @@
 """What stands in the prompt and for how long: the ledger, budgets, compaction, and a conversation's own history."""
 
-from cacheprefix.history.budget import Results, ToolResultBudget, budget_results, forget_rendered
+from cacheprefix.history.budget import Cutting, Results, ToolResultBudget, budget_results, forget_rendered
 from cacheprefix.history.building import Boundaries, Built, boundaries_of, build, build_messages
 from cacheprefix.history.compaction import Circumstances, Compaction, plan_compaction
 from cacheprefix.history.compaction_plan import Plan, Prices
-from cacheprefix.history.groups import digests_of, orphans_of
+from cacheprefix.history.groups import digests_of
 from cacheprefix.history.ledger import Ledger, merge_json, update_json
 from cacheprefix.history.policies import clear_thinking, clear_tool_results, drop_tool_uses, sliding_window
 from cacheprefix.history.reading_back import READ_TOOL_SCHEMA, ReadBudget, full_result_reader
@@ -39,6 +39,7 @@ __all__ = [
     "Consolidate",
     "ContextState",
     "ContextStats",
+    "Cutting",
     "Ledger",
     "Mode",
     "Plan",
@@ -80,7 +81,6 @@ __all__ = [
     "loads",
     "merge_json",
     "new_state",
-    "orphans_of",
     "plan",
     "plan_compaction",
     "refresh_zones",

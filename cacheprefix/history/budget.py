@@ -24,9 +24,9 @@ from cacheprefix.prompt.views import Count, MessageView, ResultView, digest_of
 KEEP = "k"
 READ_TOOL = "read_full_result"
 Limit = int | str | None
+"""What ``by_tool`` takes for a tool: tokens, a strategy or its name, None for never cut."""
 Replace = Callable[[ResultView], "str | tuple[int, str | Strategy | Run] | None"]
 """Says for a new result what stands in its place: a text, tokens and strategy, or None for the budget's own rule."""
-"""What ``by_tool`` takes for a tool: tokens, a strategy or its name, None for never cut."""
 
 
 class Results(Protocol):
@@ -80,6 +80,24 @@ class ToolResultBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class Cutting:
+    """How results are cut, beside the budget that says how much of them stands."""
+
+    count: Count = estimate_tokens
+    store: Results | None = None
+    """Keeps the full texts of what is cut; when it fails, the result stays whole. None keeps none."""
+    scope: str = ""
+    """The tenant whose texts these are."""
+    replace: Replace | None = None
+    """May give a new result a text or a limit of its own, which is then recorded."""
+    readable: bool = True
+    """Whether the request has the tool that reads cut results again; without it the notes do not name it."""
+
+
+PLAIN = Cutting()
+
+
+@dataclass(frozen=True, slots=True)
 class Budgeted:
     """What came of applying a budget: the decisions, and the ledger with the new ones recorded."""
 
@@ -91,24 +109,16 @@ def budget_results(
     views: Sequence[MessageView],
     ledger: Ledger,
     budget: ToolResultBudget | None = None,
-    *,
-    count: Count | None = None,
-    store: Results | None = None,
-    scope: str = "",
-    replace: Replace | None = None,
-    readable: bool = True,
+    how: Cutting = PLAIN,
 ) -> Budgeted:
     """Decide on results never seen before and replay what was decided on all others.
 
-    Without a ``budget`` nothing new is decided. ``store`` keeps the full texts of what is cut, under
-    ``scope``; when it fails, the result stays whole. ``replace`` may give a new result a text or a limit of
-    its own, which is then recorded. ``readable`` says whether the request has the tool that reads cut results again:
-    without it the notes do not name it. Raises ``StateError`` when a recorded decision names a strategy
+    Without a ``budget`` nothing new is decided. Raises ``StateError`` when a recorded decision names a strategy
     function that this budget does not have.
     """
     if budget is None and not ledger.section("results") and not ledger.section("turns"):
         return Budgeted((), ledger)
-    session = _Deciding(ledger, budget, count or estimate_tokens, store, scope, replace, readable=readable)
+    session = _Deciding(ledger, budget, how)
     shown: dict[tuple[int, int], tuple[ResultView, str]] = {}
     for index, view in enumerate(views):
         for result in view.results:
@@ -129,24 +139,11 @@ def budget_results(
 class _Deciding:
     """One pass over a history: what the ledger knows, and what is decided newly."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        budget: ToolResultBudget | None,
-        count: Count,
-        store: Results | None,
-        scope: str,
-        replace: Replace | None,
-        *,
-        readable: bool,
-    ) -> None:
+    def __init__(self, ledger: Ledger, budget: ToolResultBudget | None, how: Cutting) -> None:
         self.ledger = ledger
         self.budget = budget
-        self.count = count
-        self.store = store
-        self.scope = scope
-        self.replace = replace
-        self.readable = readable
+        self.how = how
+        self.count = how.count
         self.fresh: list[tuple[str, str, str]] = []
         self.known = budget.strategies() if budget else {}
         self._new: dict[tuple[str, str], str] = {}
@@ -156,7 +153,7 @@ class _Deciding:
         if value is None:
             if self.budget is None:
                 return KEEP
-            own = self.replace(result) if self.replace else None
+            own = self.how.replace(result) if self.how.replace else None
             if isinstance(own, str):
                 value = f"={json.dumps(own)}"
             else:
@@ -192,7 +189,7 @@ class _Deciding:
             text: str = json.loads(value[1:])
             return text
         _, rule, chars, ref = value.split(":", 3)
-        return self._rendered(result.text or "", self._strategy(rule), int(chars), ref if self.readable else "")
+        return self._rendered(result.text or "", self._strategy(rule), int(chars), ref if self.how.readable else "")
 
     def _rendered(self, text: str, strategy: Strategy, chars: int, ref: str) -> str | None:
         """What stands in a text's place; None where it does itself."""
@@ -238,9 +235,9 @@ class _Deciding:
         if size <= tokens or strategy is none:
             return KEEP
         ref = ""
-        if self.store is not None:
+        if self.how.store is not None:
             try:
-                ref = self.store.put(text, scope=self.scope)
+                ref = self.how.store.put(text, scope=self.how.scope)
             except StoreError:
                 # What cannot be read back is not taken out: the result stays whole, for good.
                 return KEEP

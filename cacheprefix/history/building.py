@@ -113,7 +113,6 @@ def build(
     volatile: str | None = None,
     *,
     volatile_role: Role = "user",
-    zone_role: Role = "user",
     count: Count | None = None,
 ) -> Built:
     """The messages to send, in the state's form.
@@ -134,7 +133,7 @@ def build(
             boundaries.append(0)
     for zone in state.zones:
         if zone.shown:
-            out.append(text_message(zone_role, zone.text()))
+            out.append(text_message("user", zone.text()))
             tokens += counter(zone.text()) + MESSAGE_TOKENS
     _mark(boundaries, out)
     out += state.committed.wire

@@ -95,17 +95,6 @@ def digests_of(views: Sequence[MessageView]) -> set[str]:
     return digests | {group.digest for group in joins_of(views)}
 
 
-def orphans_of(views: Sequence[MessageView]) -> list[tuple[int, ResultView]]:
-    """Results that answer no call, as some inputs bring them."""
-    answered = {(index, result.part) for group in groups_of(views) for index, result in group.results}
-    return [
-        (index, result)
-        for index, view in enumerate(views)
-        for result in view.results
-        if (index, result.part) not in answered
-    ]
-
-
 def turn_starts(views: Sequence[MessageView]) -> list[int]:
     """Indexes at which the user speaks; durable context is no turn."""
     return [index for index, view in enumerate(views) if view.is_prompt and view.key is None]

@@ -5,7 +5,7 @@ written for it (summaries). Every entry is a set of the values that were ever re
 address; the smallest wins. Union of sets makes ``merge`` associative, commutative and idempotent,
 so parallel branches may merge in any order and any number of times.
 
-A ledger is an immutable value: ``clone`` is free, a call that fails leaves none of its decisions.
+A ledger is an immutable value: a fork has the very same, and a call that fails leaves none of its decisions.
 Entries stand in layers that halve in size, so a new entry costs O(log n) and shares the rest.
 """
 
@@ -84,10 +84,6 @@ class Ledger:
             epochs += section != "rules" and len(values) - 1
         return epochs
 
-    def conflicts(self) -> list[tuple[str, str]]:
-        """Addresses for which two branches had decided differently."""
-        return sorted(key for key, values in self._merged().items() if len(values) > 1)
-
     def __len__(self) -> int:
         return len(self._merged())
 
@@ -104,10 +100,6 @@ class Ledger:
         return f"Ledger({len(self)} entries, epoch {self.epoch})"
 
     # ------------------------------------------------------------------ growing
-
-    def clone(self) -> Ledger:
-        """The same ledger for a fork: O(1), since a ledger never changes."""
-        return self
 
     def record(self, entries: Iterable[tuple[str, str, str]]) -> Ledger:
         """The ledger with (section, address, decision) added; an address that is known keeps its decision."""

@@ -58,7 +58,7 @@ def clear_thinking(keep_turns: int = 1) -> Policy:
     """Take out the thinking of all but the newest ``keep_turns`` assistant messages that have some."""
 
     def policy(situation: Situation) -> Iterable[Decision]:
-        thinking = [index for index, _ in situation.with_thinking()]
+        thinking = [index for index in situation.thinking_at if situation.views[index] is not None]
         need = situation.need
         for index in thinking[: len(thinking) - keep_turns] if keep_turns else thinking:
             view = situation.views[index]

@@ -18,13 +18,12 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import NamedTuple
 
-from cacheprefix.history.budget import Replace, Results, ToolResultBudget, budget_results
+from cacheprefix.history.budget import PLAIN, Cutting, ToolResultBudget, budget_results
 from cacheprefix.history.groups import Group
 from cacheprefix.history.joints import Joints, current_step, give_back_halves
 from cacheprefix.history.ledger import Ledger
 from cacheprefix.history.shape import Shape, removable
 from cacheprefix.history.zones import ZONES, blocks_of, texts_of
-from cacheprefix.prompt import estimate_tokens
 from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
 from cacheprefix.prompt.views import Count, MessageView, ResultView, Role, make_message
 
@@ -59,22 +58,14 @@ def replay(
     views: Sequence[MessageView],
     ledger: Ledger,
     budget: ToolResultBudget | None = None,
-    *,
-    count: Count | None = None,
-    store: Results | None = None,
-    scope: str = "",
-    replace_result: Replace | None = None,
-    readable: bool = True,
+    how: Cutting = PLAIN,
 ) -> Replayed:
     """All decisions that hold for a history, old ones from the ledger and new ones by the budget.
 
-    Linear in the number of messages. ``readable`` as in ``budget_results``. Raises ``StateError`` as that does.
+    Linear in the number of messages. Raises ``StateError`` as ``budget_results`` does.
     """
-    counter = count or estimate_tokens
-    held = holding(
-        views, ledger, budget, count=counter, store=store, scope=scope, replace_result=replace_result, readable=readable
-    )
-    items = _items(views, held.partial, held.texts, counter, held.gone)
+    held = holding(views, ledger, budget, how)
+    items = _items(views, held.partial, held.texts, how.count, held.gone)
     decisions = [*held.partial, *(Drop(index) for index in sorted(held.gone))]
     decisions += [new for _, new in held.texts]
     return Replayed(tuple(decisions), items, held.ledger)
@@ -84,7 +75,7 @@ def sent(shape: Shape, ledger: Ledger, budget: ToolResultBudget | None, count: C
     """The history as it will be sent; None where it goes out as it is."""
     if not ledger and budget is None:
         return None
-    held = holding(shape.views, ledger, budget, count=count, shape=shape)
+    held = holding(shape.views, ledger, budget, Cutting(count), shape)
     if not held.partial and not held.texts and not held.gone:
         return None
     return _items(shape.views, held.partial, held.texts, count, held.gone)
@@ -104,18 +95,11 @@ def holding(
     views: Sequence[MessageView],
     ledger: Ledger,
     budget: ToolResultBudget | None = None,
-    *,
-    count: Count,
-    store: Results | None = None,
-    scope: str = "",
-    replace_result: Replace | None = None,
+    how: Cutting = PLAIN,
     shape: Shape | None = None,
-    readable: bool = True,
 ) -> Holding:
     """What ``replay`` makes its decisions of."""
-    budgeted = budget_results(
-        views, ledger, budget, count=count, store=store, scope=scope, replace=replace_result, readable=readable
-    )
+    budgeted = budget_results(views, ledger, budget, how)
     # A result stands in one message at one part, so this finds its replacement again.
     shown: dict[tuple[int, int], ReplaceResult] = {(d.index, d.part): d for d in budgeted.decisions}
     actions = ledger.section("actions")
@@ -132,7 +116,7 @@ def holding(
         step = current_step(known) if blocks else 0
         blocks = [block for block in blocks if max(block.sources) < step]
         dropped.update(index for block in blocks for index in block.sources)
-        partial = _partial(known, actions, shown, dropped, readable=readable)
+        partial = _partial(known, actions, shown, dropped, readable=how.readable)
         texts = [*texts_of(blocks, views), *_texts(known, actions, inserts)]
         if texts:
             # Also what older versions recorded: a text never parts a call from its result or reasoning from its calls.

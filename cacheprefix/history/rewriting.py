@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cacheprefix.errors import BudgetError, SetupError
+from cacheprefix.history.budget import Cutting
 from cacheprefix.history.compaction import Circumstances, Compaction, plan_compaction
 from cacheprefix.history.compaction_plan import Plan
 from cacheprefix.history.groups import digests_of
@@ -72,7 +73,9 @@ def compact(
     if not made.due:
         return state
     ledger = decided(standing(state), made.with_summary(summary), terms, scope)
-    return state if ledger is None else carried_out(state, made, ledger, terms.count)
+    if ledger is None:
+        return state
+    return carried_out(state, made, ledger, terms.count, readable=terms.readable())
 
 
 def compact_for_request(
@@ -84,14 +87,19 @@ def compact_for_request(
     scope: str = "",
 ) -> ContextState:
     """The state such that the whole request fits the budget; the same state when it does already."""
-    fixed = terms.static_tokens + (terms.count(terms.system) + MESSAGE_TOKENS if terms.system else 0)
+    check_fixed(terms, request)
+    rules = replace(settings or Compaction(), trigger=None, target=None)
+    return compact(state, rules, Circumstances(request=request), terms, scope=scope)
+
+
+def check_fixed(terms: Terms, request: RequestBudget, more: int = 0) -> None:
+    """Raise ``BudgetError`` where what is sent beside any history, with so many tokens ``more``, fills the window."""
+    fixed = terms.static_tokens + more + (terms.count(terms.system) + MESSAGE_TOKENS if terms.system else 0)
     if fixed >= request.room:
         over = fixed - request.room
         raise BudgetError(
             f"system text and tools have {fixed} tokens and leave no room for a history in {request.room}", over
         )
-    rules = replace(settings or Compaction(), trigger=None, target=None)
-    return compact(state, rules, Circumstances(request=request), terms, scope=scope)
 
 
 def carried_out(
@@ -103,7 +111,7 @@ def carried_out(
     """
     views = state.views
     known = planned.shape if planned.shape is not None and planned.shape.views == views else None
-    held = holding(views, made, count=count, shape=known, readable=readable)
+    held = holding(views, made, None, Cutting(count, readable=readable), known)
     # The border between history and turn is found again by the objects that no decision touched.
     border = len(state.committed)
     first: list[Decision] = []
@@ -158,5 +166,5 @@ def compaction_hook(
         return list(messages)
     rules = replace(settings or Compaction(), trigger=target, target=target)
     made = plan_compaction(views, Ledger(), rules, count=counter, force=True)
-    done = replay(views, made.commit(), count=counter, readable=False)
+    done = replay(views, made.commit(), None, Cutting(counter, readable=False))
     return list(sendable(apply(messages, done.decisions, api)))

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from cacheprefix.effects import Call, Flow, Until
 from cacheprefix.errors import BudgetError
-from cacheprefix.history.budget import Replace, Results, ToolResultBudget
+from cacheprefix.history.budget import Cutting, Replace, Results, ToolResultBudget
 from cacheprefix.history.compaction import Circumstances, Compaction, plan_compaction, reason_of
 from cacheprefix.history.compaction_plan import Plan
 from cacheprefix.history.ledger import Ledger
@@ -97,6 +97,10 @@ class Terms:
     """Whether requests have the tool that reads cut results again."""
     places: Places | None = None
     """Where the texts of roles stand in its requests, which is saved with it."""
+
+    def cutting(self, scope: str) -> Cutting:
+        """How results of a conversation of this tenant's are cut."""
+        return Cutting(self.count, self.store, scope, self.replace_result, self.readable())
 
     @property
     def fixed_tokens(self) -> int:

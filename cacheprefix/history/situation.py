@@ -50,20 +50,6 @@ class Situation:
         """Tokens that still have to go."""
         return self.tokens - self.target
 
-    def live(self) -> Iterator[tuple[int, MessageView]]:
-        """The messages that are still there, with their indexes."""
-        return self._at(self.alive)
-
-    def with_thinking(self) -> Iterator[tuple[int, MessageView]]:
-        """Those of them that hold thinking."""
-        return self._at(self.thinking_at)
-
-    def _at(self, indexes: Sequence[int]) -> Iterator[tuple[int, MessageView]]:
-        for index in indexes:
-            view = self.views[index]
-            if view is not None:
-                yield index, view
-
 
 Policy = Callable[[Situation], Iterable[Decision]]
 """Decisions on ``situation.views`` that bring its tokens towards the target; none is fine."""
@@ -77,16 +63,10 @@ def names_in(text: str) -> set[str]:
         if len(word) < _SHORTEST or (word.isalpha() and (word.islower() or word[1:].islower())):
             continue
         bare = word.strip(_EDGES)
-        if is_name(bare):
+        prose = bare.isalpha() and (bare.islower() or bare[1:].islower() or bare.isupper())
+        if _SHORTEST <= len(bare) <= _LONGEST and not prose:
             names.add(bare)
     return names
-
-
-def is_name(word: str) -> bool:
-    """Whether a word is a name or number rather than prose."""
-    if not _SHORTEST <= len(word) <= _LONGEST:
-        return False
-    return not word.isalpha() or not (word.islower() or word[1:].islower() or word.isupper())
 
 
 def referenced_by_later(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cacheprefix.errors import BudgetError, SetupError, StateError
-from cacheprefix.history.budget import Replace, Results, ToolResultBudget, budget_results
+from cacheprefix.history.budget import PLAIN, Cutting, ToolResultBudget, budget_results
 from cacheprefix.history.groups import is_open
 from cacheprefix.history.ledger import Ledger
 from cacheprefix.history.transitions import Mode, TransitionHook
@@ -139,28 +139,15 @@ def new_state(
     *,
     mode: Mode = "none",
     system: str = "",
-    initial_context: str | Sequence[Any] | None = None,
-    context_key: str = "context",
     zones: Mapping[str, str] | None = None,
-    count: Count | None = None,
 ) -> ContextState:
-    """An empty conversation; ``initial_context`` is the same as ``append_context`` on it.
-
-    ``zones`` are texts before the history, most stable first (project, memories).
-    """
+    """An empty conversation; ``zones`` are texts before the history, most stable first (project, memories)."""
     if mode not in MODES:
         raise SetupError(f"mode {mode!r} is unknown; use one of {', '.join(MODES)}")
     if api not in FORMS:
         raise SetupError(f"api {api!r} is not a message form of this room; use one of {', '.join(FORMS)}")
-    state = ContextState(
-        api,
-        mode,
-        digest_of(system) if system else "",
-        tuple(Zone(name, text) for name, text in (zones or {}).items()),
-    )
-    if initial_context is None:
-        return state
-    return append_context(state, initial_context, context_key, count=count)
+    shown = tuple(Zone(name, text) for name, text in (zones or {}).items())
+    return ContextState(api, mode, digest_of(system) if system else "", shown)
 
 
 def append_message(
@@ -168,54 +155,38 @@ def append_message(
     message: Mapping[str, Any],
     *,
     budget: ToolResultBudget | None = None,
-    store: Results | None = None,
-    scope: str = "",
+    how: Cutting = PLAIN,
     hook: TransitionHook | None = None,
-    replace_result: Replace | None = None,
-    count: Count | None = None,
 ) -> ContextState:
     """The state with one message more.
 
     In the responses form a message is an item; reasoning and calls of one answer wait for one another.
-    Tool results are decided on by ``budget`` when all results of their turn are there, or by
-    ``replace_result`` (see ``budget_results``). In mode
-    ``agent_cycle`` the final answer commits the turn, through ``hook``. Raises ``BodyError`` for a
-    malformed message; later changes of the passed object change nothing.
+    Tool results are decided on by ``budget`` when all results of their turn are there. In mode ``agent_cycle`` the
+    final answer commits the turn, through ``hook``. Raises ``BodyError`` for a malformed message; later changes of the
+    passed object change nothing.
     """
-    counter = count or estimate_tokens
-    state = appended(state, message, Cutting(budget, store, scope, replace_result, counter))
-    return transition(state, hook, count=counter) if closes_cycle(state, message) else state
+    state = appended(state, message, budget, how)
+    return transition(state, hook, count=how.count) if closes_cycle(state, message) else state
 
 
-@dataclass(frozen=True, slots=True)
-class Cutting:
-    """By what the results of a turn are decided on when they are all there."""
-
-    budget: ToolResultBudget | None
-    store: Results | None
-    scope: str
-    replace: Replace | None
-    count: Count
-    readable: bool = True
-    """Whether the request has the tool that reads cut results again."""
-
-
-def appended(state: ContextState, message: Mapping[str, Any], cutting: Cutting) -> ContextState:
+def appended(
+    state: ContextState, message: Mapping[str, Any], budget: ToolResultBudget | None, how: Cutting
+) -> ContextState:
     """The state with one message more; no turn is committed."""
-    count = cutting.count
+    count = how.count
     frozen: FrozenDict = freeze(message, "message")
     view = view_of(frozen, state.api, count, "message")
     if state.pending and not view.results and not _goes_on(state, view):
         # Whoever speaks before all results are in gives up on them: the open call is closed as it is.
-        state = _join(state, cutting)
+        state = _join(state, budget, how)
     thinks = state.api == "openai-responses" and is_reasoning(frozen)
     if view.calls or state.pending or thinks:
         state = replace(state, pending=(*state.pending, frozen))
         still_open = thinks or is_open(views_of(state.pending, state.api, count))
-        return state if still_open else _join(state, cutting)
+        return state if still_open else _join(state, budget, how)
     if view.results:
         # A result whose call is not open is budgeted for itself.
-        return _join(replace(state, pending=(frozen,)), cutting)
+        return _join(replace(state, pending=(frozen,)), budget, how)
     return _settled(state, [frozen], [view])
 
 
@@ -330,20 +301,10 @@ def _settled(state: ContextState, messages: Sequence[FrozenDict], views: Sequenc
     return replace(state, turn=state.turn.extended(messages, views), since_removal=since)
 
 
-def _join(state: ContextState, cutting: Cutting) -> ContextState:
+def _join(state: ContextState, budget: ToolResultBudget | None, how: Cutting) -> ContextState:
     """Budget the open group's results as one turn, and let what waited for it follow."""
-    api, count = state.api, cutting.count
-    views = views_of(state.pending, api, count)
-    done = budget_results(
-        views,
-        state.ledger,
-        cutting.budget,
-        count=count,
-        store=cutting.store,
-        scope=cutting.scope,
-        replace=cutting.replace,
-        readable=cutting.readable,
-    )
+    api, count = state.api, how.count
+    done = budget_results(views_of(state.pending, api, count), state.ledger, budget, how)
     shown = [*apply(state.pending, done.decisions, api), *state.waiting]
     frozen = [freeze(message, f"results[{n}]") for n, message in enumerate(shown)]
     state = replace(state, pending=(), waiting=(), ledger=done.ledger)

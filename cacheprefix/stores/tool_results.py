@@ -40,11 +40,6 @@ class Slice:
     offset: int
     total: int
 
-    @property
-    def complete(self) -> bool:
-        """Whether the piece reaches the end of the text."""
-        return self.offset + len(self.text) >= self.total
-
 
 class ResultStore:
     """Texts by content, in any ``Store``.

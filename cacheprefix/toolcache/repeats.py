@@ -46,11 +46,6 @@ class RepeatDetector:
             if self._running[call] <= 0:
                 del self._running[call]
 
-    def new_turn(self) -> None:
-        """Forget everything: the user has spoken."""
-        with self._lock:
-            self._window.clear()
-
 
 def repeat_message(tool: str, times: int) -> str:
     """Return what the model reads instead of a result; the tool's name is cut to 256 bytes."""

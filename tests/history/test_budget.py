@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacheprefix.errors import SetupError, StateError, StoreError
-from cacheprefix.history import Ledger, ToolResultBudget, budget_results, grep
+from cacheprefix.history import Cutting, Ledger, ToolResultBudget, budget_results, grep
 from cacheprefix.history.strategies import Strategy
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.stores import MemoryStore, ResultStore
@@ -36,7 +36,7 @@ def _lines(count, word="alpha"):
 
 
 def _run(messages, ledger=None, budget=SMALL, api="openai-chat", **options):
-    done = budget_results(views_of(messages, api), ledger or Ledger(), budget, **options)
+    done = budget_results(views_of(messages, api), ledger or Ledger(), budget, Cutting(**options))
     return apply(messages, done.decisions, api), done
 
 

@@ -5,7 +5,7 @@ import json
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from cacheprefix.history import Compaction, Ledger, plan_compaction, replay
+from cacheprefix.history import Compaction, Cutting, Ledger, plan_compaction, replay
 from cacheprefix.prompt import Drop, Insert
 from cacheprefix.wire import apply, views_of
 from tests.drawn import examples
@@ -138,4 +138,4 @@ def test_a_ledger_that_does_not_say_what_a_summary_speaks_of_is_read_with_both_e
 def test_of_an_empty_history_nothing_is_shown():
     """As after a rewind to its beginning: decisions on single messages are dormant, and nothing fails."""
     ledger = Ledger().record([("actions", "a message that is gone", "t"), ("epochs", "1", "")])
-    assert replay((), ledger, None, count=len).decisions == ()
+    assert replay((), ledger, None, Cutting(len)).decisions == ()

@@ -65,7 +65,7 @@ def _texts(messages):
 
 def test_zones_stand_from_most_to_least_stable():
     """System, project, memories, durable context, history, then the volatile text of this call."""
-    state = new_state(system="SYS", zones={"project": "P", "memories": "M"}, initial_context="C")
+    state = append_context(new_state(system="SYS", zones={"project": "P", "memories": "M"}), "C")
     state = append_message(state, USER)
     built = build(state, "SYS", "12:01")
     assert _texts(built.messages) == [
@@ -259,7 +259,7 @@ def test_deltas_are_consolidated_at_a_compaction_and_only_then():
         seen.append((key, tuple(texts)))
         return " | ".join(texts)
 
-    state = new_state(initial_context="base", context_key="facts")
+    state = append_context(new_state(), "base", "facts")
     for n in range(3):
         state = append_context(_filled(CYCLE["openai-chat"] * 4, state), f"delta {n}", "facts")
         state = append_context(state, f"other {n}", "other")
@@ -373,7 +373,7 @@ def test_a_loaded_state_builds_identical_prompts(api, data, mode):
     messages = data.draw(histories(api))
     cut = data.draw(st.integers(0, len(messages)))
     budget = ToolResultBudget(max_tokens=80, per_turn=120)
-    state = _filled(messages[:cut], new_state(api, mode=mode, initial_context="ctx \ud800"), budget=budget)
+    state = _filled(messages[:cut], append_context(new_state(api, mode=mode), "ctx \ud800"), budget=budget)
     state = set_zone(state, "project", "text")
     again = loads(dumps(state))
     assert dumps(again) == dumps(state)

@@ -335,6 +335,17 @@ def test_of_two_compactions_at_a_time_one_is_taken():
     assert conversation.ledger.epoch == 1
 
 
+def test_what_a_window_clears_names_no_tool_that_nobody_has():
+    """Without ``read_tool`` the placeholder of a cleared result does not tell the model to call it."""
+    session = Session(caching=Caching(counter=ESTIMATE))
+    conversation = session.conversation("t", api="openai-chat")
+    conversation.append(*history(12))
+    assert conversation.compact_for_request(RequestBudget(6_000))
+    sent = json.dumps(conversation.build().messages)
+    assert "result cleared" in sent
+    assert "read_full_result" not in sent
+
+
 def test_a_trigger_that_cannot_be_known_is_refused_at_set_up():
     """The model's window comes from a request budget."""
     with pytest.raises(SetupError, match="RequestBudget"):

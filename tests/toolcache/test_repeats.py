@@ -45,14 +45,6 @@ def test_zero_switches_it_off() -> None:
     assert all(say(RepeatDetector(0), *"a" * 50))
 
 
-def test_a_new_turn_starts_again() -> None:
-    """The user has spoken: the same call makes sense again."""
-    detector = RepeatDetector(2)
-    say(detector, *"aa")
-    detector.new_turn()
-    assert say(detector, *"aaa") == [True, True, False]
-
-
 def test_parallel_calls_count_once() -> None:
     """The model has not seen an answer between them."""
     detector = RepeatDetector(2)

@@ -16,7 +16,8 @@ from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 from fast_depends.library.serializer import SerializerProto
 
 from cacheprefix import Session
-from cacheprefix.adapter import RequestPlan, failed_plan, given_or_configured, users_session
+from cacheprefix.adapter import RequestPlan, given_or_configured, users_session
+from cacheprefix.adapter import failed as failed_plan
 from cacheprefix_ag2.layout import Fork, Plan, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
 from cacheprefix_ag2.state import PrefixState

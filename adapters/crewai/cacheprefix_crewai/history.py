@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.adapter import AdapterSession, Bounded, ReplaceResult, RestOfRequest, dumps, plan_compaction, replay
+from cacheprefix.adapter import (
+    AdapterSession,
+    Bounded,
+    Cutting,
+    ReplaceResult,
+    RestOfRequest,
+    dumps,
+    plan_compaction,
+    replay,
+)
 from cacheprefix.wire import apply, form_of, views_of
 from cacheprefix_crewai.binding import KICKOFF, binding_of
 from cacheprefix_crewai.clients import sender
@@ -179,7 +188,7 @@ def compact_now(session: AdapterSession, execution: Execution, messages: Sequenc
     count = session.counter(around.model)
     held = execution.conversation
     budget = session.histories.budget
-    tokens = replay(views, held.ledger, budget, count=count).tokens
+    tokens = replay(views, held.ledger, budget, Cutting(count)).tokens
     smaller = replace(rules, trigger=max(2, tokens - 1), target=max(1, tokens // 2))
     plan = plan_compaction(views, held.ledger, smaller, count=count, budget=budget, readable=True, force=True)
     if not plan.due:

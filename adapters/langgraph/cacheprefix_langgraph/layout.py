@@ -15,6 +15,7 @@ from cacheprefix.adapter import (
     NEXT,
     AdapterSession,
     CountedHistory,
+    Cutting,
     RequestPlan,
     RestOfRequest,
     digest_of,
@@ -201,10 +202,12 @@ class _Settling:
             self.seen,
             self.state.ledger,
             self.session.histories.budget,
-            count=self.count,
-            store=self.session.histories.results,
-            scope=self.state.scope,
-            readable=self.session.histories.readable(self.tools),
+            Cutting(
+                self.count,
+                self.session.histories.results,
+                self.state.scope,
+                readable=self.session.histories.readable(self.tools),
+            ),
         )
         done = parted(carried_out(self.messages, now.decisions, self.border), self.session, self.model)
         return [*self.head, *done.messages]
