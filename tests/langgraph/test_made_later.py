@@ -10,6 +10,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
 from pydantic import BaseModel
 
 from cacheprefix.errors import NotSharedError
@@ -285,3 +286,11 @@ def test_tools_that_other_middleware_may_change_are_taken_as_they_are_asked_with
     session = chat.session(HANDBOOK)
     _agents(session, chat.model(), TodoListMiddleware())
     assert session.adapter.prefix.tool_names == ("plan_0",)
+
+
+def test_what_langchain_refuses_as_tools_is_its_own_error(chat):
+    """And no failure of ours."""
+    session = chat.session(HANDBOOK)
+    with pytest.raises(TypeError, match="not iterable"):
+        create_agent(chat.model(), ToolNode([]), middleware=[PrefixMiddleware(session)])
+    assert not session.failures

@@ -383,7 +383,8 @@ def _tools_in_the_making() -> Iterator[Any]:
         return
     for one in others:
         yield from getattr(one, "tools", ())
-    for one in given["tools"] or ():
+    # What is no list LangChain refuses itself.
+    for one in given["tools"] if isinstance(given["tools"], Sequence) else ():
         yield one if isinstance(one, (BaseTool, Mapping)) else tool(one)
     form = given["response_format"]
     if isinstance(form, ToolStrategy):

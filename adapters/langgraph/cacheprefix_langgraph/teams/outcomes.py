@@ -43,18 +43,7 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types, for a state that any checkpointer takes."""
-        return {
-            "id": self.id,
-            "status": self.status,
-            "text": self.text,
-            "error": self.error,
-            "usage": self.usage.as_dict(),
-            "cost_units": self.cost_units,
-            "started": self.started,
-            "seconds": self.seconds,
-            "wave": self.wave,
-            "waited": self.waited,
-        }
+        return {**{name: getattr(self, name) for name in self.__slots__}, "usage": self.usage.as_dict()}
 
 
 def outcome_from(data: Mapping[str, Any]) -> Outcome:
