@@ -14,6 +14,7 @@ from ag2.response import ResponseProto
 from ag2.tools.final import FunctionToolSchema
 from ag2.tools.schemas import ToolSchema
 
+from cacheprefix import Profile
 from cacheprefix.adapter import (
     LONG_ROLE,
     AdapterSession,
@@ -130,7 +131,7 @@ def fork_of(
     theirs = ", ".join(sorted({type(tool).__name__ for tool in given if not isinstance(tool, FunctionToolSchema)}))
     places: list[tuple[int | None, bool]] = []
 
-    def placed(*, shares: bool = True) -> RolePosition:
+    def placed(_: Profile | None = None, *, shares: bool = True) -> RolePosition:
         places.append(_placed(session, model, plan, messages, messages.index(tail), shares=shares))
         return RolePosition(places[0][0])
 
