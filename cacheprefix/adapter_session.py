@@ -247,6 +247,10 @@ class AdapterSession:
         with self.team.lock:
             return frozenset(self.team.late)
 
+    def tools_open_to(self, scope: str) -> frozenset[str]:
+        """Names of the shared tools that a tenant's requests may carry, for adapters that send no ``RequestPlan.tools``."""
+        return frozenset(self.shared.tool_sets.open_to(self.team, scope))
+
     def union_in(self, conversation: Conversation) -> tuple[str, ...]:
         """Names of the shared tools that a conversation's requests carry where they carry those of all."""
         return self.shared.tool_sets.union(self.team, conversation)

@@ -92,7 +92,7 @@ class ToolSets:
             for name in late:
                 self._brought[name, scope] = True
 
-    def _open(self, team: Team, scope: str) -> tuple[str, ...]:
+    def open_to(self, team: Team, scope: str) -> tuple[str, ...]:
         """The shared tools that a tenant's requests may carry."""
         # Privacy: a tool that came while requests were under way may be made for one tenant, its description too. Until
         # a request has it, nobody knows for whom: then it is only for who names no tenant.
@@ -141,7 +141,7 @@ class ToolSets:
             if recorded:
                 talk.union = tuple(max((one or "" for one in recorded), key=len).split("\n"))
             elif not (talk.joined or talk.carried):
-                talk.union = self._open(team, conversation.scope)
+                talk.union = self.open_to(team, conversation.scope)
             talk.carried = talk.carried or brought is not None
             carried = {*talk.union, *(brought or ())}
             talk.union = tuple(name for name in names if name in carried)
@@ -173,7 +173,7 @@ class ToolSets:
         talk, key = (conversation.scope, common_key(conversation.id)), (model, team.role(role))
         began = self.union(team, conversation)
         with self._lock:
-            may = {*self._open(team, conversation.scope), *began, *mine}
+            may = {*self.open_to(team, conversation.scope), *began, *mine}
         everything = tuple(tool.name for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in may)
         union = began if mine <= set(began) else everything
         # What was decided of a named conversation is in its record, but for joins where nobody has any tools: this

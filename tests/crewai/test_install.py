@@ -382,9 +382,10 @@ def test_without_a_session_the_configuration_counts(team, monkeypatch) -> None:
     assert session_of(plain) is None
 
 
-def test_a_crew_that_is_installed_later_shares_its_own_tools(servers, new_llm) -> None:
-    """They are in all of its tasks' requests, and the first crew's begin as they did."""
-    provider, session = servers("openai", CrewModel(tools=False)), Session(f"The house. {BRIEF * 4}")
+@pytest.fixture
+def equipped(servers, new_llm):
+    """A provider and ``made(*names)``, which gives a crew whose agents have a tool of these names each."""
+    provider = servers("openai", CrewModel(tools=False))
 
     def made(*names: str) -> Any:
         who = agents(lambda: new_llm(provider), tools=False)
@@ -392,17 +393,45 @@ def test_a_crew_that_is_installed_later_shares_its_own_tools(servers, new_llm) -
             agent.tools = [SearchTool(name=name)] if name else []
         return crew(who, tasks(who, context=[]))
 
+    return provider, made
+
+
+def carried(provider: Any) -> list[list[str]]:
+    """The names of the tools of each request, in order."""
+    return [[tool["function"]["name"] for tool in record.json["tools"]] for record in provider.requests]
+
+
+def test_tools_of_one_tenants_crews_are_in_no_other_tenants_requests(equipped) -> None:
+    """Crews of one tenant share theirs; all are installed before the session's first request."""
+    provider, made = equipped
+    session, inputs = Session(f"The house. {BRIEF * 4}"), {"brief": BRIEF}
+    first, second, other = made("plan"), made("", "check"), made("write")
+    with (
+        install(first, session, scope="acme"),
+        install(second, session, scope="acme"),
+        install(other, session, scope="beta"),
+    ):
+        for team in (first, second, other):
+            team.kickoff(inputs=inputs)
+    assert carried(provider) == [["check", "plan"]] * 6 + [["write"]] * 3
+    assert session.failures == {}
+
+
+def test_a_crew_that_is_installed_later_shares_its_own_tools(equipped) -> None:
+    """They are in all of its tasks' requests, and the first crew's begin as they did."""
+    provider, made = equipped
+    session = Session(f"The house. {BRIEF * 4}")
     first, second = made("plan"), made("check", "", "write")
     with install(first, session):
         first.kickoff(inputs={"brief": BRIEF})
         with install(second, session):
             second.kickoff(inputs={"brief": BRIEF})
         first.kickoff(inputs={"brief": BRIEF})
-    sent = [[tool["function"]["name"] for tool in record.json["tools"]] for record in provider.requests]
-    assert sent == [["plan"]] * 3 + [["check", "plan", "write"]] * 3 + [["plan"]] * 3
+    assert carried(provider) == [["plan"]] * 3 + [["check", "plan", "write"]] * 3 + [["plan"]] * 3
     reads = [call.usage.cache_read_tokens > 1_000 for call in session.calls]
     assert reads == [False, True, True, False, *[True] * 5]
     assert session.failures == {}
+
 
 @pytest.mark.parametrize(
     ("option", "named"),

@@ -153,7 +153,7 @@ def join(binding: Binding, target: Any) -> bool:
         found = crew_tools(crew, agents)
         if binding.part(Executions).newest is None:
             binding.tools |= frozenset(map(name_of, found))
-        binding.clash = binding.clash or adopt(binding.session, found)
+        binding.clash = binding.clash or adopt(binding.session, found, binding.scope)
     if crew is not None:
         bind_crew(binding, crew, copy=True)
         _remember(binding, crew, freed)

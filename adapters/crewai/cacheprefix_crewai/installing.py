@@ -144,7 +144,7 @@ def install(
         bound.adopt_system(SYSTEM)
         none: list[dict[str, Any]] = []
         found = bound.attempt("tools", lambda: crew_tools(crew, agents), none)
-        binding.tools, binding.clash = frozenset(map(name_of, found)), adopt(bound, found)
+        binding.tools, binding.clash = frozenset(map(name_of, found)), adopt(bound, found, binding.scope)
         if bound.histories.budget is not None:
             binding.undo.append(RESULT_BUDGET.use(binding))
         if bound.tool_cache is not None:

@@ -361,6 +361,9 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
     crew = getattr(agent, "crew", None)
     crew = None if isinstance(crew, str) else crew
     text_mode = not call.tools and _ACTION in opening.system
+    if binding.scope != session.scope and binding.part(Executions).newest is None:
+        # Nothing was sent yet: what other crews of this tenant were installed with comes in too.
+        binding.tools |= session.tools_open_to(binding.scope)
     contradicts = "" if text_mode else _contradicting(binding, call.tools)
     if contradicts:
         return own(reason("tool_schema_differs", contradicts))
@@ -405,7 +408,7 @@ def _contradicting(binding: Binding, tools: Sequence[Any] | None) -> str:
         known = {tool.name for tool in binding.session.prefix.tools}
         found = [tool for tool in tools if name_of(tool) not in known]
         binding.tools |= frozenset(map(name_of, found))
-        binding.clash = adopt(binding.session, found)
+        binding.clash = adopt(binding.session, found, binding.scope)
     return binding.clash or differing(binding.session, tools)
 
 

@@ -90,15 +90,15 @@ def ordered(tool: Any) -> Any:
     return {key: ordered(tool[key]) for key in keys}
 
 
-def adopt(session: AdapterSession, tools: Sequence[Mapping[str, Any]]) -> str:
-    """Take tools into the session's union. The name of two that differ, without which there is none; else empty."""
+def adopt(session: AdapterSession, tools: Sequence[Mapping[str, Any]], scope: str) -> str:
+    """Take a tenant's tools into the session's union. The name of two that differ, without which there is none."""
     unique: dict[str, Mapping[str, Any]] = {}
     for tool in map(ordered, tools):
         known = unique.setdefault(name_of(tool), tool)
         if known is not tool and _meaning(known) != _meaning(tool) and name_of(tool) not in DELEGATION:
             return _clash(session, name_of(tool))
     try:
-        session.adopt_tools(unique.values(), render, grows=True)
+        session.adopt_tools(unique.values(), render, grows=True, scope=scope)
     except ToolClashError as error:
         return _clash(session, error.name)
     return ""
@@ -119,7 +119,7 @@ def offer(binding: Binding, model: str, llm: Any, tools: Sequence[Any] | None) -
     """The union in place of a request's tools, none of which contradicts it.
 
     Tools that came after the session's first request are in it for the crews that were installed with them: others'
-    requests would begin otherwise from then on.
+    requests would begin otherwise from then on. Those of one tenant's crews alone are in no other tenant's.
     """
     session = binding.session
     foreign = session.late_tools - binding.tools
