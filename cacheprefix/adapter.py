@@ -74,7 +74,7 @@ from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan
 from cacheprefix.layout.reflections import Reflections
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, merged_places
 from cacheprefix.layout.tool_restriction import Restriction, restrict
-from cacheprefix.locks import Lock, RLock, reset_in_child
+from cacheprefix.locks import Lock, RLock, once, reset_in_child
 from cacheprefix.mode import Mode
 from cacheprefix.profiles import NO_CALLS, cost_units, merge_usage, normalise_usage, usage_from_dict
 from cacheprefix.prompt import (
@@ -225,6 +225,7 @@ __all__ = [
     "names_in",
     "names_known_to",
     "normalise_usage",
+    "once",
     "origin_of",
     "plan_compaction",
     "preview_of",

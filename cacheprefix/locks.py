@@ -11,7 +11,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+T = TypeVar("T")
 
 
 class _Forked(Protocol):
@@ -72,3 +75,21 @@ def _reset() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset)
+
+
+class once(Generic[T]):  # noqa: N801 - used like ``functools.cached_property``
+    """``functools.cached_property`` without its lock (before Python 3.12), for which a forked child may wait."""
+
+    def __init__(self, work: Callable[[Any], T]) -> None:
+        self._work = work
+        self.__doc__ = work.__doc__
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> once[T]: ...
+    @overload
+    def __get__(self, owner: object, kind: type) -> T: ...
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            return self
+        found = owner.__dict__[self._work.__name__] = self._work(owner)
+        return found

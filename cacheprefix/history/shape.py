@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Sequence
 
 from cacheprefix.history.groups import Group, groups_of
+from cacheprefix.locks import once
 from cacheprefix.prompt.views import MessageView, digest_of
-
-T = TypeVar("T")
-
-
-class _once(Generic[T]):  # noqa: N801 - used like ``functools.cached_property``
-    """``functools.cached_property`` without its lock (before Python 3.12), for which a forked child may wait."""
-
-    def __init__(self, work: Callable[[Any], T]) -> None:
-        self._work = work
-        self.__doc__ = work.__doc__
-
-    @overload
-    def __get__(self, owner: None, kind: type) -> _once[T]: ...
-    @overload
-    def __get__(self, owner: object, kind: type) -> T: ...
-    def __get__(self, owner: Any, kind: type) -> Any:
-        if owner is None:
-            return self
-        found = owner.__dict__[self._work.__name__] = self._work(owner)
-        return found
 
 
 class Shape:
@@ -36,22 +16,22 @@ class Shape:
         self.views = views
         self._held: dict[str, bool] = {}
 
-    @_once
+    @once
     def groups(self) -> Sequence[Group]:
         """Tool calls with their results."""
         return groups_of(self.views)
 
-    @_once
+    @once
     def place(self) -> dict[str, int]:
         """Index of each message by its address."""
         return {address: index for index, address in enumerate(self.messages)}
 
-    @_once
+    @once
     def messages(self) -> list[str]:
         """The messages' addresses: content and occurrence."""
         return self._addresses[0]
 
-    @_once
+    @once
     def results(self) -> dict[tuple[int, int], str]:
         """The results' addresses by (index, part)."""
         found = self._addresses[1]
@@ -78,13 +58,13 @@ class Shape:
     def _digest(self, first: int, last: int) -> str:
         return digest_of("\n".join(self._loose[first : last + 1]))
 
-    @_once
+    @once
     def _loose(self) -> list[str]:
         """The addresses of what a compaction may remove; of other messages, which may come in between, nothing."""
         pairs = zip(self.messages, self.views, strict=True)
         return [name if removable(view) else "" for name, view in pairs]
 
-    @_once
+    @once
     def _addresses(self) -> tuple[list[str], dict[tuple[int, int], str] | None]:
         views = self.views
         messages = [view.digest for view in views]

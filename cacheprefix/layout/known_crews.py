@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import NamedTuple
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.layout.cost_model import SURE
-from cacheprefix.layout.role_position import LONG, RolePosition
+from cacheprefix.layout.role_position import LONG, RolePosition, TaskPosition
+from cacheprefix.locks import once
 from cacheprefix.prompt.reasons import Reason, reason
 
 AHEAD = 32
@@ -36,9 +36,6 @@ MARGIN = 0.98
 """Forks must come out at this much of the unmodified cost: a guess at what the estimate cannot know, which is how long
 answers are. Crews of random sizes on the simulated provider cost no more than before with it (tests/crewai)."""
 _KEPT = 50_000
-
-TaskPosition = RolePosition | Reason
-"""A place among the results of earlier tasks, or why a task's requests keep the application's own layout."""
 
 
 class Part(NamedTuple):
@@ -162,12 +159,12 @@ class _Play:
     def __init__(self, ahead: CrewAhead, sent: Bounded[int, None]) -> None:
         self.ahead, self.sent = ahead, sent
 
-    @cached_property
+    @once
     def later(self) -> Sequence[CrewTask]:
         """The other tasks of this run."""
         return self.ahead.later()
 
-    @cached_property
+    @once
     def again(self) -> Sequence[CrewTask]:
         """The tasks of a later run."""
         return self.ahead.again()

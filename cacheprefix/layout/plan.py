@@ -15,11 +15,17 @@ from typing import Any, Generic, Literal, TypeVar
 
 from cacheprefix.layout.cost_model import CachePrices
 from cacheprefix.layout.economics import NAMED
-from cacheprefix.layout.known_crews import TaskPosition
 from cacheprefix.layout.known_runs import KnownRuns, RunAhead, RunCall, RunFacts, RunLayout
 from cacheprefix.layout.open_runs import OpenRuns
 from cacheprefix.layout.prefix import Tool
-from cacheprefix.layout.role_position import LONG, CountedHistory, RoleAsked, RolePosition, RolePositions
+from cacheprefix.layout.role_position import (
+    LONG,
+    CountedHistory,
+    RoleAsked,
+    RolePosition,
+    RolePositions,
+    TaskPosition,
+)
 from cacheprefix.layout.shared_text import find_text, mostly_holds
 from cacheprefix.layout.tail import RoleAs
 from cacheprefix.layout.team import Decided, Team

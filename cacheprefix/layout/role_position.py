@@ -22,6 +22,7 @@ from cacheprefix.layout.worth_sharing import rules_in
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import digest_of
+from cacheprefix.prompt.reasons import Reason
 from cacheprefix.services import Services
 
 M = TypeVar("M")
@@ -52,6 +53,10 @@ class RolePosition(NamedTuple):
     """Messages that stand before it; None where the application's own layout costs less."""
     continues: bool = False
     """Whether the request is to be marked at its end, since the next one of this role may begin with it."""
+
+
+TaskPosition = RolePosition | Reason
+"""A place among the results of earlier tasks, or why a task's requests keep the application's own layout."""
 
 
 class Outrun(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from cacheprefix.adapter import (
     digest_of,
     dumps,
     find_text,
+    once,
     reason,
 )
 from cacheprefix_crewai.binding import FLOW, owners_of
@@ -494,7 +494,7 @@ class _Case:
     awaited: bool = False
     """Whether other crews of the flow that this one runs in are to hold the same texts."""
 
-    @cached_property
+    @once
     def at(self) -> int | None:
         """The place of this task among them; None for one that the crew has not got."""
         return next((i for i, one in enumerate(self.tasks) if one is self.call.task), None)
@@ -566,7 +566,7 @@ class _Case:
 
     # ------------------------------------------------------------------ the tasks, as they are played
 
-    @cached_property
+    @once
     def ahead(self) -> CrewAhead:
         """This task, and what is known of those that come behind it."""
         layout, binding = self.layout, self.layouts.binding
@@ -607,19 +607,19 @@ class _Case:
             return tuple(parts)
         return (Part(_digest(*(part.key for part in parts)), sum(part.size for part in parts)),)
 
-    @cached_property
+    @once
     def _opened(self) -> Part:
         """What every fork of the crew begins with."""
         layout = self.layout
         return Part(layout.start, self.size(layout.offer.tools) + self.count(layout.opened))
 
-    @cached_property
+    @once
     def _tools(self) -> Part:
         """The tools of a request in the application's own layout."""
         schemas = [_schema(tool) for tool in self.layout.tools or ()]
         return Part(_digest("tools", *schemas), sum(map(self.count, schemas)))
 
-    @cached_property
+    @once
     def _log(self) -> tuple[Part, ...]:
         """The results in front of this task."""
         return self._blocks(self.layout.log)
@@ -647,7 +647,7 @@ class _Case:
             logs,
         )
 
-    @cached_property
+    @once
     def due(self) -> CrewTask:
         """The task whose first request this is."""
         layout = self.layout
@@ -673,7 +673,7 @@ class _Case:
         """The text of a task's agent; nothing where this one's stands in what is shared, as theirs will."""
         return self.layouts.text_of(self.tasks[at].agent) if self.front else ""
 
-    @cached_property
+    @once
     def _sources(self) -> list[tuple[Piece, Any]]:
         """The results in front of this task, with the tasks that they are of."""
         numbers = {result_label(number): task for number, task in enumerate(self.crew.tasks, 1)}

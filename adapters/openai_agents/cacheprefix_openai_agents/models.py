@@ -77,8 +77,7 @@ def bind(
     """Give each agent a model of its own that asks in the session."""
     texts = [one.instructions for one in team if isinstance(one.instructions, str)]
     forks = session.mode != "observe"
-    given = session.prefix
-    if forks and not (given.system or given.roles) and len(texts) > 1:
+    if forks and not (session.prefix.system or session.prefix.roles) and len(texts) > 1:
         session.adopt_system(adapter.majority_text(texts)[0], with_context=True)
     for agent in team:
         session.join(agent.name)
