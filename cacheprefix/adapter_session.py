@@ -248,7 +248,7 @@ class AdapterSession:
             return frozenset(self.team.late)
 
     def tools_open_to(self, scope: str) -> frozenset[str]:
-        """Names of the shared tools that a tenant's requests may carry: for adapters that choose among them themselves."""
+        """Names of the shared tools that a tenant's requests may carry, for adapters that choose by themselves."""
         return frozenset(self.shared.tool_sets.open_to(self.team, scope))
 
     def union_in(self, conversation: Conversation) -> tuple[str, ...]:
