@@ -1,10 +1,10 @@
-"""The one way from what an agent asks to how its request is laid out, and why.
+"""Turns what an agent asks (``AgentRequest``) into how its request is laid out, and why (``RequestPlan``).
 
     AgentRequest -> which tools it carries -> its text -> what was decided on its history
                  -> is what it shares long enough? -> where does its text stand? -> RequestPlan
 
-An adapter translates a framework's objects into an ``AgentRequest`` and applies the ``RequestPlan`` to them; what costs
-decide is decided here. Stages that today differ between frameworks are named policies of the request.
+An adapter translates a framework's objects into an ``AgentRequest`` and applies the ``RequestPlan`` to them. Every
+decision that depends on costs is made here, for all frameworks; where frameworks differ, the request's fields say so.
 """
 
 from __future__ import annotations
@@ -40,36 +40,36 @@ from cacheprefix.services import Services
 M = TypeVar("M")
 
 Carried = Literal["open", "union", "own"] | tuple[str, ...]
-"""Which tools a role's requests carry. ``open``: those of all, or its own, by what an open-ended run is expected to
-cost (``ToolSets.choose``); ``union``: those of all; ``own``: the application's array as it is, as where nobody else is
-there to carry the same; names: those, as a team that is known beforehand settled."""
+"""Which tools a role's requests carry. ``open``: the union or the role's own tools, whichever is expected to cost less
+(``ToolSets.choose``); ``union``: the union of all roles' tools; ``own``: the application's array as it is, as where no
+other role exists; a tuple: the tools of these names, as decided for a team that is known beforehand."""
 
 Place = Literal["cheapest", "end", "front"] | Callable[[Profile], TaskPosition]
 """Where a role's text stands. ``cheapest``: where it costs least (``RolePositions.place``); ``end``: behind the
-history, as a text must that is for this request alone; ``front``: before it, where the history is this role's own. A
-callable is the policy of a team whose tasks are known beforehand (``KnownCrews.position``), asked once all else
-allows a fork, with the provider's rules in our tokens: it gives the place, or why the request is none."""
+history, as a text must that is for this request alone; ``front``: before the history, which is this role's own then. A
+callable decides for a team whose tasks are known beforehand (``KnownCrews.position``): it is called once nothing else
+forbids a fork, with the provider's rules in our token counts, and returns the place, or the reason against a fork."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnTools:
-    """The tools that an agent brings, by name, and what its client can do about those of others."""
+    """The tools that an agent brings, by name, and how it can be kept from calling other roles' tools."""
 
     names: tuple[str, ...]
     may_use: tuple[str, ...] | None = None
-    """Those that the role may use; None for all of its own."""
+    """Names of the tools that the role may call; None for all in ``names``."""
     carried: Carried = "open"
     free: bool = True
     """Whether the application leaves ``tool_choice`` to the model."""
     lists: bool = True
     """Whether the client takes a list of allowed tools as ``tool_choice``."""
     calls: bool = True
-    """False where this request alone must call none, although the role has some."""
+    """False where this one request must call no tool, although the role has some."""
     fans_out: bool = False
-    """Whether requests of this very role, which bring the same tools, are sent beside this one."""
+    """Whether several requests of this same role, with the same tools, are sent at the same time."""
     differ: tuple[str, ...] | None = None
-    """Those that it declares in another way than the union has them, for which it keeps its own array; None where the
-    adapter does not know, and goes by what was declared in two ways by anybody."""
+    """Names of the tools that it declares with another schema than the union's: with any, the role keeps its own array.
+    None where the adapter does not know: then every name counts that any role declared with a second schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,70 +82,71 @@ class AgentRequest(Generic[M]):
     instruction: str
     """The role's own text, without the shared one."""
     history: Callable[[RoleTold], CountedHistory[M]]
-    """The messages among which the role's text may stand, after what was decided on them. Is given that text, which
-    the request holds beside them, and the tools that it carries."""
+    """Gives the messages among which the role's text may stand, with large results shortened and the history compacted
+    as decided. Called with the role's text and the tools that the request carries, which take up room beside them."""
     spoken: Callable[[], Sequence[int]] = tuple
-    """Gives the tokens of each message that it shares, before anything is decided on them."""
+    """Gives the tokens of each message that it shares, before anything is shortened."""
     api: Api | None = None
     tools: OwnTools | None = None
-    """None where the request's tools stay as they are and come into nothing."""
+    """None where the request's tools stay as they are and play no part in the decisions."""
     volatile: Mapping[str, str] = field(default_factory=dict)
-    """Text for this request alone that stands in the role's text."""
+    """Text for this request alone (time, retrieval), by key; it becomes part of the role's text."""
     worded: str | None = None
-    """The role's text, where the adapter words it itself; None for ``Team.tail_for``."""
+    """The role's text, where the adapter writes it itself; None for ``Team.tail_for``."""
     shared: int | None = None
     """Tokens before the role's text, where the adapter knows them; None to have them counted."""
     holds_shared: bool = True
-    """Whether the application's own request holds the shared system text, in whichever message. One that does not is
-    no fork where that text was found in others' requests (``adopt_system``): it is not shown what is theirs."""
+    """Whether the application's own request contains the shared system text, in any of its messages. Privacy: where
+    that text was found in others' requests (``adopt_system``), a request without it is no fork and not shown it."""
     own: tuple[Reason, ...] = ()
-    """Why the adapter knows that it keeps the application's own layout; empty where costs decide."""
+    """The adapter's reasons to keep the application's own layout whatever it costs; empty where costs decide."""
     known: tuple[Reason, ...] = ()
-    """What else the adapter knows of it, laid out as a fork too: a response schema, a tool that it must call, a text
-    that was named to be shared and stands nowhere."""
+    """Further reasons for the report, which forbid no fork: a response schema, a tool that it must call, a text that
+    was named to be shared and was found nowhere."""
     place: Place = "cheapest"
     holds: bool = False
-    """Whether the place holds for as long as nothing is said: for a turn of several requests."""
+    """Whether the text keeps its last place until a new message comes: for a turn of several requests."""
     resumed: bool = False
-    """Whether the role was loaded in its own layout, in which the provider's cache has what came before."""
+    """Whether the role's saved conversation was in the application's own layout, which the provider may still cache."""
     moves: int = 0
-    """Tokens that stand behind the role's text whatever its place, and so move with it: what this role alone has seen,
-    such as its earlier tool results."""
+    """Tokens that always stand behind the role's text and so move with it: what this role alone has seen, such as its
+    earlier tool results."""
     written: bool = False
     """Whether the request's end is written to the cache in any case, as within a loop of tool calls."""
     alike: bool = False
-    """Whether all roles' own requests begin with the shared text without us: where they carry the same tools too and
-    the provider caches by itself, a fork gains only by the conversation."""
+    """Whether all roles' own requests begin with the shared text even without us: where they carry the same tools too
+    and the provider caches by itself, a fork saves only on the conversation."""
     joint: bool = True
-    """False where the conversation is this role's alone, as far as is known."""
+    """False where no other role takes part in the conversation, as far as is known."""
     cached: bool = False
-    """Whether the framework itself marks requests in its own layout, so that a provider keeps them."""
+    """Whether the framework itself marks requests in its own layout, so that a provider caches them."""
     text_counts: bool = False
-    """Whether a short text of the role counts as shared: with it, the agent's own requests would soon be kept."""
+    """Whether a short role text counts towards the provider's minimum: with it, the agent's own requests would soon be
+    long enough to be cached."""
     long_text_stays: bool = False
     """Whether a role keeps its own layout as long as its text is longer than all that it shares."""
     talk: str = ""
     """The id of the conversation, where ``conversation`` holds the decisions of several."""
     alone: bool = False
-    """Whether no other request is there to share with yet, though this one is laid out as if there were."""
+    """Whether no other request exists to share with yet, although this one is laid out as a fork."""
     ahead: RunAhead | None = None
     """The calls of the run from this one on, where their number and order are known; None for an open-ended run."""
     played: bool = False
-    """Whether layouts are played (``OpenRuns``) in an open-ended run too."""
+    """Whether the cheapest layout is found by simulating the cache (``OpenRuns``) in an open-ended run too."""
     base: str | None = None
-    """The system text of an agent that no other role is there to share with, in place of the shared one."""
+    """The system text of an agent that has no other role to share with, in place of the shared one; else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleTold:
-    """What a role is told in its request, and the tools that it is given."""
+    """The role's text of one request and the tools that the request carries."""
 
     text: str
     tools: ToolSet | None
     restriction: Restriction
 
     def carries(self, own: Sequence[str]) -> Sequence[str]:
-        """Names of the tools of its request, ``own`` those that the role brought."""
+        """Names of the tools that the request carries; ``own``, those that the role brought, where they stay as is."""
         return own if self.tools is None else self.tools.tools
 
 
@@ -158,29 +159,32 @@ class RequestPlan(Generic[M]):
     text: str = ""
     """The role's text as it is sent."""
     at: int | None = None
-    """Messages of ``history`` that stand before it; None in the application's own layout."""
+    """How many messages of ``history`` stand before the role's text; None in the application's own layout."""
     history: Sequence[M] = ()
-    """The messages after what was decided on them."""
+    """The messages as they are sent: shortened and compacted as decided."""
     tools: ToolSet | None = None
     """The tools of the union that it carries; None where its tools stay as they are."""
     restriction: Restriction = FREE
     continues: bool = False
     """Whether the role's next request may begin with this one, so that its end is written to the cache."""
     said_as: str = "user"
-    """Under which role of the API its text is sent, in a message of its own."""
+    """The API's message role (``user``, ``developer``, ``system``) under which the role's text is sent."""
     last: bool = False
-    """Whether it is known that no request of this role comes behind it."""
+    """Whether it is known that this role sends no further request."""
 
     @property
     def repeats(self) -> bool:
-        """Whether costs decided for the application's own layout: so it may come again, and is marked then."""
-        others = ("failed", "kept_by_provider", "own_prompt")
+        """Whether costs decided for the application's own layout, so that the role's later requests may repeat it.
+
+        Such a request is marked for the cache once an earlier one began alike (``Request.repeated``).
+        """
+        not_by_costs = ("failed", "kept_by_provider", "own_prompt")
         decided = self.at is None and self.layout == "own" and not self.left_alone
-        return decided and self.reasons[-1].why not in others
+        return decided and self.reasons[-1].why not in not_by_costs
 
     @property
     def left_alone(self) -> bool:
-        """Whether it is to go out as the application made it, with nothing but what it leaves to the session to say."""
+        """Whether it goes out as the application made it, but for text that the user gave to the session alone."""
         return any(one.why in LEFT_ALONE for one in self.reasons)
 
     @property
@@ -190,7 +194,7 @@ class RequestPlan(Generic[M]):
 
 
 def failed(step: str) -> RequestPlan[M]:
-    """The plan of a request whose layout failed: the application's own."""
+    """The plan where our own step ``step`` failed: the application's own layout, with that as the reason."""
     return RequestPlan("own", (reason("failed", step),))
 
 
@@ -208,73 +212,77 @@ class Planner:
     runs: KnownRuns
     open_runs: OpenRuns
     kept_own: Callable[[str, str, str], Reason | None] = lambda _scope, _conversation, _role: None
-    """Why a role's requests of a tenant's conversation keep the application's own layout, whatever costs say."""
+    """Called with tenant, conversation id and agent: why the agent's requests keep the application's own layout there,
+    whatever costs say; None where costs decide."""
     role_as: RoleAs = "user"
-    """As whom the user wants role texts to be said."""
+    """The API's message role under which the user wants role texts to be sent."""
 
     def held(self, role: str, conversation: str, scope: str) -> Reason | None:
         """Why a role's requests of a conversation are left alone, whatever sharing saves; None where costs decide."""
         return self.kept_own(scope, conversation, self.team.agent(role)) if self.active else None
 
     def plan(self, asked: AgentRequest[M]) -> RequestPlan[M]:
-        """The layout of one request. What ``asked.history`` raises, it raises."""
+        """Decide how one request is laid out, and why. What ``asked.history`` raises, it raises."""
         if not self.active:
             return RequestPlan("observed", (reason("observe_mode"),))
-        asked = self._kept(asked)
+        asked = self._kept_own(asked)
         told = self.told(asked)
-        mistakes = (*self._mistakes(asked, told.tools), *asked.known)
+        notes = (*self._mistakes(asked, told.tools), *asked.known)
         text, tools, restriction = told.text, told.tools, told.restriction
         history = asked.history(told)
-        said = (*history.messages, *history.behind)
+        messages = (*history.messages, *history.behind)
+        # Privacy: a role that may not see the shared text keeps its own layout, whatever that costs.
         own = asked.own or (() if self._may_see(asked) else (reason("other_text", asked.role),))
         if own:
-            return RequestPlan("own", (*mistakes, *own), text, None, said, tools, restriction)
+            return RequestPlan("own", (*notes, *own), text, None, messages, tools, restriction)
+        # Money: a fork is refused outright, or its cheapest place is looked for in one of three ways.
         shared = self._shared(asked, tools, history) if asked.shared is None else asked.shared
         refused = self._refused(asked, tools, shared, text, history)
-        run = self._run(asked) if refused is None else None
+        run = self._run_layout(asked) if refused is None else None
         if run is not None:
-            position = self._placed_in(asked, run, tools, text, history)
+            position = self._position_in_run(asked, run, tools, text, history)
             if not run.forks:
-                # What is too short says so: the costs of the run follow from it.
+                # A prompt too short to be cached is the reason then: the costs of the run only follow from it.
                 refused = self._too_short(asked, shared, text)
                 refused = refused or reason("little_to_share", cost=run.cost, saved=run.own)
         elif not callable(asked.place):
-            position = self._placed(asked, asked.place, tools, text, history, shares=refused is None)
+            position = self._position(asked, asked.place, tools, text, history, shares=refused is None)
         else:
             rules = rules_in(asked.conversation, self.services, asked.model, asked.api)
-            found = asked.place(rules) if refused is None else refused
-            position, refused = (RolePosition(None), found) if isinstance(found, Reason) else (found, None)
+            decided = asked.place(rules) if refused is None else refused
+            position, refused = (RolePosition(None), decided) if isinstance(decided, Reason) else (decided, None)
         if position.at is None:
             if tools is not None and asked.tools is not None and set(tools.tools) != set(asked.tools.names):
-                # What is said of its tools in the history holds for those that it goes out with.
+                # It goes out with its own tools after all: the history is shortened anew for those.
                 history = asked.history(replace(told, tools=None))
-                said = (*history.messages, *history.behind)
+                messages = (*history.messages, *history.behind)
             size = self._size(text, asked.model)
             why = refused or reason("role_costs_more", size=size)
             if asked.base is not None and not text and why.why in ("little_to_share", "role_costs_more"):
                 # With nobody to share with, and no text to move, those numbers say nothing.
                 why = reason("alone")
-            return RequestPlan("own", (*mistakes, why), text, None, said, tools, restriction, last=_last_call(asked))
+            return RequestPlan("own", (*notes, why), text, None, messages, tools, restriction, last=_last_call(asked))
         alone = asked.alone or asked.base is not None
         if tools is not None and asked.tools is not None and not set(asked.tools.names) <= set(tools.tools):
-            # A tool that the siblings do not carry stands behind theirs: what follows is another prompt than theirs.
+            # A tool outside the union is sent behind the union's tools. From there on nobody's prompt is the same, as
+            # tools come first: only the schemas before it are shared.
             shared = self._schemas(tools.tools, asked.model)
-        reasons = [*mistakes, reason("alone") if alone else reason("shares", shared=shared)]
+        reasons = [*notes, reason("alone") if alone else reason("shares", shared=shared)]
         if tools is not None and tools.name:
             reasons.append(reason("own_tools", foreign=self._foreign(tools, asked.model)))
-        in_front = position.at < len(history.messages) and asked.place == "cheapest"
-        if in_front or (position.continues and callable(asked.place)):
+        before_end = position.at < len(history.messages) and asked.place == "cheapest"
+        if before_end or (position.continues and callable(asked.place)):
             reasons.append(reason("role_kept", size=self._size(text, asked.model)))
-        # With nobody to share with and nothing moved, it is the application's own, which is only marked.
+        # With nobody to share with and nothing moved, it is the application's own layout, which is only marked.
         layout: Layout = "fork" if asked.base is None or text else "own"
         return RequestPlan(
-            layout, tuple(reasons), text, position.at, said, tools, restriction, position.continues,
+            layout, tuple(reasons), text, position.at, messages, tools, restriction, position.continues,
             said_as=self._said_as(asked),
         )  # fmt: skip
 
     def told(self, asked: AgentRequest[M]) -> RoleTold:
-        """What ``plan`` will tell the role, before anything is decided on its history."""
-        asked = self._kept(asked)
+        """The role's text and tools as ``plan`` will send them, known before anything is decided on the history."""
+        asked = self._kept_own(asked)
         tools, restriction = self._tools(asked)
         text = asked.worded
         if text is None:
@@ -288,10 +296,11 @@ class Planner:
         return RoleTold(text, tools, restriction)
 
     def _said_as(self, asked: AgentRequest[M]) -> str:
-        """Under which role of the API the role's text is sent."""
+        """The API's message role (``user``, ``developer``, ``system``) under which the role's text is sent."""
         if self.role_as == "user":
             return "user"
         rules = self.services.profile(asked.model, asked.api)
+        # A provider's rule: not all take a developer's or system message behind a conversation.
         if not rules.mid_system:
             self.services.notices.note(
                 f"role texts are said as a user's on {asked.model or 'an unknown model'}: {rules.name} is not known to "
@@ -301,40 +310,42 @@ class Planner:
         return "developer" if rules.developer else "system"
 
     def _may_see(self, asked: AgentRequest[M]) -> bool:
-        """Whether the role may be shown the shared text: it holds it itself, or the user gave it for all."""
+        """Whether the role may be shown the shared text: its own request has it, or the user gave it for all."""
         return asked.holds_shared or not self.team.found or asked.base is not None
 
-    def _kept(self, asked: AgentRequest[M]) -> AgentRequest[M]:
-        found = self.held(asked.role, asked.talk or asked.conversation.id, asked.conversation.scope)
-        return asked if found is None else replace(asked, own=(found,))
+    def _kept_own(self, asked: AgentRequest[M]) -> AgentRequest[M]:
+        """The request with the session's reason to keep its own layout, where ``held`` has one."""
+        why = self.held(asked.role, asked.talk or asked.conversation.id, asked.conversation.scope)
+        return asked if why is None else replace(asked, own=(why,))
 
     def _mistakes(self, asked: AgentRequest[M], tools: ToolSet | None) -> tuple[Reason, ...]:
-        """What keeps the request from sharing, or from sharing all, that the user can remove."""
-        found = []
-        known = self.team.prefix.system
-        # The text was taken out of the role's before; what is left of it stands there again, or in other words.
-        if known and (find_text(known, asked.instruction) or mostly_holds(known, asked.instruction)):
-            found.append(reason("text_not_found", asked.role))
+        """Reasons why less is shared than could be that the user can remove, such as a tool with two schemas."""
+        mistakes = []
+        shared_text = self.team.prefix.system
+        # The adapter took the shared text out of the instruction: what is still found there is a second copy of it, or
+        # another version.
+        if shared_text and (find_text(shared_text, asked.instruction) or mostly_holds(shared_text, asked.instruction)):
+            mistakes.append(reason("text_not_found", asked.role))
         own = asked.tools
         if own is not None and asked.base is None:
             differ = self.team.clashing if own.differ is None else own.differ
-            shared = () if tools is None or tools.name else tools.tools
-            late = (name for name in own.names if name in self.team.late and name not in shared)
-            found += [reason("made_too_late", name) for name in late]
-            found += [reason("tool_schema_differs", name) for name in own.names if name in differ]
+            in_union = () if tools is None or tools.name else tools.tools
+            late = (name for name in own.names if name in self.team.late and name not in in_union)
+            mistakes += [reason("made_too_late", name) for name in late]
+            mistakes += [reason("tool_schema_differs", name) for name in own.names if name in differ]
         if self.team.other_model(asked.role, asked.model):
-            found.append(reason("other_model", asked.model))
-        return tuple(found)
+            mistakes.append(reason("other_model", asked.model))
+        return tuple(mistakes)
 
     def _tools(self, asked: AgentRequest[M]) -> tuple[ToolSet | None, Restriction]:
-        """The tools of the union that the request carries, and how the role is kept to its own."""
+        """The tools of the union that the request carries, and how the role is kept from calling others' tools."""
         own = asked.tools
         if own is None:
             return None, FREE
         self.tool_sets.bring(self.team, asked.conversation.scope, own.names)
         if own.carried == "own":
             return None, Restriction(said=own.may_use)
-        run = self._run(asked)
+        run = self._run_layout(asked)
         if run is not None and own.carried == "open":
             mine = tuple(name for name in self.team.prefix.tool_names if name in set(own.names))
             tools = ToolSet(mine, shares=True, name="\0".join(sorted(mine)))
@@ -359,14 +370,15 @@ class Planner:
             wanted = set(own.carried)
             tools = ToolSet(tuple(name for name in self.team.prefix.tool_names if name in wanted), shares=True)
         if own.differ:
-            # Chosen all the same, as it says whether others carry tools of these names; the array stays its own.
+            # A tool of its own has another schema than the union's: the array stays the application's. The set was
+            # chosen all the same, since it says whether other roles carry tools of these names.
             return tools, Restriction(said=own.may_use)
         rules = self.services.profile(asked.model, asked.api)
         names = own.names if own.may_use is None else own.may_use
         return tools, restrict(names, tools.tools, rules, free=own.free, lists=own.lists, calls=own.calls)
 
     def _shared(self, asked: AgentRequest[M], tools: ToolSet | None, history: CountedHistory[M]) -> int:
-        """Tokens before the role's text: the system text, the tools carried, the history; each once."""
+        """Tokens before the role's text: the system text, the tools that it carries, and the history."""
         own = asked.tools.names if asked.tools is not None else ()
         system = self.team.prefix.text
         return (
@@ -377,13 +389,13 @@ class Planner:
 
     def _schemas(self, names: Collection[str], model: str) -> int:
         """Tokens of the shared tools of these names."""
-        known = (tool.schema.decode() for tool in self.team.prefix.tools if tool.name in names)
-        return sum(self.services.count(schema, model) for schema in known)
+        schemas = (tool.schema.decode() for tool in self.team.prefix.tools if tool.name in names)
+        return sum(self.services.count(schema, model) for schema in schemas)
 
     def _refused(
         self, asked: AgentRequest[M], tools: ToolSet | None, shared: int, text: str, history: CountedHistory[M]
     ) -> Reason | None:
-        """Why the request is no fork whatever its text's place; None where it may be one."""
+        """Why the request is no fork, wherever its text would stand; None where it may be one. ``shared`` in tokens."""
         if tools is not None and not tools.shares:
             return reason("tools_cost_more", foreign=self._foreign(tools, asked.model))
         size = self._size(text, asked.model)
@@ -391,27 +403,33 @@ class Planner:
         if asked.long_text_stays and size > shared and not self.sharing.moved(*key):
             return reason("text_longer_than_shared", size=size, shared=shared)
         refused = self._too_short(asked, shared, text)
-        # One that is no longer than the shared text never is again: nothing need be recorded.
-        always = self.team.prefix.text if asked.base is None else asked.base
-        if refused is None and asked.long_text_stays and size > self._size(always, asked.model):
+        # A role whose long text was moved once stays a fork, for which that is recorded. A text no longer than the
+        # shared system text needs no record: it is never longer than what is shared.
+        system = self.team.prefix.text if asked.base is None else asked.base
+        if refused is None and asked.long_text_stays and size > self._size(system, asked.model):
             self.sharing.move(*key)
         played = asked.ahead is not None or asked.played
         if played and self.services.profile(asked.model, asked.api).control != "none":
-            # The model of the cache reckons with the provider's minimum.
+            # Money: the simulated cache applies the provider's minimum itself, and refuses where a fork costs more.
             return None
         return refused or self._little(asked, tools, history)
 
     def _too_short(self, asked: AgentRequest[M], shared: int, text: str) -> Reason | None:
-        """Why nothing of what a request shares would be cached; None where it would."""
+        """Why ``shared`` tokens are too few for the provider to cache; None where they are enough."""
         size = self._size(text, asked.model)
-        # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
+        # Money: with a short role text the agent's own requests may be long enough to be cached already. To leave that
+        # layout later would cost that cache, so the text counts and the role forks from the start.
         counted = shared + size if asked.text_counts and size < LONG else shared
         return self.sharing.refusal(
             self.team, self.services, asked.conversation, asked.model, counted, base=asked.base is not None
         )
 
-    def _run(self, asked: AgentRequest[M]) -> RunLayout | None:
-        """How a request of a run is laid out whose layouts are played; None for others. Asked again, it is the same."""
+    def _run_layout(self, asked: AgentRequest[M]) -> RunLayout | None:
+        """The cheapest layout for a request of a run, found by simulating the cache; None where it is not found so.
+
+        It is where the calls ahead are known (``ahead``), or the role wants it (``played``). Called again for the same
+        request, it returns the same.
+        """
         run = asked.ahead
         if (run is None and not asked.played) or (run is not None and not run.calls) or asked.place != "cheapest":
             return None
@@ -442,18 +460,19 @@ class Planner:
             return self.open_runs.layout(key, facts, len(self.team.roles))
         return self.runs.layout((scope, asked.conversation.id if run.joint else "", asked.model, self.team.key), facts)
 
-    def _placed_in(
+    def _position_in_run(
         self, asked: AgentRequest[M], run: RunLayout, tools: ToolSet | None, text: str, history: CountedHistory[M]
     ) -> RolePosition:
-        """Where the role's text stands in a run whose layouts are played."""
-        found = RolePosition(None)
+        """Where the role's text stands by the layout ``run`` that the simulated cache found cheapest."""
+        position = RolePosition(None)
         if run.forks:
-            # What was decided on the history may have made it shorter; a text for this request alone stands behind it.
-            behind = asked.volatile or run.at >= len(history.messages)
-            found = RolePosition(len(history.messages) if behind else run.at, run.continues and not asked.volatile)
+            # The history may have been compacted to fewer messages than ``run.at``. A text for this request alone
+            # stands behind all of it, and no later request begins with it.
+            at_end = asked.volatile or run.at >= len(history.messages)
+            position = RolePosition(len(history.messages) if at_end else run.at, run.continues and not asked.volatile)
         role = _role_asked(asked, tools, text, history)
-        self.positions.settle(self.team, self.services, role, found, last_call=_last_call(asked))
-        return found
+        self.positions.settle(self.team, self.services, role, position, last_call=_last_call(asked))
+        return position
 
     def _little(self, asked: AgentRequest[M], tools: ToolSet | None, history: CountedHistory[M]) -> Reason | None:
         """Why a fork would gain nothing yet, where requests begin alike without us; None where it may gain."""
@@ -461,15 +480,17 @@ class Planner:
         foreign = tools is not None and not set(tools.tools) <= set(brought)
         if not asked.alike or asked.place != "cheapest" or asked.volatile or foreign:
             return None
-        # Who caches only what is marked reads nothing of requests in the application's own layout.
+        # A provider's rule: where only marked requests are cached, those in the application's own layout are not.
         if self.services.profile(asked.model, asked.api).markers is not None:
             return None
-        said = sum(map(history.tokens, history.messages))
-        # Another layout is another prompt, once; as much of the conversation must be worth it as of a text that keeps
-        # its place.
-        return reason("little_to_share", cost=LONG, saved=said) if said < LONG else None
+        conversation_tokens = sum(map(history.tokens, history.messages))
+        # Money: the first request in another layout reads nothing of the earlier ones. That is worth it only for as
+        # many tokens of conversation as let a text keep its place (``LONG``).
+        if conversation_tokens < LONG:
+            return reason("little_to_share", cost=LONG, saved=conversation_tokens)
+        return None
 
-    def _placed(
+    def _position(
         self,
         asked: AgentRequest[M],
         place: str,
@@ -479,7 +500,10 @@ class Planner:
         *,
         shares: bool,
     ) -> RolePosition:
-        """Where the role's text stands; asked for other requests too, as it goes by what earlier ones were."""
+        """Where the role's text stands; ``shares`` is False where the request keeps the application's own layout.
+
+        Called for those requests too, because later places depend on what earlier requests were.
+        """
         if place == "front":
             return RolePosition(0 if shares else None, continues=shares)
         if place == "end" or asked.volatile:
@@ -489,7 +513,7 @@ class Planner:
         )
 
     def _foreign(self, tools: ToolSet, model: str) -> int:
-        """Tokens of the union's tools that a request does not carry."""
+        """Tokens of the union's tools that are not in ``tools``."""
         others = (tool for tool in self.team.prefix.tools if tool.name not in tools.tools)
         return sum(self.services.count(tool.schema.decode(), model) for tool in others)
 
@@ -498,7 +522,7 @@ class Planner:
 
 
 def _role_asked(asked: AgentRequest[M], tools: ToolSet | None, text: str, history: CountedHistory[M]) -> RoleAsked[M]:
-    """A request as its role's text is placed in it."""
+    """A request in the form that ``RolePositions`` takes."""
     return RoleAsked(
         asked.conversation, asked.role, text, history, asked.model,
         joint=asked.joint, cached=asked.cached, lane=tools.name if tools is not None else "",
@@ -507,5 +531,5 @@ def _role_asked(asked: AgentRequest[M], tools: ToolSet | None, text: str, histor
 
 
 def _last_call(asked: AgentRequest[Any]) -> bool:
-    """Whether it is known that no request of this role comes behind it."""
+    """Whether it is known that this role sends no further request."""
     return asked.ahead is not None and all(call.role != asked.role for call in asked.ahead.calls[1:])
