@@ -1,6 +1,6 @@
-"""Request bodies as forks: for an adapter that sees finished bodies, whatever made them (an SDK, a proxy, plain HTTP).
+"""Lays out finished request bodies as forks, for adapters that see only bodies (an SDK, a proxy, plain HTTP).
 
-``fork_body`` lays a body out; the ``ForkBody`` it gives begins the turn, watches a stream and refuses tools of other
+``fork_body`` lays a body out; the ``ForkBody`` it returns begins the call, watches a stream and refuses tools of other
 roles. ``allowed_choice``, ``begins`` and ``instruction_of`` serve adapters that lay out a framework's own objects too.
 """
 
@@ -55,20 +55,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Whose call it is, and of which conversation."""
+    """Which role makes a call, and in which conversation."""
 
     name: str
     instruction: str = ""
-    """Stands at the end, before what the call's own system text adds to the shared one."""
+    """The role's text. It is sent in the tail, before what the call's own system text adds to the shared one."""
     conversation: str = ""
     volatile: Mapping[str, str] = field(default_factory=dict)
     """Text for this call alone (time, retrieval), by key; it stands at the very end."""
     ahead: RunAhead | None = None
     """The calls of the run from this one on, where their number and order are known beforehand."""
     played: bool = False
-    """Whether an open-ended run is laid out by playing its layouts (docs/never-dearer.md): hardly ever dearer than
-    without us, and later to share what nobody asked for yet. Tell of all roles first (``AdapterSession.join``). What it
-    goes by is kept in this process: another one that takes the conversation up may lay it out otherwise."""
+    """Whether the layout of an open-ended run is chosen by simulating the cache (docs/never-dearer.md). It hardly ever
+    costs more than without us then, but sharing may start later. Register all roles first (``AdapterSession.join``).
+    What the simulation knows stays in this process: one that resumes the conversation may choose another layout."""
 
 
 _ROLE: ContextVar[Role | None] = ContextVar("cacheprefix_role", default=None)
@@ -78,7 +78,7 @@ _ROLE: ContextVar[Role | None] = ContextVar("cacheprefix_role", default=None)
 def in_role(
     name: str, *, instruction: str = "", conversation: str = "", volatile: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Calls of wrapped clients inside the block, and in tasks started there, are forks of this role."""
+    """Make calls of wrapped clients inside the block, and in tasks started there, forks of this role."""
     token = _ROLE.set(Role(name, instruction, conversation, volatile or {}))
     try:
         yield
@@ -93,20 +93,23 @@ def current_role() -> Role | None:
 
 @dataclass(frozen=True, slots=True)
 class ForkBody:
-    """A body ready to be sent, and what it was before."""
+    """A body ready to be sent, beside the body that the application gave."""
 
     session: AdapterSession
     api: Api
     body: dict[str, Any]
+    """What is sent."""
     given: dict[str, Any]
+    """What the application asked, with its whole history."""
     role: Role | None
     plan: RequestPlan[Any] | None = None
     """How it is laid out, and why; None for a call that no role makes."""
     tries: int = 0
+    """How often an answer was refused so far because it called another role's tool."""
     prompt: Prompt | None = None
-    """The body as it came, where it was decoded to find its conversation."""
+    """``given`` decoded, where that was done to find its conversation."""
     went_on: str = ""
-    """The answer that the application went on from, where ``given`` has the whole history in its place."""
+    """The ``previous_response_id`` that the application sent, where ``given`` has the whole history in its place."""
 
     @property
     def tail(self) -> str:
@@ -119,7 +122,7 @@ class ForkBody:
         return self.plan is not None and self.plan.forks
 
     def queue(self) -> Pass:
-        """Wait, in this thread, for a sibling that writes the same cold prefix; for ``begin``."""
+        """Wait, in this thread, for a sibling that writes the same prefix to the cache; ``begin`` takes the result."""
         return self.session.waiting.queue(self.body, self.api, boundary=self._boundary) if self.forked else FOLLOW
 
     async def aqueue(self) -> Pass:
@@ -128,7 +131,7 @@ class ForkBody:
         return await waiting.aqueue(self.body, self.api, boundary=self._boundary) if self.forked else FOLLOW
 
     def begin(self, leave: Pass = FOLLOW) -> PendingCall:
-        """The turn of this request: send its ``body``, then ``finish`` it with the answer's usage, or ``watch`` it."""
+        """Begin the call: send the result's ``body``, then ``finish`` it with the answer's usage, or ``watch`` it."""
         role, session = self.role, self.session
         changed = self.forked or self.body is not self.given
         plan = self.plan
@@ -151,25 +154,26 @@ class ForkBody:
         return turn
 
     def _unmodified(self, given: Prompt) -> Prompt:
-        """The request as the application made it."""
+        """The request that the application would have sent without us, for the estimate of what that would cost."""
         if self.tries:
-            # It stands in for an answer that the application never saw.
+            # Money: the application would not have asked a second time, so this call counts as a cost of ours alone.
             return replace(given, sections=())
         return self.session.decode(self.given, self.api) if self.prompt is None else self.prompt
 
     def own(self) -> dict[str, Any]:
-        """The application's own request, in place of a fork that failed."""
+        """The application's own request, to send in place of a fork that failed."""
         role, session = self.role, self.session
         if role is None:
             return self.given
         return session.attempt("layout", lambda: _completed(session, self.given, self.api, role), self.given)
 
     def refusal(self, answer: Any) -> ForkBody | None:
-        """What to ask instead where the answer (a dict or an SDK's object) calls a tool of another role, else None.
+        """The request to send again where the answer (a dict or an SDK's object) calls another role's tool, else None.
 
         First the same request with that answer and the refusal behind it; the second time the application's own.
         """
-        # In its own layout a request carries its own tools, or a thread's or template's, which it need not name.
+        # Only forks carry other roles' tools. A request in its own layout carries its own, or those of a thread or
+        # template, which its body need not name.
         permitted = self.plan.restriction.permitted if self.plan is not None and self.plan.forks else None
         if permitted is None or not (isinstance(answer, Mapping) or hasattr(answer, "model_dump")):
             return None
@@ -182,14 +186,14 @@ class ForkBody:
             return ForkBody(self.session, self.api, self.own(), self.given, self.role)
         listed = ", ".join(permitted) or "none"
         why = f"was not run: tools available to the role {self.role.name!r} are: {listed}."
-        told = result_messages([(call, f"Tool {call.name!r} {why}", True) for call in read.calls], self.api)
+        refusals = result_messages([(call, f"Tool {call.name!r} {why}", True) for call in read.calls], self.api)
         name = history_field(self.api)
-        return replace(self, body={**self.body, name: [*self.body[name], *read.messages, *told]}, tries=1)
+        return replace(self, body={**self.body, name: [*self.body[name], *read.messages, *refusals]}, tries=1)
 
     def ask(self, send: Callable[[Mapping[str, Any]], Any], streamed: Streamed) -> Any:
-        """The answer to this request, which ``send`` makes of a body; a call of another role's tool is asked again.
+        """Send this request with ``send(body)`` and return the answer; asked again where it calls another role's tool.
 
-        A stream is given as ``streamed`` has it watched (``watch``). What ``send`` raises is the application's.
+        ``streamed`` wraps an answer that is a stream, by ``watch``. What ``send`` raises reaches the application.
         """
         asked, answer = self, None
         while True:
@@ -214,46 +218,56 @@ class ForkBody:
             asked = again
 
     def _watched(self, turn: PendingCall, answer: Any, streamed: Streamed) -> Any:
-        """What ``streamed`` gives; the answer itself, of unknown usage, where it fails."""
+        """A stream as ``streamed`` wraps it, None for a whole answer; where ``streamed`` fails, the answer as it is.
+
+        The call then ends at once, with unknown usage.
+        """
         failure = object()
-        found = self.session.attempt("stream", lambda: streamed(answer, self, turn), failure)
-        if found is not failure:
-            return found
+        watched = self.session.attempt("stream", lambda: streamed(answer, self, turn), failure)
+        if watched is not failure:
+            return watched
         turn.finish(None)
         return answer
 
     def _finished(self, turn: PendingCall, answer: Any) -> ForkBody | None:
+        """End the call with a whole answer; gives the request to send again where ``refusal`` says so."""
         turn.finish(getattr(answer, "usage", None))
         self.answered(turn, answer)
         return self.refusal(answer)
 
     def answered(self, turn: PendingCall, answer: Any) -> None:
-        """Remember an answer that the provider keeps, and what its history holds without what we added to it."""
-        self.session.attempt("kept answer", lambda: self._answered(turn, answer), None)
+        """Remember an answer that the provider stores, with the history up to it as the application knows it.
 
-    def _answered(self, turn: PendingCall, answer: Any) -> None:
+        A later request may name it (``previous_response_id``). The stored history holds what we added to the request;
+        the one that is remembered here does not.
+        """
+        self.session.attempt("kept answer", lambda: self._remember_stored(turn, answer), None)
+
+    def _remember_stored(self, turn: PendingCall, answer: Any) -> None:
         session, given = self.session, self.given
         id_, output = getattr(answer, "id", None), getattr(answer, "output", None)
         chained = SHAPES[self.api].FIELDS.chained
         if not chained or session.mode == "observe" or not isinstance(id_, str) or not isinstance(output, list):
             return
         if self.went_on:
-            # What the application reads there is what it asked.
+            # The application finds the id there that it sent, although we sent the history in its place.
             answer.previous_response_id = self.went_on
         if given.get("store") is False:
+            # Privacy: the application has nothing stored, so nothing of it is remembered.
             return
         role, name = self.role, history_field(self.api)
-        talk = (*session.team.owner(None), role.conversation if role else "")
-        said: list[Any] = []
+        conversation = (*session.team.owner(None), role.conversation if role else "")
+        history: list[Any] = []
         if turn.body.get(name) is not given.get(name):
-            said = [*_items(given.get(name)), *read_answer(answer, self.api).messages]
-        tokens = turn.seen.prompt.tokens if said and turn.seen else len(str(said)) // 4
-        session.shared.kept.answered(id_, _speaker(session, role), talk, said, tokens)
+            # What was sent is not what the application asked: its own history is needed to go on from this answer.
+            history = [*_items(given.get(name)), *read_answer(answer, self.api).messages]
+        tokens = turn.seen.prompt.tokens if history and turn.seen else len(str(history)) // 4
+        session.shared.kept.answered(id_, _speaker(session, role), conversation, history, tokens)
 
     def watch(self, turn: PendingCall, events: Iterator[Any], usage: UsageOf | None = None) -> Watched:
-        """The events of a stream as they come; the turn learns of the first one, of the usage and of the end.
+        """A stream's events as they come; the call under way learns of the first token, the usage and the end.
 
-        ``usage`` finds it in an event where that is not as the APIs have it.
+        ``usage`` finds the usage in an event that has it in another place than the APIs.
         """
         return Watched(self, turn, events, usage or _usage_of)
 
@@ -262,82 +276,93 @@ class ForkBody:
         return AsyncWatched(self, turn, events, usage or _usage_of)
 
     def passes(self, turn: PendingCall, event: Any, usage: dict[str, Any], usage_of: UsageOf) -> bool:
-        """Note an event and its usage; False for one that came only because we asked for the usage."""
-        self.session.attempt("stream", lambda: self._noted(turn, event, usage, usage_of(event)), None)
-        ours = self.body.get("stream_options") != self.given.get("stream_options")
-        if ours:
-            # Every event says then that it has none.
-            getattr(event, "__pydantic_fields_set__", set()).discard("usage")
-        return not (ours and getattr(event, "usage", None) is not None and not getattr(event, "choices", None))
+        """Note an event, adding its usage to ``usage``; False where the application must not see the event.
 
-    def _noted(self, turn: PendingCall, event: Any, usage: dict[str, Any], found: Any) -> None:
+        That is the one that comes only because we asked for the usage.
+        """
+        self.session.attempt("stream", lambda: self._note_event(turn, event, usage, usage_of(event)), None)
+        we_asked = self.body.get("stream_options") != self.given.get("stream_options")
+        if we_asked:
+            # Every other event carries ``usage: null`` then, which the application did not ask for either.
+            getattr(event, "__pydantic_fields_set__", set()).discard("usage")
+        return not (we_asked and getattr(event, "usage", None) is not None and not getattr(event, "choices", None))
+
+    def _note_event(self, turn: PendingCall, event: Any, usage: dict[str, Any], brought: Any) -> None:
+        """Tell the call of its first token, and add the usage that the event brought, if any, to ``usage``."""
         if turn.first_token_at is None and begins(event):
             turn.first_token()
         if self.api == "openai-responses" and getattr(event, "response", None) is not None:
-            self._told(turn, event)
-        if found is not None:
-            usage.update(merge_usage(usage, found))
+            self._note_response(turn, event)
+        if brought is not None:
+            usage.update(merge_usage(usage, brought))
 
-    def _told(self, turn: PendingCall, event: Any) -> None:
+    def _note_response(self, turn: PendingCall, event: Any) -> None:
+        """Remember the response that an event of the responses API ends; else give it the id the application sent."""
         if event.type in ("response.completed", "response.incomplete"):
             self.answered(turn, event.response)
         elif self.went_on:
             event.response.previous_response_id = self.went_on
 
     def _boundary(self, prompt: Prompt) -> int:
-        """Where the shared part ends: before the role's text."""
+        """How many leading sections of ``prompt`` siblings share: all before the role's text."""
         data = self.tail.encode("utf-8", "surrogatepass")
-        found = (at for at in range(len(prompt.sections) - 1, -1, -1) if prompt.sections[at].data == data)
-        return next(found, len(prompt.sections)) if self.tail else len(prompt.sections)
+        tail_at = (at for at in range(len(prompt.sections) - 1, -1, -1) if prompt.sections[at].data == data)
+        return next(tail_at, len(prompt.sections)) if self.tail else len(prompt.sections)
 
 
 Streamed = Callable[[Any, ForkBody, PendingCall], Any]
-"""Gives an answer that is a stream with its events watched, and None for one that is whole."""
+"""Called with an answer, its request and its call: gives a stream with its events watched, None for a whole answer."""
 UsageOf = Callable[[Any], Any]
 """The usage that an event of a stream brings, or None."""
 
 
 def _usage_of(event: Any) -> Any:
+    """The usage in a stream event, where the APIs put it: in the event, its ``message`` or its ``response``."""
     places = (event, getattr(event, "message", None), getattr(event, "response", None))
     return next((one for one in (getattr(place, "usage", None) for place in places) if one is not None), None)
 
 
 class _Watching:
-    """What is known of a stream: it ends its turn however it ends itself, also where nobody ever read it."""
+    """What two kinds of watched streams share: the call under way ends with the stream, also where nobody reads it."""
 
     def __init__(self, fork: ForkBody, turn: PendingCall, events: Any, usage: UsageOf) -> None:
         self._fork, self._turn, self._events, self._usage_of = fork, turn, events, usage
         self._usage: dict[str, Any] = {}
         self._reading = False
-        self._heard = False
+        self._any_event = False
         self._last: Any = None
         turn.leave.rests()
 
     def _passes(self, event: Any) -> bool:
-        self._heard, self._last = True, event
+        """Note an event; False where the application must not see it."""
+        self._any_event, self._last = True, event
         return self._fork.passes(self._turn, event, self._usage, self._usage_of)
 
     def _ended(self) -> None:
+        """End the call with the usage that the events brought; unknown usage where they brought none."""
         usage: Any = self._usage
-        if self._heard and not usage and self._usage_of is not _usage_of:
+        if self._any_event and not usage and self._usage_of is not _usage_of:
             # LiteLLM writes it into the last event once the provider's stream has ended.
             usage = self._fork.session.attempt("usage", lambda: self._usage_of(self._last), None)
         self._turn.finish(usage or None)
 
-    def _left(self) -> None:
-        """Closed or dropped: a call all the same, with what usage came; none where not even its beginning did."""
-        if self._heard:
+    def _abandoned(self) -> None:
+        """The stream was closed or dropped before its end: the call counts, unless not one event had come."""
+        if self._any_event:
             self._ended()
         else:
             self._turn.fail()
 
     def response_closed(self) -> None:
-        """The response underneath was closed: by whoever reads no further, or at its end, of which the reader knows."""
+        """The HTTP response underneath was closed, which ends the call; not while the stream is read to its end.
+
+        Then the response closes by itself and the reader ends the call.
+        """
         if not self._reading:
-            self._left()
+            self._abandoned()
 
     def __del__(self) -> None:
-        self._left()
+        self._abandoned()
 
 
 class Watched(_Watching):
@@ -364,8 +389,8 @@ class Watched(_Watching):
             self._reading = False
 
     def close(self) -> None:
-        """The application reads no further; the stream underneath is its own to close."""
-        self._left()
+        """The application reads no further: the call ends; the stream underneath is the application's to close."""
+        self._abandoned()
 
 
 class AsyncWatched(_Watching):
@@ -392,8 +417,8 @@ class AsyncWatched(_Watching):
             self._reading = False
 
     async def aclose(self) -> None:
-        """The application reads no further; the stream underneath is its own to close."""
-        self._left()
+        """The application reads no further: the call ends; the stream underneath is the application's to close."""
+        self._abandoned()
 
 
 def fork_body(
@@ -406,82 +431,88 @@ def fork_body(
     lists: bool = True,
     own: tuple[Reason, ...] = (),
 ) -> ForkBody:
-    """A body as a fork of ``role``: shared system text and tools, the conversation as it is, the role's text last.
+    """Lay a body out as a fork of ``role``: shared system text and tools, the conversation as it is, the role's text.
 
-    A long role text stays where the role last had it while that costs less (``AdapterSession.place``).
+    The role's text stands last; a long one stays where the role last had it while that costs less
+    (``AdapterSession.place``).
 
-    ``body`` is JSON as ``openai-chat``, ``openai-responses`` or ``anthropic`` takes it, and is not changed. It stays as
-    it is without a role and in observe mode; while less is shared than the provider caches it only gets what it leaves
-    to the session to say. ``asks_usage`` is False where nobody watches the stream: then its usage is not asked for, as
-    the event that brings it would reach the application. ``lists`` is False where the client takes no list of allowed
-    tools, which are then said in words. ``own`` says why the request keeps its layout, whatever sharing saves. Fails
-    open; raises only ``BudgetError``, for a request budget that cannot be met.
+    ``body`` is JSON as ``openai-chat``, ``openai-responses`` or ``anthropic`` takes it, and is not changed. Without a
+    role and in observe mode it is sent as it is. While less is shared than the provider caches, it keeps its own layout
+    and only gets the text that the user gave to the session alone. ``asks_usage`` is False where nobody watches the
+    stream: then its usage is not asked for, as the event that brings it would reach the application. ``lists`` is False
+    where the client takes no list of allowed tools as ``tool_choice``: the role's text names them then. ``own`` holds
+    reasons to keep the application's layout, whatever sharing saves. On a failure of ours the application's own request
+    goes out; raises only ``BudgetError``, for a request budget that cannot be met.
     """
     given, went_on = dict(body), ""
     if session.mode != "observe" and SHAPES[api].FIELDS.chained:
-        given, went_on = session.attempt("kept answer", lambda: _gone_on(session, body, api, role), (given, ""))
+        given, went_on = session.attempt("kept answer", lambda: _with_history(session, body, api, role), (given, ""))
     plain = ForkBody(session, api, given, given, role, went_on=went_on)
     if role is None or session.mode == "observe":
         return plain
     session.join(role.name)
     if not role.conversation:
+        # Privacy: a body names no conversation. It belongs to one only if it begins with all that was said there.
         prompt = session.attempt("conversation", lambda: session.decode(given, api), None)
-        said = () if prompt is None else prompt.digests[prompt.head :]
-        role = replace(role, conversation=session.unnamed(said))
+        messages = () if prompt is None else prompt.digests[prompt.head :]
+        role = replace(role, conversation=session.unnamed(messages))
         plain = replace(plain, role=role, prompt=prompt)
     read = session.attempt("layout", lambda: _read(session, given, api, role), None)
     if read is None:
         return replace(plain, body=plain.own(), plan=failed("layout"))
     plan = session.plan(read.request(session, given, api, role, own, lists=lists))
     if plan.at is None:
-        # One that failed knows nothing of the history: the request goes out with all that it said.
+        # The plan of a step that failed has no history: the request goes out with the application's whole one.
         failing = plan.reasons[-1].why == "failed"
-        sent = plain.own() if failing else _own(session, given, api, role, list(plan.history))
+        sent = plain.own() if failing else _own_layout(session, given, api, role, list(plan.history))
         return replace(plain, body=sent, plan=plan)
-    laid = session.attempt("layout", lambda: _laid(session, given, api, read, plan), None)
-    if laid is None:
+    fork = session.attempt("layout", lambda: _fork_layout(session, given, api, read, plan), None)
+    if fork is None:
         return replace(plain, body=plain.own(), plan=failed("layout"))
-    if asks_usage and laid.get("stream"):
+    if asks_usage and fork.get("stream"):
         for name, value in SHAPES[api].FIELDS.asks_usage.items():
-            laid.setdefault(name, dict(value))
-    return replace(plain, body=laid, plan=plan)
+            fork.setdefault(name, dict(value))
+    return replace(plain, body=fork, plan=plan)
 
 
 def allowed_choice(names: Sequence[str], api: Api) -> Any:
     """The ``tool_choice`` that allows only ``names``, with the array of tools as it is.
 
-    OpenAI's ``allowed_tools``, and ``none`` for no names; on Anthropic nothing but no names can be said. Where either
-    leaves the cache whole, and by which source, stands in the profile (``tool_choice_safe`` and its evidence).
+    OpenAI's ``allowed_tools``, and ``none`` for no names; Anthropic has only the latter. The profile says whether
+    either leaves the cache valid, and by which source (``tool_choice_safe`` and its evidence).
     """
     return chat_of(api).allowed_choice(names)
 
 
 def instruction_of(texts: Sequence[str], shared: str) -> str:
-    """A role's text: its system texts without the shared text in them, whatever its white space, each once."""
+    """A role's own text: its system texts joined, without duplicates and without the shared text, however spaced."""
     own = (_without(shared, text) for text in texts) if shared.strip() else texts
     return "\n\n".join(dict.fromkeys(part for part in own if part))
 
 
 def _without(shared: str, text: str) -> str:
+    """``text`` without its first occurrence of ``shared``."""
     span = find_text(shared, text)
     return text.strip() if span is None else (text[: span[0]] + text[span[1] :]).strip()
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What a body says: its history, the role's own text, its tools."""
+    """The parts of a body: its history, the role's own text, its tools."""
 
     history: list[Any]
+    """The messages behind the leading system messages."""
     text: str
+    """The role's own text, without the shared one."""
     tools: list[Any]
     shared: bool
-    """Whether its tools may be those of all: it has none that the provider runs."""
+    """Whether it may carry the union's tools: it has none that the provider runs."""
     begins: bool
     """Whether its own system text begins with the shared one."""
     holds: bool
-    """Whether it may be shown the shared text: it says that itself, or the user gave it."""
+    """Privacy: whether it may be shown the shared text, as it has that itself or the user gave it for all."""
     differ: tuple[str, ...] = ()
-    """Names of its tools that the union has with another schema: then it carries its own as they are."""
+    """Names of its tools that the union has with another schema: then its own array stays as it is."""
 
     def request(
         self,
@@ -493,13 +524,13 @@ class _Read:
         *,
         lists: bool,
     ) -> AgentRequest[Any]:
-        """What the role asks, for the planner."""
+        """The body as the planner takes it (``AgentRequest``)."""
         model = str(body.get("model", ""))
 
         def history(told: RoleTold) -> CountedHistory[Any]:
-            known = _condensed(session, self.history, role, model, api, told.text, told.carries(names))
-            end = len(known) - _begun(session, known, body, api)
-            return CountedHistory(known[:end], digest, tokens, known[end:])
+            messages = _condensed(session, self.history, role, model, api, told.text, told.carries(names))
+            end = len(messages) - _begun_answers(session, messages, body, api)
+            return CountedHistory(messages[:end], digest, tokens, messages[end:])
 
         def digest(message: Any) -> str:
             return digest_of(dumps_sorted(_unmarked(message), "message"))
@@ -511,7 +542,8 @@ class _Read:
             return session.count(str(message), model)
 
         if not body.get(history_field(api)):
-            # A fork would ask what the application did not, or what its provider refuses.
+            # A request without messages (a stored template, say): a fork would ask something that the application did
+            # not, or that the provider refuses.
             own = (*own, reason("own_prompt", "it asks nothing"))
         names = tuple(tool_name(tool) for tool in self.tools)
         free = body.get("tool_choice") in (None, "auto")
@@ -525,8 +557,8 @@ class _Read:
             api=api,
             tools=OwnTools(names, free=free, lists=lists, differ=self.differ) if self.shared else None,
             volatile=role.volatile,
-            known=_providers(self.tools),
-            own=(*own, reason("kept_by_provider")) if _kept_elsewhere(session, body, api, role) else own,
+            known=_provider_tools(self.tools),
+            own=(*own, reason("kept_by_provider")) if _provider_keeps_history(session, body, api, role) else own,
             alike=(role.ahead is not None or role.played) and self.begins,
             played=role.played,
             cached=_marked(body, api),
@@ -537,16 +569,20 @@ class _Read:
 
 
 def _marked(body: Mapping[str, Any], api: Api) -> bool:
-    """Whether the application itself marks the request for the cache, so that the provider keeps its own layout."""
+    """Whether the application itself sets ``cache_control``, so that the provider caches its own layout too."""
     messages = body.get(history_field(api))
-    said = [one.get("content") for one in messages if isinstance(one, Mapping)] if isinstance(messages, list) else []
-    lists = (given for given in (body.get("system"), body.get("tools"), *said) if isinstance(given, list))
+    listed = messages if isinstance(messages, list) else []
+    contents = [one.get("content") for one in listed if isinstance(one, Mapping)]
+    lists = (given for given in (body.get("system"), body.get("tools"), *contents) if isinstance(given, list))
     blocks = (block for given in lists for block in given)
     return "cache_control" in body or any(isinstance(one, Mapping) and "cache_control" in one for one in blocks)
 
 
 def _unmarked(message: Any) -> Any:
-    """A message without marks for the cache, which the newest one has and no other: it is the same message later."""
+    """A message without ``cache_control``, so that it compares equal to itself in later requests.
+
+    Applications mark their newest message only: in the next request the same message has no mark.
+    """
     content = message.get("content") if isinstance(message, Mapping) else None
     if not isinstance(content, list):
         return message
@@ -554,31 +590,34 @@ def _unmarked(message: Any) -> Any:
         {name: value for name, value in one.items() if name != "cache_control"} if isinstance(one, Mapping) else one
         for one in content
     ]
-    # A single text may have been a plain one before it was marked.
+    # A single block of text may have been a plain string before it was marked.
     plain = len(blocks) == 1 and isinstance(blocks[0], Mapping) and blocks[0].keys() == {"type", "text"}
     return {**message, "content": blocks[0]["text"] if plain else blocks}
 
 
 def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role) -> _Read:
+    """Take a body apart; its tools are put into the union."""
     history = _items(body.get(history_field(api)))
     fields = SHAPES[api].FIELDS
-    own = [_text(body.get(fields.system))] if fields.system else []
-    while history and _leads(history[0]):
-        own.append(_text(history.pop(0).get("content")))
+    system_texts = [_text(body.get(fields.system))] if fields.system else []
+    while history and _is_system(history[0]):
+        system_texts.append(_text(history.pop(0).get("content")))
     tools = list(body.get("tools") or [])
-    shared = all(map(_plain, tools)) and bool(tools or session.prefix.tools)
+    shared = all(map(_is_function, tools)) and bool(tools or session.prefix.tools)
     differ = adopt_declared(session, role.name, tools) if shared else ()
-    known = session.prefix.system
-    span = find_text(known, own[0]) if known.strip() and own else None
-    begins = span is not None and not own[0][: span[0]].strip()
-    holds = session.holds_shared((*own, *(_text(one.get("content")) for one in history if isinstance(one, Mapping))))
-    return _Read(history, instruction_of((role.instruction, *own), known), tools, shared, begins, holds, differ)
+    shared_text = session.prefix.system
+    span = find_text(shared_text, system_texts[0]) if shared_text.strip() and system_texts else None
+    begins = span is not None and not system_texts[0][: span[0]].strip()
+    contents = (_text(one.get("content")) for one in history if isinstance(one, Mapping))
+    holds = session.holds_shared((*system_texts, *contents))
+    text = instruction_of((role.instruction, *system_texts), shared_text)
+    return _Read(history, text, tools, shared, begins, holds, differ)
 
 
 def adopt_declared(session: AdapterSession, role: str, tools: Sequence[Any]) -> tuple[str, ...]:
-    """Put tools, as a body declares them, into the union; where some have another schema there, their names, and none.
+    """Put tools, as a body declares them, into the union; gives the names of those that have another schema there.
 
-    The role keeps its own tools then, which is noted.
+    With any such clash none is put in, and the role keeps its own tools, which is noted.
     """
     try:
         # Copies: what the application later does to its dicts must not change the prefix.
@@ -591,113 +630,118 @@ def adopt_declared(session: AdapterSession, role: str, tools: Sequence[Any]) -> 
     return ()
 
 
-def _laid(
+def _fork_layout(
     session: AdapterSession, body: Mapping[str, Any], api: Api, read: _Read, plan: RequestPlan[Any]
 ) -> dict[str, Any]:
-    """The body as planned."""
+    """The body as a fork: shared system text, the history with the role's text at ``plan.at``, the planned tools."""
     fields, shared, at = SHAPES[api].FIELDS, session.prefix.text, plan.at
     system = [{"role": "system", "content": shared}] if shared and fields.leading else []
-    spoken = [user_message(plan.text)] if plan.text else []
-    said = _said_once(plan.history, shared)
-    history = [*system, *said[:at], *spoken, *said[at:]]
-    laid = {**body, history_field(api): history, **_tools(session, read, plan, api)}
+    role_message = [user_message(plan.text)] if plan.text else []
+    messages = _shared_text_once(plan.history, shared)
+    history = [*system, *messages[:at], *role_message, *messages[at:]]
+    fork = {**body, history_field(api): history, **_tools(session, read, plan, api)}
     for name in ("system", "instructions"):
-        laid.pop(name, None)
+        fork.pop(name, None)
     if fields.system and not fields.leading and shared:
-        laid[fields.system] = shared
-    return laid
+        fork[fields.system] = shared
+    return fork
 
 
-def _said_once(history: Sequence[Any], shared: str) -> list[Any]:
-    """The messages, those of the user without the shared text where they say it beside something else."""
+def _shared_text_once(history: Sequence[Any], shared: str) -> list[Any]:
+    """The messages, with the shared text cut from those of the user that hold it: it stands in the system text now."""
     sought = " ".join(shared.split())
-    # A short one may be said by anybody, and is no handbook.
+    # A short text may stand in a message by chance, and little is saved by cutting it.
     if len(sought) < LEAST:
         return list(history)
 
     def without(text: Any) -> Any:
-        # A message that says nothing else stays: an empty one is refused, and the model must be asked something.
+        # A message that holds nothing else stays: an empty one is refused, and the model must be asked something.
         return (isinstance(text, str) and len(text) >= len(sought) and _without(sought, text)) or text
 
-    def once(message: Any) -> Any:
+    def cut(message: Any) -> Any:
         content = message.get("content") if isinstance(message, Mapping) and message.get("role") == "user" else None
         if isinstance(content, list):
             parts = [_with_text(part, without) for part in content]
             return message if all(map(operator.is_, parts, content)) else {**message, "content": parts}
-        found = without(content)
-        return message if found == content else {**message, "content": found}
+        shorter = without(content)
+        return message if shorter == content else {**message, "content": shorter}
 
-    return list(map(once, history))
+    return list(map(cut, history))
 
 
 def _with_text(part: Any, changed: Callable[[Any], Any]) -> Any:
+    """A part of a message with its text changed by ``changed``; the very same object where nothing changes."""
     text = part.get("text") if isinstance(part, Mapping) else None
-    found = changed(text)
-    return part if found == text else {**part, "text": found}
+    after = changed(text)
+    return part if after == text else {**part, "text": after}
 
 
 def _tools(session: AdapterSession, read: _Read, plan: RequestPlan[Any], api: Api) -> dict[str, Any]:
-    """The tools that the plan has the request carry, and how the role is kept to its own."""
+    """The body's ``tools`` and ``tool_choice`` as planned; empty where the body's own stay as they are."""
     if plan.tools is None or read.differ:
         return {}
     union = [tool for tool in session.prefix.tools if isinstance(tool, Tool)]
-    names, known = set(plan.tools.tools), {tool.name for tool in union}
-    kept = [_rendered(tool.native, loads(tool.schema), api) for tool in union if tool.name in names]
-    sent = [*kept, *(tool for tool in read.tools if tool_name(tool) not in known)]
+    planned, in_union = set(plan.tools.tools), {tool.name for tool in union}
+    shared = [_rendered(tool.native, loads(tool.schema), api) for tool in union if tool.name in planned]
+    # Tools outside the union stand last, so that what is shared stands before them.
+    sent = [*shared, *(tool for tool in read.tools if tool_name(tool) not in in_union)]
     allowed = plan.restriction.allowed
     choice = {} if allowed is None else {"tool_choice": allowed_choice(allowed, api)}
     return {"tools": sent, **choice} if sent else {}
 
 
-def _own(
+def _own_layout(
     session: AdapterSession, given: dict[str, Any], api: Api, role: Role, history: Sequence[Any]
 ) -> dict[str, Any]:
-    """The application's own layout with what was decided on its history."""
+    """The application's own layout, with its history as shortened and compacted (``history``)."""
     name = history_field(api)
     before = given.get(name) or []
     if isinstance(before, str):
         if history != [user_message(before)]:
             given = {**given, name: history}
     elif isinstance(before, list):
-        lead = len(before) - len(list(dropwhile(_leads, before)))
+        lead = len(before) - len(list(dropwhile(_is_system, before)))
         if len(before) != lead + len(history) or not all(map(operator.is_, before[lead:], history)):
             given = {**given, name: [*before[:lead], *history]}
-    # What is neither no API takes: it goes out as it came, and the provider says so.
+    # A history that is neither text nor a list is valid in no API: it goes out as it came, and the provider refuses it.
     return session.attempt("layout", lambda: _completed(session, given, api, role), given)
 
 
-def _gone_on(
+def _with_history(
     session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role | None
 ) -> tuple[dict[str, Any], str]:
-    """The request as it was asked; where it goes on from an answer to a fork, with the whole history in its place.
+    """The body, with ``previous_response_id`` replaced by the whole history where it names an answer to a fork.
 
-    The provider kept what the fork said at its end, for its role alone, and the shared text.
+    Privacy and money: the history that the provider stored for that answer holds the fork's tail, which is for its role
+    alone, and the shared text a second time. Also gives the id that was replaced; empty for none.
     """
     given, earlier, name = dict(body), body.get("previous_response_id"), history_field(api)
     if not isinstance(earlier, str):
         return given, ""
-    said = session.shared.kept.gone_on(earlier, _speaker(session, role))
-    if not said:
+    messages = session.shared.kept.gone_on(earlier, _speaker(session, role))
+    if not messages:
         return given, ""
     del given["previous_response_id"]
-    return {**given, name: [*said, *_items(given.get(name))]}, earlier
+    return {**given, name: [*messages, *_items(given.get(name))]}, earlier
 
 
 def _speaker(session: AdapterSession, role: Role | None) -> tuple[str, str]:
+    """Who asks: the session's name and the role's."""
     return session.name, role.name if role else ""
 
 
 def _items(given: Any) -> list[Any]:
+    """A body's history as a list of messages; a plain text is one message of the user."""
     return [user_message(given)] if isinstance(given, str) else list(given or ())
 
 
-def _kept_elsewhere(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role) -> bool:
-    """Whether the provider keeps the history that a request goes on from, or may be asked to go on from this one.
+def _provider_keeps_history(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role) -> bool:
+    """Whether the provider stores the history that a request continues, or later ones may continue this request there.
 
-    What a fork says at its end would then stay there, for other roles to read, and the shared text once a request:
-    only ``instructions`` are for one request alone. An application that has histories kept begins them without a sign
-    of it, so that what its roles' requests begin is laid out so once one was gone on with. A ``conversation`` is named
-    by all its requests.
+    Privacy: a fork's tail would stay in that history, for other roles to read, and the shared text once a request; only
+    ``instructions`` are for one request alone. The first request of such a history shows nothing of this. So once a
+    role has continued a stored answer, its requests count as ones that may be continued. Requests of a
+    ``conversation`` all name it.
     """
     fields = SHAPES[api].FIELDS
     if body.get(fields.thread) is not None:
@@ -709,48 +753,51 @@ def _kept_elsewhere(session: AdapterSession, body: Mapping[str, Any], api: Api, 
     return body.get("store") is not False and session.shared.kept.begins(_speaker(session, role))
 
 
-def _begun(session: AdapterSession, history: Sequence[Any], body: Mapping[str, Any], api: Api) -> int:
-    """1 where the last message is the beginning of the answer, which the model goes on from; else 0.
+def _begun_answers(session: AdapterSession, history: Sequence[Any], body: Mapping[str, Any], api: Api) -> int:
+    """1 where the last message is the beginning of the answer (a prefill), which the model continues; else 0.
 
-    Nothing may stand behind it. Models that take none answer 400, and OpenAI's read an answer that was given before.
+    A provider's rule: nothing may stand behind a prefill. Models that take none answer 400, and OpenAI's take an
+    assistant's last message for an answer that was given before.
     """
     last = history[-1] if history else None
     begins = SHAPES[api].FIELDS.begun and isinstance(last, Mapping) and last.get("role") == "assistant"
     return int(begins and session.profile(str(body.get("model", "")), api).prefill)
 
 
-def _leads(message: Any) -> bool:
+def _is_system(message: Any) -> bool:
+    """Whether it is a system or developer message."""
     return isinstance(message, Mapping) and message.get("role") in SYSTEM_ROLES
 
 
 def _completed(session: AdapterSession, body: dict[str, Any], api: Api, role: Role) -> dict[str, Any]:
-    """A body in the application's own layout with what it leaves to the session to say: shared, role's, passing text.
+    """A body in the application's own layout, with the text that the user gave to the session alone put in.
 
-    The very same body where it says all of that itself.
+    That is the shared text, the role's instruction and its volatile text, each where the body lacks it. The very same
+    body where nothing is lacking.
     """
     fields = SHAPES[api].FIELDS
     if fields.template and body.get(fields.template) is not None:
-        # Instructions would stand in place of the template's.
+        # A provider's rule: instructions would replace those of the stored template.
         return body
     name, place = history_field(api), fields.system
     history = _items(body.get(name))
     own = body.get(place) if place else None
-    lead = [one.get("content") for one in history if _leads(one)]
-    said = "\n\n".join(_text(one) for one in (own, *lead))
-    known, instruction = session.unsaid((said,), role.name), role.instruction.strip()
-    if instruction and find_text(instruction, f"{said}\n{known}") is not None:
+    lead = [one.get("content") for one in history if _is_system(one)]
+    system_text = "\n\n".join(_text(one) for one in (own, *lead))
+    given_text, instruction = session.unsaid((system_text,), role.name), role.instruction.strip()
+    if instruction and find_text(instruction, f"{system_text}\n{given_text}") is not None:
         instruction = ""
-    missing = "\n\n".join(filter(None, (known, instruction)))
-    passing = tail_text("", "", volatile=role.volatile)
+    missing = "\n\n".join(filter(None, (given_text, instruction)))
+    volatile = tail_text("", "", volatile=role.volatile)
     thread = body.get(fields.thread)
     if isinstance(thread, Mapping):
-        # What the provider has from the thread's first request on; it refuses a later one that says it.
+        # A provider's rule: a thread takes its system text with its first request, and refuses it in later ones.
         missing = missing if thread.get("type") == "create" else ""
-    elif place and _kept_elsewhere(session, body, api, role):
-        # The input stays in the provider's history, the instructions do not.
-        missing, passing = "\n\n".join(filter(None, (missing, passing))), ""
+    elif place and _provider_keeps_history(session, body, api, role):
+        # Privacy: the messages stay in the history that the provider stores, the instructions do not.
+        missing, volatile = "\n\n".join(filter(None, (missing, volatile))), ""
         return {**body, place: "\n\n".join(filter(None, (missing, _text(own))))} if missing else body
-    if not history or not (missing or passing):
+    if not history or not (missing or volatile):
         return body
     if missing and place is None:
         history.insert(0, {"role": "system", "content": missing})
@@ -758,57 +805,58 @@ def _completed(session: AdapterSession, body: dict[str, Any], api: Api, role: Ro
         body = {**body, place: [{"type": "text", "text": missing}, *own]}
     elif missing and place:
         body = {**body, place: f"{missing}\n\n{own}" if own else missing}
-    begun = len(history) - _begun(session, history, body, api)
-    made = with_volatile({**body, name: history[:begun]}, api, passing)
-    return {**made, name: [*made[name], *history[begun:]]}
+    end = len(history) - _begun_answers(session, history, body, api)
+    made = with_volatile({**body, name: history[:end]}, api, volatile)
+    return {**made, name: [*made[name], *history[end:]]}
 
 
 def _condensed(
     session: AdapterSession, history: list[Any], role: Role, model: str, api: Api, tail: str, tools: Sequence[str]
 ) -> list[Any]:
-    """The history with large results shortened and, where that is due and pays, compacted.
+    """The history with large tool results shortened and, where that is due and pays, compacted.
 
-    ``tail`` is sent behind it, ``tools`` beside it.
+    ``tail`` is the role's text that is sent with it, ``tools`` are the names of the tools that the request carries.
     """
     form = form_of(api)
     none: tuple[MessageView, ...] = ()
     if form is None:
         return history
     views = session.attempt("views", lambda: views_of(history, form, session.counter(model)), none)
-    # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
-    talk = session.conversation(role.conversation)
-    own = session.count(tail, model)
-    rest = RestOfRequest(own_tokens=own, tools=tools, zones=True)
-    decisions = session.histories.condense(talk, views, model, api, rest) if views else ()
+    # Outside of ``attempt``: it fails open by itself, and ``BudgetError`` must reach the application.
+    conversation = session.conversation(role.conversation)
+    rest = RestOfRequest(own_tokens=session.count(tail, model), tools=tools, zones=True)
+    decisions = session.histories.condense(conversation, views, model, api, rest) if views else ()
     if not decisions:
         return history
     return session.attempt("condense", lambda: sendable(apply(history, decisions, form)), history)
 
 
 def _rendered(native: Any, schema: Mapping[str, Any], api: Api) -> Any:
-    """A tool as the application declared it, where that is this API's form."""
+    """A tool as the application declared it, or converted where that is another API's form."""
     shape = chat_of(api)
     return dict(native) if isinstance(native, Mapping) and shape.declares(native) else shape.tool(schema)
 
 
-def _providers(tools: Sequence[Any]) -> tuple[Reason, ...]:
-    """That a request has tools which the provider runs, by their types: they are in no union."""
-    kinds = {_kind(tool) for tool in tools if not _plain(tool)}
+def _provider_tools(tools: Sequence[Any]) -> tuple[Reason, ...]:
+    """The reason ``provider_tools`` with their types, where the provider runs some of the tools: no union has those."""
+    kinds = {_kind(tool) for tool in tools if not _is_function(tool)}
     return (reason("provider_tools", ", ".join(sorted(kinds))),) if kinds else ()
 
 
 def _kind(tool: Any) -> str:
-    """What a tool says that it is; where that is no name, its own type: a report shows no part of a prompt."""
-    said = tool.get("type") if isinstance(tool, Mapping) else None
-    return said if isinstance(said, str) else type(tool).__name__
+    """A tool's ``type`` as it declares it, else the Python type's name."""
+    # Privacy: it stands in a report, which shows no part of a prompt, so that only a name is taken.
+    declared = tool.get("type") if isinstance(tool, Mapping) else None
+    return declared if isinstance(declared, str) else type(tool).__name__
 
 
-def _plain(tool: Any) -> bool:
+def _is_function(tool: Any) -> bool:
     """Whether a tool is a function of the application's, and not one that the provider runs."""
     return isinstance(tool, Mapping) and any(shape.declares(tool) for shape in CHATS.values())
 
 
 def _text(content: Any) -> str:
+    """The text of a message's content: a string, or its text blocks joined by empty lines."""
     if isinstance(content, list):
         return "\n\n".join(str(block.get("text", "")) for block in content if isinstance(block, Mapping))
     return content if isinstance(content, str) else ""
