@@ -1,4 +1,4 @@
-"""Compaction: when it is due, what goes, and what that costs; decided here, carried out by replay.
+"""Compaction: decides when a history is shortened, what is removed, and what that costs; replay carries it out.
 
 A plan is made and priced before anything changes. It is due when the window forces it, when the
 cache is cold anyway, or when it pays within the turns that can be expected.
@@ -38,7 +38,7 @@ from cacheprefix.prompt.decisions import Drop, Insert
 from cacheprefix.prompt.views import Count, MessageView
 
 _FRESH = 3
-"""Results that are cleared only when nothing else is left: three of four quotes of results are of these
+"""Number of newest results that are cleared last: three of four later quotes of results are of these
 (tau-bench, benchmarks/bench_compaction.py)."""
 _SCARCE = 0.9
 """A compaction must bring the request under this share of its trigger, or it would come back at once."""
@@ -49,7 +49,7 @@ class Compaction:
     """Settings of compaction. A user's limit is the ``trigger``; the target is half of it.
 
     ``keep_turns`` counts turns of the user, and inside one long turn the assistant's steps.
-    ``policies`` replaces the built-in row. ``thinking_bound`` is the provider's rule, when it has one,
+    ``policies`` replaces the built-in policies. ``thinking_bound`` is the provider's rule, when it has one,
     that ties thinking blocks to the prefix they were made under; thinking is then never cleared for its own sake,
     and goes with every other change before it.
     """
@@ -63,20 +63,20 @@ class Compaction:
     keep_head: float = 0.2
     """Share of the target that stays at the start: already in the cache, and it holds the task."""
     batch: float = 0.25
-    """Share of the trigger that a removal takes at least (cue's rule)."""
+    """Least share of the trigger that one removal takes out (cue's rule)."""
     slack: float = 0.5
-    """Protections fall only above this point on the way from target to trigger: 0 always reaches the target
-    (fewer and deeper compactions, cheaper), 0.5 keeps the last turns longer."""
+    """Share of the way from target to trigger above which protections (last turns, user messages) are given up: 0
+    always reaches the target (fewer and deeper compactions, cheaper), 0.5 keeps the last turns longer."""
     policies: tuple[Policy, ...] | None = None
     consolidate: Consolidate = concatenate
     """Joins durable context under one key, in a framework's history and where a conversation names no other."""
     summarise: Summarise | Literal["fork"] | None = extract
-    """Writes what stands for removed messages; ``"fork"`` asks the model by way of ``Plan.request``. None leaves no
-    word in their place, not even a note."""
+    """Writes the text that replaces removed messages; ``"fork"`` asks the model by way of ``Plan.request``. None puts
+    nothing in their place, not even a note."""
     summary_tokens: int | None = None
-    """Tokens of a summary; a twelfth of what the target leaves for the history by default. Under 40 a note stands."""
+    """Tokens of a summary; by default a twelfth of what the target leaves for the history. Under 40: a note instead."""
     summaries: int | None = None
-    """How many of the newest summaries stand, each under its number; None for one without, which takes the older in."""
+    """How many of the newest summaries are kept, each numbered; None for a single one, which includes the older."""
     horizon: float | None = None
     """Turns within which a compaction must pay; by default as many as there were so far."""
     thinking_bound: str = ""
@@ -148,10 +148,10 @@ def plan_compaction(
 ) -> Plan:
     """Plan a compaction of a history under its ledger; nothing changes before ``Plan.commit``.
 
-    ``budget`` is that of the results, for strategies of its own that the ledger names. ``readable`` says
-    that cleared results will go into a store, so that their placeholders say so. ``force`` compacts to the
-    target whatever the trigger and the price say. Raises ``BudgetError`` with ``over_by`` when even the
-    least that must be sent is above the request budget.
+    ``budget`` is the tool-result budget, which has the user's own strategies that the ledger names. ``readable``
+    says that cleared results will be kept in a store, so that their placeholders name the tool to read them.
+    ``force`` compacts to the target whatever the trigger and the price say. Raises ``BudgetError`` with ``over_by``
+    when even the least that must be sent is above the request budget.
     """
     rules = settings or Compaction()
     here = around or Circumstances()
@@ -170,22 +170,26 @@ def plan_compaction(
     history = max(0, target - here.static_tokens)
     summary, note = _summary_tokens(rules, history), _note_tokens(rules, counter)
     goal = max(min(target, int(trigger - 4 * growth)), target // 2)
-    refusals, row = _allowed(rules, whole)
-    # Near the target is near enough while the next compaction is far: no protection goes for the rest.
+    refusals, row = _allowed_policies(rules, whole)
+    # Money: for ``trigger`` and ``cold`` no protection is given up under ``ceiling``, as the next compaction is far off
+    # then; for ``window`` and ``forced`` protections are given up until the goal is reached.
     ceiling = goal if reason in ("window", "forced") else int(goal + rules.slack * (trigger - goal))
     head = head_of(whole, int(rules.keep_head * history))
-    work = _Work(draft, row, rules, trigger, head, readable, Protection.of(whole, _standing(rules, whole)))
+    work = _Work(draft, row, rules, trigger, head, readable, Protection.of(whole, _summaries_kept(rules, whole)))
     work.relax(max(1, goal - max(summary, note)), min(ceiling, room or ceiling))
+    # Provider's rule: the window must be met, so even protected items go; ``check`` raises where that is not enough.
     if here.request is not None and draft.tokens > here.request.room:
         work.relax_all(max(1, here.request.room - note))
         here.request.check(draft.tokens, "the least that can be sent (last turn, pins, durable context)")
     fits = room is None or draft.tokens + note <= room
     if fits and draft.removes_at_most(note) and not _sums_up(draft, summary, room):
-        # To say that something was removed would cost as much as it did.
+        # Money: the note about the removal would cost as much as was removed, so nothing is removed.
         draft.give_back()
     work.lead(room)
-    summed_up = _tell(draft, rules, summary, note, room)
+    summed_up = _insert_notice(draft, rules, summary, note, room)
     held = False
+    # Provider's rule: thinking is valid only behind the prefix it was made under, so it goes with changes before it.
+    # That of an open call must be sent back: then the compaction is put off, unless the window forces it.
     if rules.thinking_bound and draft.thinking_at and draft.first_change() is not None:
         loose = loosen(draft, work.protection.end, moved=here.front_moves)
         held = not loose and reason != "window"
@@ -194,6 +198,7 @@ def plan_compaction(
     kept = here.static_tokens if here.front_moves else draft.before_first_change()
     changes = record(draft, shape, ledger)
     ask = rules.summarise == "fork" and summed_up and bool(changes.summary_at)
+    # Money: a summary by the model costs a further request, with the whole history as its input.
     price = estimate(before, draft.tokens, kept, here.prices, asked=before if ask else 0)
     horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))
     scarce = reason == "trigger" and draft.tokens >= _SCARCE * trigger
@@ -214,17 +219,17 @@ def plan_compaction(
         entries=tuple(changes.entries),
         clearings=tuple(changes.clearings),
         summary_at=changes.summary_at,
-        opening=_opening(rules, draft.whole) if ask else "",
+        opening=_summary_opening(rules, draft.whole) if ask else "",
         count=counter,
         shape=shape,
     )
 
 
 def reason_of(rules: Compaction, around: Circumstances, tokens: int, *, force: bool = False) -> Reason:
-    """Why a request of so many tokens would be compacted; ``none`` where nothing speaks for it.
+    """Why a request of ``tokens`` tokens would be compacted; ``none`` where there is no reason to.
 
-    The window comes first, since it alone must be met. A cold cache is written anew whatever is sent, so half of the
-    way from target to trigger is enough then.
+    The window comes first, since it alone must be met. With a cold cache the whole request is written anew in any case,
+    so a compaction begins half of the way from target to trigger.
     """
     trigger, target = rules.limits(around.request)
     if around.request is not None and tokens > around.request.room:
@@ -236,7 +241,8 @@ def reason_of(rules: Compaction, around: Circumstances, tokens: int, *, force: b
     return "trigger" if tokens > trigger else "none"
 
 
-def _allowed(rules: Compaction, views: Sequence[MessageView]) -> tuple[tuple[str, ...], tuple[Policy, ...]]:
+def _allowed_policies(rules: Compaction, views: Sequence[MessageView]) -> tuple[tuple[str, ...], tuple[Policy, ...]]:
+    """What the provider's rule on thinking forbids, in words, and the policies that may run under it."""
     row = rules.row()
     if not rules.thinking_bound:
         return (), row
@@ -251,7 +257,7 @@ def _role(view: MessageView | None) -> str | None:
 
 
 def _summary_tokens(rules: Compaction, history: int) -> int:
-    """Tokens of a summary; 0 where there is room for no more than a note."""
+    """Tokens that a summary may have; 0 where only a note about the removal is to be written."""
     if rules.summarise is None:
         return 0
     tokens = history // 12 if rules.summary_tokens is None else rules.summary_tokens
@@ -260,13 +266,13 @@ def _summary_tokens(rules: Compaction, history: int) -> int:
 
 
 def _note_tokens(rules: Compaction, count: Count) -> int:
-    """Tokens of the note that something was removed; 0 where the settings want no word about it."""
+    """Tokens of the note that something was removed; 0 where the settings want neither note nor summary."""
     return 0 if rules.summarise is None else summary_view("user", REMOVED, count).tokens
 
 
 @dataclass(slots=True)
 class _Work:
-    """The policies at work on a draft, protections falling step by step."""
+    """Runs the policies on a draft, giving up one protection after another until the goal is reached."""
 
     draft: Draft
     row: Sequence[Policy]
@@ -279,6 +285,7 @@ class _Work:
     failed: frozenset[int] = frozenset()
 
     def relax(self, goal: int, ceiling: int) -> None:
+        """Run the policies down to ``goal`` tokens; a protection is given up only while above ``ceiling`` tokens."""
         draft = self.draft
         if draft.tokens <= goal:
             return
@@ -286,8 +293,8 @@ class _Work:
         self.failed = frozenset(at for at in draft.results_at for result in draft.whole[at].results if result.is_error)
         steps = relaxations(draft.whole, self.rules.keep_turns)
         gentle = tuple(policy for policy in self.row if not getattr(policy, "removes_messages", False))
-        # All that was promised is kept while that is enough. After that the lesser loss goes first: results
-        # can be had again, so they are cleared down to the last step before another word is removed.
+        # First with all protections. Then policies that remove no message, under ever fewer protections, since a
+        # cleared result can be read or asked for again. Only then all policies, under ever fewer protections.
         rounds = [
             (0, self.row),
             *((n, gentle) for n in range(1, len(steps))),
@@ -304,7 +311,7 @@ class _Work:
                 self._run(policy, free, goal, referenced, step)
 
     def _order(self, row: Sequence[Policy], free: Sequence[bool], need: int) -> Sequence[Policy]:
-        """The row; removal first where all that is free has to go, so that nothing is cleared in vain."""
+        """The policies in order; removal first where all unprotected items must go, as clearing them is wasted."""
         views = self.draft.views
         if self.rules.policies is not None or row is not self.row:
             return row
@@ -314,7 +321,7 @@ class _Work:
         return (sliding_window(batch=0), *row)
 
     def relax_all(self, room: int) -> None:
-        """The last resort: also the head that was to stay, the users' words and what was referenced."""
+        """Come down to ``room`` tokens by removing the protected head, user messages and referenced results too."""
         edge, _ = relaxations(self.draft.whole, self.rules.keep_turns)[-1]
         free = Protection.of(self.draft.whole).free(0, edge, keep_users=False)
         for policy in (*self.row, sliding_window(batch=0)):
@@ -323,7 +330,11 @@ class _Work:
                 self._run(policy, free, room, frozenset(), 99)
 
     def lead(self, room: int | None) -> None:
-        """A history that began with the user still does: some providers refuse any other first message."""
+        """Keep a user message first where the history began with one: some providers refuse any other.
+
+        What stands before the next user message is removed; where it is protected, a note by the user goes before it.
+        Raises ``BudgetError`` where that note does not fit into ``room`` tokens.
+        """
         draft = self.draft
         if next((view.role for view in draft.whole if view.role != "system"), None) != "user":
             return
@@ -367,15 +378,15 @@ class _Work:
 
 
 def _sums_up(draft: Draft, tokens: int, room: int | None) -> bool:
-    """Whether a summary of so many tokens has room, and is at most half of what was lost."""
+    """Whether a summary of ``tokens`` tokens fits into ``room`` and is at most half as long as what it replaces."""
     if not tokens or (room is not None and draft.tokens + tokens > room):
         return False
     standing = [view for view in draft.views if view is not None and view.summary]
     return sum(view.tokens for view in (*draft.lost(), *standing)) > 2 * tokens
 
 
-def _standing(rules: Compaction, whole: Sequence[MessageView]) -> Sequence[int]:
-    """The newest summaries that stay beside the one that comes now."""
+def _summaries_kept(rules: Compaction, whole: Sequence[MessageView]) -> Sequence[int]:
+    """Indexes of the numbered summaries that are kept beside the new one."""
     if rules.summaries is None:
         return ()
     told = [index for index, view in enumerate(whole) if number_of(view)]
@@ -383,16 +394,17 @@ def _standing(rules: Compaction, whole: Sequence[MessageView]) -> Sequence[int]:
     return told[max(0, len(told) - rules.summaries + 1) :]
 
 
-def _opening(rules: Compaction, whole: Sequence[MessageView]) -> str:
-    """How the summary that comes now begins, where it is one of several."""
+def _summary_opening(rules: Compaction, whole: Sequence[MessageView]) -> str:
+    """The numbered opening of the new summary; empty where the settings keep only one."""
     return "" if rules.summaries is None else numbered(1 + max(map(number_of, whole), default=0))
 
 
-def _tell(draft: Draft, rules: Compaction, tokens: int, note: int, room: int | None) -> bool:
-    """Tell the model that something is gone, by one text a compaction in the place of the first loss.
+def _insert_notice(draft: Draft, rules: Compaction, tokens: int, note: int, room: int | None) -> bool:
+    """Insert a summary or a note where the first message was removed; return whether it was a summary.
 
-    A summary, which takes the old ones in, where there is something to sum up; whether it was one. Else a note, unless
-    another text says it there, or not even that fits the window. What stands for a cleared result says it itself.
+    A summary of ``tokens`` tokens, which includes the old ones, where it is worth its length (``_sums_up``). Otherwise
+    a note, unless a text there already says that something was removed, or the note exceeds ``room``. Placeholders
+    of cleared results need no note.
     """
     place = draft.place_of_loss()
     if place is None or rules.summarise is None:
@@ -402,14 +414,14 @@ def _tell(draft: Draft, rules: Compaction, tokens: int, note: int, room: int | N
         if fits and draft.lacks and not draft.says_so(place):
             draft.insert(Insert(place, "user", REMOVED))
         return False
-    stay = _standing(rules, draft.whole)
-    # Behind the summaries that stand, whose messages came before.
+    stay = _summaries_kept(rules, draft.whole)
+    # Behind the summaries that are kept, as their messages came earlier.
     place = max(place, *(index + 1 for index in stay)) if stay else place
     for index in [index for index, view in enumerate(draft.whole) if view.summary and index not in stay]:
         draft.remove(index)
     kept = [view for view in draft.views if view is not None]
     write = extract if rules.summarise == "fork" else rules.summarise
-    opening = _opening(rules, draft.whole)
+    opening = _summary_opening(rules, draft.whole)
     text = summarised(Removed(draft.lost(), kept, max(1, tokens - draft.count(opening)), draft.count), write)
     text = f"{opening}{text}" if text and text != REMOVED else text
     if text and (text != REMOVED or draft.lacks):

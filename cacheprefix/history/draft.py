@@ -1,4 +1,4 @@
-"""A history while policies work on it: what is left, what was decided, and what may be touched."""
+"""A history while compaction policies change it: what is left, what was decided, and what is protected."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from cacheprefix.prompt.views import Count, MessageView
 
 _GONE: list[Decision] = [Drop(-1)]
 _TOLD: frozenset[type] = frozenset((ReplaceResult, DropThinking))
-"""Decisions that leave a word in the place of what they take, or take what the model need not be told of."""
+"""Decisions that need no note of a removal: a replaced result says so itself, thinking needs none."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """Messages under work; indexes count ``whole``."""
+    """A history being compacted; all indexes are positions in ``whole``."""
 
     whole: Sequence[MessageView]
     """The history as it would be sent without this compaction."""
     origins: Sequence[int]
-    """The native message of each; for a text that the ledger put in, the one it stands before."""
+    """For each item the index of its native message; for a text inserted by the ledger, of the message behind it."""
     texts: Mapping[int, str]
-    """The ledger's addresses of those texts, by index."""
+    """The ledger's addresses of the texts that it inserted, by index."""
     count: Count
     static_tokens: int
     groups: Sequence[Group]
     """Tool calls with their results, by index."""
     views: list[MessageView | None] = field(init=False)
+    """Each item as it is now; None where it is removed."""
     decided: dict[int, list[Decision]] = field(default_factory=dict)
     inserted: dict[int, Insert] = field(default_factory=dict)
     """New texts by the index of the item they stand before."""
@@ -40,12 +41,12 @@ class Draft:
     results_at: list[int] = field(init=False)
     thinking_at: list[int] = field(init=False)
     bound: set[int] = field(default_factory=set)
-    """Where thinking went because the provider takes it behind its own prefix alone."""
+    """Items that lost their thinking since the provider accepts it only behind the prefix it was made under."""
     _owner: dict[int, list[Group]] | None = None
     _reasons: dict[int, list[int]] = field(default_factory=dict)
-    """Reasoning items, and what each stands or goes with."""
+    """For each reasoning item the items made by it: it is removed once all of them are."""
     units: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Everything that goes with an item, in order; itself alone where it is missing here."""
+    """For an item all items that must be removed with it, in order; an item without an entry goes alone."""
 
     def __post_init__(self) -> None:
         whole = self.whole
@@ -66,7 +67,7 @@ class Draft:
 
     @classmethod
     def of(cls, shape: Shape, items: Sequence[Item] | None, count: Count, static_tokens: int) -> Draft:
-        """A draft of ``items``, what the ledger makes of a history; None where it leaves all as it is."""
+        """A draft of a history as the ledger has it sent (``items``); ``items`` is None where it is sent unchanged."""
         if items is None:
             return cls(shape.views, range(len(shape.views)), {}, count, static_tokens, shape.groups)
         whole = [item.view for item in items]
@@ -75,7 +76,7 @@ class Draft:
         return cls(whole, origins, texts, count, static_tokens, groups_of(whole))
 
     def take(self, decisions: Iterable[Decision], free: Sequence[bool]) -> None:
-        """Carry decisions out, made pair-safe; what touches a protected message is left out."""
+        """Carry decisions out: a call goes with its results, and items that are not ``free`` stay unchanged."""
         made = list(decisions)
         if not made:
             return
@@ -101,7 +102,7 @@ class Draft:
             self._settle(self.groups)
 
     def _settle(self, groups: Sequence[Group]) -> None:
-        """Read off what is there now."""
+        """Renew the lists of the items, results, thinking and tool calls that are left."""
         views = self.views
         self.alive = [index for index, view in enumerate(views) if view is not None]
         self.results_at = [index for index in self.alive if self.whole[index].results]
@@ -109,16 +110,16 @@ class Draft:
         self.groups = [group for group in groups if views[group.index] is not None]
 
     def before_first_change(self) -> int:
-        """Tokens of the request up to the first message that is no longer what it was."""
+        """Tokens of the request before the first changed item: the part that the provider still has cached."""
         first = self.first_change()
         return self.static_tokens + sum([view.tokens for view in self.whole[:first]])
 
     def first_change(self) -> int | None:
-        """The first item that is changed, gone, or stands behind a new text; None when all is as it was."""
+        """Index of the first item that is changed, removed or preceded by a new text; None where nothing changed."""
         return min([*self.decided, *self.inserted], default=None)
 
     def insert(self, decision: Insert) -> None:
-        """Put a text before an item, or before what it would part; of two for one place the later stays."""
+        """Put a text before an item, moved to before the tool call that it would split; replaces one already there."""
         gone = {index for index, view in enumerate(self.views) if view is None}
         decision = replace(decision, index=Joints(self.views, groups_of(self.whole), gone).before(decision.index))
         old = self.inserted.get(decision.index)
@@ -128,21 +129,21 @@ class Draft:
         self.tokens += summary_view(decision.role, decision.text, self.count).tokens
 
     def lost(self) -> list[MessageView]:
-        """The messages that are gone or lost a result, as they were, old summaries among them."""
+        """The messages that were removed or lost a result, as they were before; old summaries included."""
         return [self.whole[index] for index in sorted(self.decided) if self._loses(index)]
 
     def _loses(self, index: int) -> bool:
         return self.views[index] is None or any(isinstance(d, (ReplaceResult, DropResult)) for d in self.decided[index])
 
     def place_of_loss(self) -> int | None:
-        """The first item that is gone or lost a result; where it answers a call, the call's message."""
+        """Index of the first item that was removed or lost a result; where it answers a call, of the call's message."""
         for index in sorted(self.decided):
             if self._loses(index):
                 return min(self.units.get(index, (index,)))
         return None
 
     def taken_out(self) -> Iterator[int]:
-        """The items that are gone, or lost a call or a result without a word in its place."""
+        """Items that were removed, or lost a call or a result with no text in its place."""
         return (index for index, made in self.decided.items() if not _TOLD.issuperset(map(type, made)))
 
     @property
@@ -151,7 +152,7 @@ class Draft:
         return next(self.taken_out(), None) is not None
 
     def removes_at_most(self, tokens: int) -> bool:
-        """Whether all that was taken out has no more than so many tokens."""
+        """Whether all that was taken out has at most ``tokens`` tokens."""
         views, whole = self.views, self.whole
         for index in self.taken_out():
             view = views[index]
@@ -170,7 +171,7 @@ class Draft:
         self._settle(groups_of(self.whole))
 
     def says_so(self, place: int) -> bool:
-        """Whether a text beside ``place``, or a new one, says already that something was removed there."""
+        """Whether a new text, or a summary beside ``place``, already tells the model that something was removed."""
         before = next((view for view in reversed(self.views[:place]) if view is not None), None)
         behind = next((view for view in self.views[place:] if view is not None), None)
         return bool(self.inserted) or any(view is not None and view.summary for view in (before, behind))
@@ -179,7 +180,7 @@ class Draft:
         """Take an item out, whatever it is."""
         view = self.views[index]
         if view is not None:
-            # One shared value for all that is gone: thousands go at a time, and nothing is decided on them again.
+            # One shared list for all removed items: thousands go at a time, and nothing is decided on them again.
             self.decided[index] = _GONE
             self.tokens -= view.tokens
             self.views[index] = None
@@ -207,7 +208,7 @@ class Draft:
             view = views[at]
             if view is None:
                 continue
-            # A user message may hold results and words: the results go with their call, the words stay.
+            # A user message may hold results and text: the results go with their call, the text stays.
             if view.results and (view.texts or view.media > 0) and (at != index or view.is_prompt):
                 for result in view.results:
                     self._change(DropResult(at, result.part))
@@ -250,12 +251,12 @@ class Draft:
 
 
 def relaxations(views: Sequence[MessageView], keep_turns: int) -> list[tuple[int, bool]]:
-    """Protections from full to least, as (index from which all is kept, whether user messages stay).
+    """Protections from the strongest to the weakest, as (index from which all is kept, whether user messages stay).
 
-    First the last turns in halving number, then inside the last turn its last steps (an assistant
-    message with what follows it), at last only the step that is going on.
+    First the last ``keep_turns`` turns, then half as many, down to one; then so the last steps inside the last turn (an
+    assistant message with what follows it), down to the current one; at last that step without the user messages.
     """
-    # Only the last ones matter, so the look goes from the end until there are enough of them.
+    # Walk backwards until ``keep_turns`` turns are found: what is older plays no part.
     turns: list[int] = []
     in_turn: list[int] = []
     for index in range(len(views) - 1, -1, -1):
@@ -300,19 +301,20 @@ def head_of(views: Sequence[MessageView], tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """Which items may be touched: never system text, durable context, pins, the task or an open call."""
+    """Which items may be removed or cleared: never system text, durable context, pins, the task or an open call."""
 
     words: Sequence[bool]
-    """Free when the users' words may go too."""
+    """For each item whether it may be touched where user messages may be removed too."""
     rest: Sequence[bool]
-    """Free when they stay."""
+    """For each item whether it may be touched where user messages stay."""
     summaries: Sequence[int]
+    """Indexes of summaries that may be replaced wherever they stand."""
     end: int
-    """Where an open call begins; nothing from there on is touched."""
+    """Index of the open call's message; nothing from there on is touched. The history's length without one."""
 
     @classmethod
     def of(cls, views: Sequence[MessageView], kept: Collection[int] = ()) -> Protection:
-        """Read the protections off a history, once; ``kept`` are summaries that stay."""
+        """The protections of a history; ``kept`` are the indexes of summaries that stay."""
         said = {index for index, view in enumerate(views) if view.role == "user" and view.is_prompt}
         task = max(said, default=-1)
         words = [view.role != "system" and view.key is None and not view.pinned for view in views]
@@ -333,7 +335,7 @@ class Protection:
         return cls(words, rest, summaries, end)
 
     def free(self, head: int, edge: int, *, keep_users: bool) -> list[bool]:
-        """Whether each item may be touched when those before ``head`` and from ``edge`` on are kept."""
+        """For each item whether it may be touched, if items before ``head`` and from ``edge`` on are kept."""
         edge = max(head, min(edge, self.end))
         chosen = self.rest if keep_users else self.words
         free = [False] * head + list(chosen[head:edge]) + [False] * (len(chosen) - edge)
@@ -343,16 +345,18 @@ class Protection:
 
 
 def _unit(group: Group) -> tuple[int, ...]:
+    """Indexes of a call's message and of the messages that answer it, which are removed together."""
     if len(group.results) == 1:
         return (group.index, group.results[0][0])
     return (group.index, *dict.fromkeys([at for at, _ in group.results]))
 
 
 def loosen(draft: Draft, end: int, *, moved: bool) -> bool:
-    """Take out the thinking that the draft's changes leave behind another prefix; False where it cannot go.
+    """Remove the thinking behind the draft's first change; False, with nothing removed, where some must stay.
 
-    ``end`` is where an open call begins: its thinking must be sent back as it is. With ``moved`` the front of the
-    history changes as well (zones, durable context), so that everything stands behind a change.
+    Provider's rule: thinking is accepted only behind the prefix it was made under. ``end`` is where an open call
+    begins: its thinking must be sent back as it is. With ``moved`` the front of the history changes as well (zones,
+    durable context), so that all thinking is behind a change.
     """
     first = 0 if moved else draft.first_change()
     if first is None:

@@ -1,4 +1,4 @@
-"""What must stand together whatever was decided: calls with their results, reasoning with what was made from it."""
+"""Keeps together what providers refuse apart: calls with their results, reasoning with the calls and text behind it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cacheprefix.prompt.views import MessageView
 
 
 class Joints:
-    """Where a text may be put into a history without parting what belongs together.
+    """Finds places for a text that split no call from its result and no reasoning from its answer.
 
     ``gone`` are the indexes of ``views`` that are not sent. Built once for all texts of a history, in linear time.
     """
@@ -22,7 +22,7 @@ class Joints:
         self._gone = gone
         self._starts: list[int] = []
         self._reach: list[int] = []
-        """For each call message the last result of it or of one before it."""
+        """For each call message the greatest index of a result that answers it or an earlier one."""
         reach = -1
         for group in groups:
             if group.index not in gone:
@@ -31,11 +31,11 @@ class Joints:
                 self._reach.append(reach)
 
     def before(self, index: int) -> int:
-        """The nearest place at or before ``index`` that no call, no result and no reasoning reaches across."""
+        """The nearest place at or before ``index`` where a text splits nothing that belongs together."""
         while True:
             calls = bisect_left(self._starts, index)
             if calls and self._reach[calls - 1] >= index:
-                # Between a call and its result: to the call, which itself may stand inside another's span.
+                # Between a call and its result: go to the call, and look again, as it may be inside another pair.
                 index = self._starts[calls - 1]
                 continue
             earlier, later = self._neighbour(index, -1), self._neighbour(index, 1)
@@ -44,7 +44,7 @@ class Joints:
             index = earlier
 
     def _neighbour(self, index: int, step: int) -> int | None:
-        """The first message from a place on, backwards or forwards, that is sent."""
+        """Index of the nearest sent message before ``index`` (``step`` -1) or from it on (``step`` 1), or None."""
         at = index - 1 if step < 0 else index
         while 0 <= at < len(self._views):
             if at not in self._gone and self._views[at] is not None:
@@ -53,7 +53,7 @@ class Joints:
         return None
 
     def _one_answer(self, earlier: int, later: int) -> bool:
-        """Whether two neighbours are items of one answer: reasoning, the words and the calls made from it."""
+        """Whether two neighbours are items of one answer of the model (Responses API: reasoning, text, calls)."""
         pair = self._views[earlier], self._views[later]
         return all(view is not None and view.role == "assistant" for view in pair) and any(
             view is not None and view.item for view in pair
@@ -61,19 +61,19 @@ class Joints:
 
 
 def current_step(shape: Shape) -> int:
-    """Index of the last message, or of the call that it answers: where what is asked now begins.
+    """Index at which the current step begins: the last message, or the call that it answers.
 
-    A ledger may hold a later removal of what a rewound history ends with; the question that is asked now goes out.
+    From there on nothing is removed: for a rewound history the ledger may hold removals of what is its end now.
     """
     last = len(shape.views) - 1
     return min([group.index for group in shape.groups if group.last == last], default=last)
 
 
 def give_back_halves(shape: Shape, actions: Mapping[str, str], dropped: set[int]) -> None:
-    """Take out of ``dropped`` what is asked now and whatever a call or reasoning that is sent needs; in place.
+    """Remove from ``dropped``, in place, the current step, and what a sent call or reasoning item needs beside it.
 
-    A ledger may speak of a history that has since been edited: a removed run then holds a result whose call stands,
-    or the question that the model is to answer.
+    Where the history was edited after the decision, a removed run may contain a result whose call is still sent, or
+    the question that the model is to answer.
     """
     views = shape.views
     dropped.difference_update(range(current_step(shape), len(views)))

@@ -23,9 +23,9 @@ SECTIONS: Final = (
     "results", "turns", "actions", "inserts", "blocks", "places", "lanes", "kits", "unions", "shares", "rules",
     "epochs",
 )  # fmt: skip
-"""``results``: cut or kept at first sight, by result digest. ``turns``: a turn's shared limit, by the digest
-of its ordered results. ``actions``: what compactions did, by address. ``inserts``: texts put into the
-history. ``blocks``: durable context joined to one text a key, with its sources' addresses. ``places``: where long
+"""``results``: how a result was first cut, or that it was kept, by its digest. ``turns``: how a turn's limit was shared
+out, by the digest of its ordered results. ``actions``: what compactions did, by address. ``inserts``: texts put into
+the history. ``blocks``: durable context joined to one text a key, with its sources' addresses. ``places``: where long
 role texts stood, by the text's digest, the number of messages before it and the last one's digest. ``lanes``:
 whether a role's requests carry the tools of all, by the digest of its name and model. ``kits``: that its requests
 carried tools of its own, by the digest of those and the model and that of the role. ``unions``: names of the tools
@@ -34,10 +34,10 @@ have become forks, by the digest of model and prefix, or of role and model. ``ru
 own digest. ``epochs``: compactions, by their digest."""
 
 _ON_CONTENT: Final = frozenset({"results", "turns", "actions", "inserts", "blocks"})
-"""Sections whose decisions were taken on content of the history, which may be gone from it."""
+"""Sections whose decisions are on content of the history; forgotten once that content is gone from it."""
 
 _ON_LAYOUT: Final = frozenset({"lanes", "kits", "unions", "shares"})
-"""Sections whose decisions are on no message."""
+"""Sections whose decisions are on the layout of requests and not on messages."""
 
 _DETAIL = re.compile("[#/~]")
 _RULE = re.compile(r"c:([\w-]+):")
@@ -48,7 +48,7 @@ _Layer = Mapping[Key, Values]
 
 
 class Ledger:
-    """Decisions of one conversation. Values are short strings; see ``SECTIONS`` for what they say."""
+    """Decisions of one conversation: a short string for each section and address; see ``SECTIONS``."""
 
     __slots__ = ("_layers",)
 
@@ -58,7 +58,7 @@ class Ledger:
     # ------------------------------------------------------------------ reading
 
     def get(self, section: str, key: str) -> str | None:
-        """The recorded decision; of conflicting ones the smallest, which is the same everywhere."""
+        """The recorded decision; of conflicting ones the smallest string, so that all processes choose alike."""
         values = self._values((section, key))
         return values[0] if values else None
 
@@ -72,12 +72,12 @@ class Ledger:
 
     @property
     def alters(self) -> bool:
-        """Whether any decision changes what messages say; those on the layout around them do not."""
+        """Whether any decision changes the content of messages; decisions on the layout do not."""
         return any(section not in ("places", *_ON_LAYOUT) for section, _ in self._merged())
 
     @property
     def epoch(self) -> int:
-        """How often already sent bytes may have changed: compactions and conflicts settled by a merge."""
+        """How many times bytes that were already sent may have changed: by compactions, and by conflicts in merges."""
         epochs = 0
         for (section, _), values in self._merged().items():
             epochs += section == "epochs"
@@ -102,7 +102,7 @@ class Ledger:
     # ------------------------------------------------------------------ growing
 
     def record(self, entries: Iterable[tuple[str, str, str]]) -> Ledger:
-        """The ledger with (section, address, decision) added; an address that is known keeps its decision."""
+        """The ledger with entries (section, address, decision) added; an address that has a decision keeps it."""
         fresh: dict[Key, Values] = {}
         for section, key, value in entries:
             where = (section, key)
@@ -145,18 +145,18 @@ class Ledger:
         return sorted(key for key in self._merged() if key not in known)
 
     def lost_from(self, older: Ledger) -> list[Key]:
-        """Section and address of what ``older`` holds and this one does not, or holds otherwise."""
+        """Section and address of each entry of ``older`` that is missing here, or lacks a value here."""
         if older is self:
             return []
         return sorted(at for at, values in older._merged().items() if not {*values} <= {*self._values(at)})
 
     def without(self, keys: Iterable[tuple[str, str]]) -> Ledger:
-        """The ledger without these sections' addresses."""
+        """The ledger without the entries of these (section, address) pairs."""
         gone = set(keys)
         return Ledger(_grown((), {at: values for at, values in self._merged().items() if at not in gone}))
 
     def standing(self, live: Iterable[str]) -> Ledger:
-        """The ledger without decisions on content that is not in ``live``; whatever else it holds stays."""
+        """The ledger without decisions on content that is not in ``live`` (digests); all other entries stay."""
         lost = self.missing(self.prune(live))
         return self.without([key for key in lost if key[0] in _ON_CONTENT or key[0] == "rules"])
 
@@ -170,7 +170,7 @@ class Ledger:
         merged = self._merged()
 
         def stands(section: str, key: str, values: Values) -> bool:
-            """Whether a decision concerns what is there; one on several messages needs the first and the last."""
+            """Whether a decision's content is still there; one on several messages needs the first and the last."""
             if section in ("epochs", "rules", *_ON_LAYOUT):
                 return True
             ends = [_content(end) for value in values for end in _ends(section, value)]
@@ -257,7 +257,7 @@ class Ledger:
 
 
 def _grown(layers: tuple[_Layer, ...], fresh: dict[Key, Values]) -> tuple[_Layer, ...]:
-    """The layers with one more on top, merged downwards while the one below is not twice as large."""
+    """The layers with ``fresh`` on top, merged with those below it that are at most twice as large."""
     if not fresh:
         return layers
     below = list(layers)
@@ -273,26 +273,26 @@ def _content(address: str) -> str:
 
 
 def _ends(section: str, value: str) -> list[str]:
-    """Further addresses that a decision speaks of: a run's end, and both ends of a compaction."""
+    """Further addresses in a decision's value: the last message of a run, and both ends of a compaction."""
     if section == "inserts":
         return [end for span in json.loads(value)[2:] for end in span.split(":")[:2]]
     return value.split(":")[1:4] if section == "actions" and value.startswith("r:") else []
 
 
 _GONE: Final = "gone"
-"""Beside the sections: what was dropped, by section and address, with the number of the drop."""
+"""Key of the JSON form, beside the sections: dropped addresses by section, each with the number of its drop."""
 
 _DROPS = 256
-"""Dropped addresses that a saved value names, at most; those that were dropped together stay together."""
+"""About how many dropped addresses a saved value names at most; those of one drop are never split."""
 
 _Drops = dict[Key, int]
 
 
 def merge_json(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any]:
-    """``merge`` on the JSON form, fit as a reducer of a framework's state channel; what either dropped stays dropped.
+    """``merge`` on the JSON form, for use as a reducer of a framework's state channel; drops of both sides apply.
 
-    What was decided on an address after the later drop of it stands. The value names what was dropped, so that a graph
-    around this one, whose own value still holds it, forgets it too. Associative, commutative, idempotent.
+    A decision made after the last drop of its address stays. The value names the dropped addresses, so that a graph
+    around this one, whose own value still has them, drops them too. Associative, commutative, idempotent.
     """
     mine, theirs = _drops(old), _drops(new)
     known = Ledger.from_json(old).without(at for at, number in theirs.items() if number > mine.get(at, 0))
@@ -302,14 +302,14 @@ def merge_json(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> 
 
 
 def update_json(before: Mapping[str, Any] | None, after: Ledger) -> dict[str, Any]:
-    """What ``merge_json`` makes ``after`` of the saved value ``before`` with; empty where nothing changed."""
+    """The change that ``merge_json`` needs to turn the saved value ``before`` into ``after``; empty without any."""
     held, known = Ledger.from_json(before), _drops(before)
     fresh = after.since(held)
     number = 1 + max(known.values(), default=0)
     drops = dict.fromkeys(after.lost_from(held), number)
     if not len(fresh) and not drops:
         return {}
-    # An address that was dropped and is decided on again: the decision is younger than the drop.
+    # Dropped and decided on again: naming the drop's number here says that the decision is newer than that drop.
     again = {(section, key): known[section, key] for section, key, _ in fresh if (section, key) in known}
     return _with_drops(fresh.to_json(), {**again, **drops})
 
@@ -328,7 +328,7 @@ def _drops(value: Mapping[str, Any] | None) -> _Drops:
 
 
 def _newest(drops: _Drops) -> _Drops:
-    """The latest drops: older ones have long arrived wherever they had to."""
+    """The latest drops, about ``_DROPS`` of them: older ones have reached every saved value by then."""
     ranked = sorted(drops.values(), reverse=True)
     least = ranked[_DROPS - 1] if len(ranked) > _DROPS else 0
     return {at: number for at, number in drops.items() if number >= least}

@@ -1,4 +1,4 @@
-"""A draft's changes in the words of the ledger."""
+"""Turns the changes of a compaction's draft into ledger entries, and joins durable context into blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KINDS: dict[type, str] = {
 
 @dataclass(slots=True)
 class Record:
-    """What a draft's changes become in the ledger."""
+    """The ledger entries of a draft's changes; results to be cleared get theirs once their text is stored."""
 
     entries: list[tuple[str, str, str]] = field(default_factory=list)
     clearings: list[Clearing] = field(default_factory=list)
@@ -74,14 +74,14 @@ def record(
         runs.append((first, last))
     span = _span(draft, shape, inserts)
     for first, last in runs:
-        # Of runs that begin with one message only those hold whose span stands in the history.
+        # Several recorded runs may begin with the same message: which apply is told by their spans.
         start = messages[first] if messages[first] not in actions else f"{messages[first]}/{digest_of(span)}"
         out.entries.append(("actions", start, f"r:{messages[last]}:{span}"))
     for position, address in draft.texts.items():
         if draft.views[position] is None:
             out.entries.append(("actions", f"{address}/i", f"d:{span}"))
     for position, new in draft.inserted.items():
-        # The text stands before its item; a new place in front of an old text is that text's own place.
+        # A text is addressed by the message that it stands before, also with an older inserted text between.
         at = next(messages[draft.origins[n]] for n in range(position, len(draft.whole)) if n not in draft.texts)
         if at in inserts:
             at = f"{at}~{len(inserts)}"
@@ -91,7 +91,7 @@ def record(
 
 
 def _span(draft: Draft, shape: Shape, inserts: Mapping[str, str]) -> str:
-    """All that the draft's changes speak of, with what older texts that it takes out spoke of."""
+    """Name the messages from the first to the last change, with those that removed older summaries stood for."""
     spoken: list[int] = []
     for position in {*draft.decided, *draft.inserted}:
         spoken.append(min(draft.origins[position], len(shape.views) - 1))
@@ -102,6 +102,7 @@ def _span(draft: Draft, shape: Shape, inserts: Mapping[str, str]) -> str:
 
 
 def _record_clear(out: Record, decision: ReplaceResult, view: MessageView, address: str) -> None:
+    """Record a result cleared by the built-in placeholder, or replaced by a user's policy with its own text."""
     result = next(result for result in view.results if result.part == decision.part)
     if is_placeholder(decision.text):
         out.clearings.append(Clearing(address, result.tokens, result.text or ""))
@@ -110,7 +111,7 @@ def _record_clear(out: Record, decision: ReplaceResult, view: MessageView, addre
 
 
 def actions_of(draft: Draft) -> tuple[Action, ...]:
-    """What a draft does, by kind, and the tokens that each takes out."""
+    """The changes of a draft counted by kind, each with the tokens that it takes out."""
     removed = tokens = 0
     counts: dict[str, list[int]] = {}
     for index, decisions in draft.decided.items():
@@ -134,9 +135,10 @@ def actions_of(draft: Draft) -> tuple[Action, ...]:
 def to_join(
     views: Sequence[MessageView], ledger: Ledger, based: Collection[str] = (), *, waits: bool = True
 ) -> dict[str, list[int]]:
-    """Durable context that no block holds yet, by key.
+    """Indexes of durable context that is in no block yet and is to be joined, by key.
 
-    What was appended since the newest question ``waits``. ``based`` are keys of which one text is worth a block.
+    With ``waits``, context behind the user's newest message is left for later. A key needs two texts or more, or a
+    block, to be joined; for keys in ``based`` one is enough.
     """
     questions = turn_starts(views) if waits else [len(views)]
     ready = [index for index in range(questions[-1]) if may_join(views[index])] if questions else []
@@ -150,7 +152,7 @@ def to_join(
         key = views[index].key
         if index not in held and key is not None:
             out.setdefault(key, []).append(index)
-    # What stands alone under its key, right behind the static text, is a block already.
+    # A single text of a key right behind the static text is where its block would be: nothing to do.
     front = next(index for index, view in enumerate(views) if view.role != "system")
     lead = next((index for index in range(front, len(views)) if not may_join(views[index])), len(views))
     known = {*based, *(block.key for block in standing)}
@@ -165,12 +167,12 @@ def join_context(
     *,
     alone: bool = False,
 ) -> list[tuple[str, str, str]]:
-    """Ledger entries that make one block a key of durable context; for a moment in which the prefix is rewritten.
+    """Ledger entries that join durable context into one block for each key; to be used when the prefix changes anyway.
 
-    ``alone`` says that ``views`` are of durable context and nothing else, so that none of it waits for a question.
+    ``alone`` says that ``views`` are durable context only, so that none of it waits for a message of the user.
 
-    ``hook`` gets the block so far, or the text that ``base`` has in the shared prefix under its key, and then what was
-    appended since. Without a hook a block is what was appended, and the base stands before it. Raises
+    ``hook`` gets the block so far, or ``base``'s text of the key in the shared prefix, and then what was appended
+    since. Without a hook a block holds only what was appended, as the base stands before it in the prefix. Raises
     ``SetupError`` when it returns no text.
     """
     based = base if alone and hook is not concatenate else ()
@@ -183,7 +185,7 @@ def join_context(
     entries: list[tuple[str, str, str]] = []
     for key, new in fresh.items():
         old = standing.get(key)
-        # A history that the conversation keeps holds its block as a message, which has the base in it.
+        # In a history that the conversation keeps, the earlier block is a message, which contains the base already.
         fresh_base = hook is not concatenate and key in base and base[key] not in views[new[0]].text
         begun = [base[key]] if fresh_base else []
         begun = [old.text] if old is not None and old.text else begun

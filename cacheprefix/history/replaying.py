@@ -1,13 +1,12 @@
-"""Replay: what the ledger says about a history, as decisions on its messages.
+"""Replay: turns what the ledger recorded about a history into decisions on its messages.
 
-Results are addressed by content alone at first sight, since that decision is a function of content.
-What a compaction did is addressed by content and occurrence (``digest``, ``digest#1`` for the second
-time the same content stands there): when a tool gives the same text again after its old result was
-cleared, the new one is news and stays.
+The first decision on a result (keep or cut) is addressed by its content alone, since it is a function of the content.
+What a compaction did is addressed by content and occurrence (``digest``, ``digest#1`` for the second occurrence of the
+same content): when a tool returns the same text again after its old result was cleared, the new one stays.
 
-A decision applies only where what it speaks of stands in this history. What a compaction removed, and the summary in
-its place, go together: both name the messages from the first one lost to the last one, and hold where those very
-messages stand. Anywhere else (another conversation, a cleared or rewound thread) they are dormant.
+A decision applies only where the messages that it names are in this history. A removal and the summary in its place
+both name the messages from the first removed one to the last one, and apply where exactly those are found. Anywhere
+else (another conversation, a cleared or rewound thread) they have no effect.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ from cacheprefix.prompt.views import Count, MessageView, ResultView, Role, make_
 
 
 class Item(NamedTuple):
-    """A message as it will be sent: its view after all decisions, and where it comes from."""
+    """A message as it will be sent: its view after all decisions, and which native message it comes from."""
 
     view: MessageView
     index: int  # type: ignore[assignment]  # nobody looks for tuple.index on an item
     """Index of the native message; for an inserted text that of the message it stands before."""
     address: str
-    """The ledger's address of an inserted text; of messages it is worked out when one is needed."""
+    """The ledger's address of an inserted text; empty for messages, whose address is computed only when needed."""
     inserted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A history under its ledger."""
+    """A history with the decisions of its ledger applied."""
 
     decisions: tuple[Decision, ...]
     items: tuple[Item, ...]
     ledger: Ledger
-    """With the decisions on results that were seen for the first time."""
+    """The ledger, with decisions on results that were seen for the first time added."""
 
     @property
     def tokens(self) -> int:
@@ -60,7 +59,7 @@ def replay(
     budget: ToolResultBudget | None = None,
     how: Cutting = PLAIN,
 ) -> Replayed:
-    """All decisions that hold for a history, old ones from the ledger and new ones by the budget.
+    """All decisions that apply to a history: recorded ones from the ledger, and new ones by the budget.
 
     Linear in the number of messages. Raises ``StateError`` as ``budget_results`` does.
     """
@@ -72,7 +71,7 @@ def replay(
 
 
 def sent(shape: Shape, ledger: Ledger, budget: ToolResultBudget | None, count: Count) -> tuple[Item, ...] | None:
-    """The history as it will be sent; None where it goes out as it is."""
+    """The history as it will be sent; None where no decision changes it."""
     if not ledger and budget is None:
         return None
     held = holding(shape.views, ledger, budget, Cutting(count), shape)
@@ -83,11 +82,14 @@ def sent(shape: Shape, ledger: Ledger, budget: ToolResultBudget | None, count: C
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What holds for a history, before it is put into decisions: thousands of messages may go at once."""
+    """What applies to a history; removed messages as a set of indexes, as thousands may be removed at once."""
 
     partial: Sequence[Decision]
+    """Decisions that change a message and do not remove it."""
     gone: set[int]
+    """Indexes of the removed messages."""
     texts: Sequence[tuple[str, Insert]]
+    """Inserted texts, each with its address in the ledger."""
     ledger: Ledger
 
 
@@ -98,7 +100,7 @@ def holding(
     how: Cutting = PLAIN,
     shape: Shape | None = None,
 ) -> Holding:
-    """What ``replay`` makes its decisions of."""
+    """Find what the ledger and the budget say about a history, for ``replay`` and the like."""
     budgeted = budget_results(views, ledger, budget, how)
     # A result stands in one message at one part, so this finds its replacement again.
     shown: dict[tuple[int, int], ReplaceResult] = {(d.index, d.part): d for d in budgeted.decisions}
@@ -110,26 +112,27 @@ def holding(
     texts: list[tuple[str, Insert]] = []
     if actions or inserts or joined:
         known = shape or Shape(views)
-        dropped = _dropped_runs(known, actions)
+        dropped = _removed_by_runs(known, actions)
         blocks = blocks_of(views, joined, known.place) if joined else []
-        # A history may have been edited so that it ends with context: taken away, nobody would be asked anything.
+        # An edited history may end with durable context: it stays there, or the request would have no last message.
         step = current_step(known) if blocks else 0
         blocks = [block for block in blocks if max(block.sources) < step]
         dropped.update(index for block in blocks for index in block.sources)
         partial = _partial(known, actions, shown, dropped, readable=how.readable)
         texts = [*texts_of(blocks, views), *_texts(known, actions, inserts)]
         if texts:
-            # Also what older versions recorded: a text never parts a call from its result or reasoning from its calls.
+            # Provider's rule: no text between a call and its result, or reasoning and its calls. Corrected here, as
+            # ledgers of older versions may hold such places.
             joints = Joints(views, known.groups, dropped)
             texts = [(address, replace(new, index=joints.before(new.index))) for address, new in texts]
-        # Most stable first: the zones, durable context, and then what stands for a part of the history.
+        # Most stable first, for the cache: the zones, then durable context, then summaries.
         texts.sort(key=lambda entry: (entry[1].index, entry[1].key != ZONES, entry[1].key is None))
     live = [d for d in shown.values() if d.index not in dropped]
     return Holding([*live, *partial], dropped, texts, budgeted.ledger)
 
 
 def placeholder(name: str, tokens: int, ref: str) -> str:
-    """What stands in the place of a cleared result; a function of recorded values alone."""
+    """The text in place of a cleared result; it depends on recorded values alone, so that it never changes."""
     where = f"; read_full_result(ref={ref!r}) returns it" if ref else ""
     return f"[old {name or 'tool'} result cleared, {tokens} tokens{where}]"
 
@@ -139,7 +142,8 @@ def is_placeholder(text: str | None) -> bool:
     return text is not None and text.startswith("[old ") and " result cleared, " in text[:300]
 
 
-def _dropped_runs(shape: Shape, actions: dict[str, str]) -> set[int]:
+def _removed_by_runs(shape: Shape, actions: dict[str, str]) -> set[int]:
+    """Indexes of the messages that recorded removals (runs from a first to a last message) take out."""
     dropped: set[int] = set()
     views, place = shape.views, shape.place
     for address, value in actions.items():
@@ -147,14 +151,15 @@ def _dropped_runs(shape: Shape, actions: dict[str, str]) -> set[int]:
             continue
         end, _, span = value[2:].partition(":")
         first, last = place.get(address.split("/", 1)[0]), place.get(end)
-        # A run that is found by half says nothing about this history: taking its rest would lose messages of others.
+        # A run whose two ends and messages between are not all here belongs to another history: applied to this one,
+        # it would remove messages that no summary covers.
         if first is None or last is None or (span and not shape.holds(span)):
             continue
         dropped.update([at for at, view in enumerate(views[first : last + 1], first) if removable(view)])
     if not dropped:
         return dropped
     for group in shape.groups:
-        # A history that a framework has edited must not lose one half of a pair.
+        # Provider's rule: no result without its call. A framework may have edited the history since.
         if group.index in dropped:
             for index, _ in group.results:
                 if index not in dropped and _only_results(views[index]):
@@ -171,13 +176,17 @@ def _partial(
     *,
     readable: bool,
 ) -> list[Decision]:
+    """Recorded decisions that change a message: cleared results, dropped thinking, dropped calls.
+
+    Adds replaced results to ``shown``, and messages that become empty to ``dropped``.
+    """
     out: list[Decision] = []
     views, messages = shape.views, shape.messages
-    # Most compactions take whole runs and nothing else; then only halves of what went are left to look for.
+    # Most compactions remove whole runs only: then only calls of removed messages need their results looked for.
     runs_only = all(value.startswith("r:") for value in actions.values())
     step = current_step(shape)
-    # A rewound history may end with results again: what they were asked for with stays, as Anthropic wants it back.
-    # Of an empty history, as after a rewind to its beginning, there is no step.
+    # Provider's rule (Anthropic): the thinking of a call must be sent back while its results are the last message, as
+    # in a rewound history. An empty history (rewound to its beginning) has no current step.
     asking = step if 0 <= step < len(views) and views[step].calls else len(views)
     for index, view in enumerate(() if runs_only else views):
         if index in dropped:
@@ -202,6 +211,7 @@ def _partial(
 
 
 def _all_in(dropped: set[int], group: Group) -> bool:
+    """Whether all messages with results of a group are removed."""
     for index, _ in group.results:  # noqa: SIM110 - called for every group, where a generator costs most
         if index not in dropped:
             return False
@@ -216,6 +226,7 @@ def _dropped_calls(
     shown: dict[tuple[int, int], ReplaceResult],
     dropped: set[int],
 ) -> list[Decision]:
+    """Decisions that drop calls of one group, each with its results; empties ``shown`` of what is dropped."""
     out: list[Decision] = []
     gone_with_message = group.index in dropped
     gone: set[str] = set()
@@ -234,30 +245,31 @@ def _dropped_calls(
 
 
 def _texts(shape: Shape, actions: dict[str, str], inserts: dict[str, str]) -> list[tuple[str, Insert]]:
+    """Recorded texts (summaries, notes, zones) that apply to this history, each with its address."""
     out: list[tuple[int, str, Insert]] = []
     place = shape.place
     for address, value in inserts.items():
         # A later summary for the same place carries a number behind the address.
         anchor = address.split("~", 1)[0]
         index = place.get(anchor)
-        if index is None or _taken_out(shape, actions.get(f"{address}/i", "")):
+        if index is None or _removed_later(shape, actions.get(f"{address}/i", "")):
             continue
         role, text, *spans = json.loads(value)
         key = ZONES if address.startswith(ZONES, len(anchor)) else None
-        # The application's zones stand for nothing that was said; a summary goes with what it sums up.
-        if key is None and not (all(map(shape.holds, spans)) if spans else _stands(shape, actions.get(anchor, ""))):
+        # Zones replace no messages and apply always; a summary only where the messages that it sums up are here.
+        if key is None and not (all(map(shape.holds, spans)) if spans else _applies(shape, actions.get(anchor, ""))):
             continue
         out.append((index, address, Insert(index, role, text, summary=key is None, key=key)))
     return [(address, new) for _, address, new in sorted(out, key=lambda entry: entry[:2])]
 
 
-def _taken_out(shape: Shape, action: str) -> bool:
-    """Whether a later compaction, which holds here, took a text out again."""
+def _removed_later(shape: Shape, action: str) -> bool:
+    """Whether a later compaction that applies here removed an inserted text again (its recorded ``action``)."""
     return action == "d" or (action.startswith("d:") and shape.holds(action[2:]))
 
 
-def _stands(shape: Shape, action: str) -> bool:
-    """Whether the removal that a text stands for holds here; of ledgers that do not say what a text speaks of."""
+def _applies(shape: Shape, action: str) -> bool:
+    """Whether the removal at a text's place applies here; for ledgers whose texts do not name what they sum up."""
     if not action.startswith("r:"):
         return True
     end, _, span = action[2:].partition(":")
@@ -271,6 +283,7 @@ def _items(
     count: Count,
     dropped: set[int],
 ) -> tuple[Item, ...]:
+    """The history as it will be sent: changed messages, inserted texts, and no removed messages."""
     by_index: dict[int, list[Decision]] = {}
     for decision in decisions:
         by_index.setdefault(decision.index, []).append(decision)
@@ -294,12 +307,12 @@ def _items(
 
 
 def _inserted_view(new: Insert, count: Count) -> MessageView:
-    """View of a text that the ledger puts in; one with a key is no compaction's to take out again."""
+    """View of a text that the ledger inserts. One with a key (zones, durable context) is never compacted."""
     return make_message(new.role, (new.text,), count, key=new.key, summary=new.key is None)
 
 
 def summary_view(role: Role, text: str, count: Count) -> MessageView:
-    """View of a summary."""
+    """View of a summary of removed messages."""
     return make_message(role, (text,), count, summary=True)
 
 
@@ -313,9 +326,9 @@ def changed(view: MessageView, decisions: Sequence[Decision], count: Count) -> M
         if isinstance(decision, ReplaceResult):
             old = results.get(decision.part)
             if old is None:
-                # Gone by an earlier decision: a user's policy may name a result twice.
+                # Already dropped by an earlier decision: a user's policy may name a result twice.
                 continue
-            # The media of a mixed result stay beside the new text unless the decision clears them too.
+            # Pictures of a mixed result stay beside the new text unless the decision clears them too.
             media = old.tokens - count(old.text or "") if decision.keep_media and old.text else 0
             new = ResultView(
                 old.call_id,

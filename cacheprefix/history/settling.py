@@ -1,7 +1,7 @@
-"""How every history is kept short, whoever keeps it: looked at, planned, summed up by the model, and taken in.
+"""Shortens a history before a request: reads it, plans a compaction, has the model sum up, records the result.
 
-A framework keeps its history, and the conversation's ledger says what is sent of it. A history that the conversation
-keeps itself is rewritten by the same decisions when they are taken (``rewriting``). All else is the same for both.
+Where a framework keeps the history, the conversation's ledger says what is sent of it. A history that the conversation
+keeps itself is rewritten by the same decisions as soon as they are recorded (``rewriting``). Both go through here.
 """
 
 from __future__ import annotations
@@ -27,55 +27,56 @@ from cacheprefix.history.zones import Consolidate, concatenate
 from cacheprefix.prompt import Count, Decision, MessageView, estimate_tokens
 
 Ask = Callable[[SummaryRequest], str]
-"""Asks the model for a summary; ``SideForks.summary`` makes one that rides on the cached prefix."""
+"""Asks the model for a summary; that of ``SideForks.summary`` reads the shared prefix from the cache."""
 AsyncAsk = Callable[[SummaryRequest], Awaitable[str]]
 """The same without blocking the event loop; made by ``SideForks.asummary``."""
 Attempt = Callable[[str, Callable[[], Any], Any], Any]
-"""Runs our own or a hook's work and answers with its last argument when that fails, as ``Session.attempt`` does."""
+"""Runs a step (its name, the work) and returns its last argument where the work fails, as ``Session.attempt`` does."""
 Fit = Callable[[Compaction, str, Callable[[float], bool]], tuple[Compaction, Circumstances]]
-"""Fits a compaction to the provider (prices, hooks), by the model last used and whether the cache is cold at a time."""
+"""Fits a compaction to the provider (prices, hooks): takes the model last used, and a function that says whether the
+conversation's cache entries have expired at a time (seconds of the session's clock)."""
 T = TypeVar("T")
 
 PATIENCE = 30.0
-"""Seconds that a request waits at most for the summary that a sibling is having written."""
+"""Seconds that a request waits at most for a summary that another request of the conversation asked for."""
 _ROUNDS = 32
-"""Times that a request looks again at what its siblings decided meanwhile."""
+"""How often one request reads its history again at most: after each compaction, its own or another request's."""
 
 
 def plainly(step: str, work: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for all
-    """An ``Attempt`` that lets errors through, for conversations without a session."""
+    """Run the work and let its errors through: the ``Attempt`` of conversations without a session."""
     return work()
 
 
 def unheard(text: str) -> None:
-    """Where there is no session, nobody listens."""
+    """Drop a note to the user, as without a session there is nowhere to show it."""
 
 
 def always() -> bool:
-    """Where there is no session, the application gives the tool that reads cut results again."""
+    """Say that requests have the tool that reads cut results: without a session the application provides it."""
     return True
 
 
 class Places(Protocol):
-    """Where the texts of roles stand in the requests of all conversations."""
+    """Saves and loads where role texts stand in a conversation's requests."""
 
     def saved(self, scope: str, conversation: str) -> dict[str, Any]:
-        """Those of one as plain data."""
+        """The places of one conversation's role texts as plain data."""
         ...
 
     def load(self, scope: str, conversation: str, saved: Mapping[str, Any], *, merge: bool = False) -> None:
-        """Go on with places that were saved; with ``merge`` beside those that came about since."""
+        """Take over saved places; with ``merge``, those set since then are kept beside them."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """By what a conversation's history is kept short; not stored. A session fills it in from its own settings."""
+    """The settings by which a conversation's history is shortened; not stored. A session fills them in from its own."""
 
     system: str = ""
-    """The static system text; the state holds its digest alone."""
+    """The static system text, of which the state holds only the digest."""
     static_tokens: int = 0
-    """Tokens of whatever else is sent beside the history: the tools."""
+    """Tokens of the tools, which are sent beside the system text and the history."""
     budget: ToolResultBudget | None = None
     store: Results | None = None
     """Keeps the full texts of results that were cut or cleared."""
@@ -87,19 +88,19 @@ class Terms:
     hook: TransitionHook | None = None
     consolidate: Consolidate = concatenate
     base: Mapping[str, str] = field(default_factory=dict)
-    """Durable context that stands in the static text, by its keys: it is consolidated with what is appended to it."""
+    """Durable context that is part of the static text, by key: joined with what was appended under the same key."""
     count: Count = estimate_tokens
     fit: Fit | None = None
     attempt: Attempt = plainly
     note: Callable[[str], None] = unheard
-    """Takes what the user should know."""
+    """Called with a text that the user should be shown."""
     readable: Callable[[], bool] = always
     """Whether requests have the tool that reads cut results again."""
     places: Places | None = None
-    """Where the texts of roles stand in its requests, which is saved with it."""
+    """Where role texts stand in its requests, which is saved with the conversation."""
 
     def cutting(self, scope: str) -> Cutting:
-        """How results of a conversation of this tenant's are cut."""
+        """How tool results of the tenant ``scope`` are cut and where their full texts are kept."""
         return Cutting(self.count, self.store, scope, self.replace_result, self.readable())
 
     @property
@@ -122,57 +123,58 @@ class Standing:
 
     views: Sequence[MessageView]
     ledger: Ledger
-    """What was decided and has still to be carried out on the messages."""
+    """The decisions that are still to be carried out on ``views``."""
     tokens: int
-    """Of all messages, as they would be sent now."""
+    """Tokens of all messages as they would be sent now."""
     decisions: tuple[Decision, ...] = ()
-    """What the ledger says about them."""
+    """What the ledger decides on the messages."""
     budget: ToolResultBudget | None = None
-    """For strategies of its own that the ledger names."""
+    """The tool-result budget, which has the user's own strategies that the ledger names."""
 
 
 class Keeper(Protocol):
-    """The conversation that a history belongs to."""
+    """The conversation that a history belongs to; it lets one request at a time have a summary written."""
 
     scope: str
 
     @property
     def ledger(self) -> Ledger:
-        """All decisions."""
+        """All decisions on the conversation."""
         ...
 
     @property
     def asking(self) -> Future[None] | None:
-        """What ends when the summary is there that a request of this conversation is having written."""
+        """Done once the summary is written that a request of this conversation asked for; None where none did."""
         ...
 
     def asks(self) -> AbstractContextManager[bool]:
-        """Whether the caller has the summary written; False where another one does."""
+        """Holds the right to have a summary written; gives False where another request holds it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryAccess:
-    """One history before one request: a framework's, or one that its conversation keeps."""
+    """What settling one history before one request needs, whether a framework or the conversation keeps it."""
 
     keeper: Keeper
     terms: Terms
     look: Callable[[], Standing]
-    """How it stands now."""
+    """Reads how the history stands now."""
     circumstances: Callable[[int], tuple[Compaction, Circumstances] | None]
-    """By what a compaction is planned when its messages have so many tokens; None where nothing may be compacted."""
+    """Takes the tokens of its messages; gives what a compaction is planned by, None where nothing may be compacted."""
     take: Callable[[Plan, Ledger, int], bool]
-    """Takes in what a plan made of the ledger, planned at this epoch; False where another compaction came first."""
+    """Records a plan: takes it, the ledger with it, and the epoch when it was planned. False where another compaction
+    was recorded since, so that this one is dropped."""
     attempt: Attempt
-    """Runs our own work; the terms' runs what asks the model."""
+    """Runs our own steps; ``terms.attempt`` runs the request for a summary."""
     waits: bool
-    """Whether this request waits for a summary that a sibling is having written."""
+    """Whether this request waits for a summary that another request of the conversation asked for."""
 
 
 def settling(history: HistoryAccess, ask: Ask | AsyncAsk | None, *, force: bool = False) -> Flow[Standing | None]:
-    """Bring a history to what may be sent: a flow that may ask for a summary, or wait for a sibling's.
+    """Compact a history until it may be sent: a flow that may ask for a summary, or wait for another request's.
 
-    Gives how the history stands at the end, None where that cannot be told. Without ``ask``, an extract stands for what
+    Returns how the history stands then; None where reading it failed. Without ``ask``, an extract is written for what
     is removed. ``force`` compacts once to the target, whatever the trigger and the price say.
     """
     keeper, terms, attempt = history.keeper, history.terms, history.attempt
@@ -180,7 +182,7 @@ def settling(history: HistoryAccess, ask: Ask | AsyncAsk | None, *, force: bool 
     for _ in range(_ROUNDS):
         under_way = keeper.asking
         if under_way is not None:
-            # Who cannot wait for the summary, or is itself asking for it, goes on without one.
+            # A request that may not wait, or waited in vain (it may be the summary's own), goes on with an extract.
             ask = ask if history.waits and (yield Until(under_way, PATIENCE)) else None
         epoch = keeper.ledger.epoch
         now = attempt("tool-result budget", history.look, None)
@@ -201,7 +203,7 @@ def settling(history: HistoryAccess, ask: Ask | AsyncAsk | None, *, force: bool 
             taken = _taken(history, now, plan, epoch)
         if taken is None or force:
             return now
-        # Taken or not: what holds now is looked at anew, and the window with it.
+        # Recorded, or another request's compaction came first: either way read the history and its size anew.
     return now
 
 
@@ -214,12 +216,13 @@ def planned(
     readable: bool,
     force: bool = False,
 ) -> Plan:
-    """The compaction of a history as it stands. That none is due, most requests learn from the tokens alone."""
+    """Plan the compaction of a history; where its tokens alone rule one out, as for most requests, nothing is read."""
     tokens = now.tokens + around.static_tokens
     plan = Plan.nothing(tokens, around.prices, now.ledger, count)
     if reason_of(rules, around, tokens, force=force) == "none":
         return plan
-    # Joining durable context moves the front of the history; where that alone makes it too dear, it is done without.
+    # Money: joining durable context changes the front of the history, so that all is written to the cache anew. Where
+    # that makes a compaction too expensive to be due, it is planned again without the joining.
     for joins in (True, False) if to_join(now.views, now.ledger) else (False,):
         here = replace(around, front_moves=joins or around.front_moves)
         plan = plan_compaction(
@@ -231,12 +234,12 @@ def planned(
 
 
 def decided(now: Standing, plan: Plan, terms: Terms, scope: str, attempt: Attempt = plainly) -> Ledger | None:
-    """The ledger with a plan recorded, durable context joined with it; None where nothing can be recorded."""
+    """The ledger with a plan recorded, and durable context joined where planned; None where nothing was recorded."""
     made: Ledger | None = attempt("compaction", partial(plan.commit, terms.store, scope=scope), None)
     if made is None or made is plan.ledger:
         return None
     if plan.joins:
-        # A consolidation hook that fails costs the joining alone.
+        # Where the user's consolidation hook fails, the compaction is recorded without the joining.
         made = attempt("consolidation", partial(_joined, now, made, terms), made)
     return made
 
@@ -249,7 +252,7 @@ def _planned(history: HistoryAccess, now: Standing, *, force: bool) -> Plan | No
 
 
 def _taken(history: HistoryAccess, now: Standing, plan: Plan, epoch: int) -> bool | None:
-    """Whether a compaction came in before any other; None where it cannot."""
+    """Record a plan: True where it was, False where another compaction came first, None where recording failed."""
     made = decided(now, plan, history.terms, history.keeper.scope, history.attempt)
     if made is None:
         return None
@@ -262,7 +265,10 @@ def _joined(now: Standing, made: Ledger, terms: Terms) -> Ledger:
 
 
 def guarded(attempt: Attempt, step: str, work: Callable[[], T], otherwise: T) -> T:
-    """Fail open, but for a budget that cannot be met: what would be sent then is refused anyway."""
+    """Run a step that fails open to ``otherwise``, except for ``BudgetError``, which is raised.
+
+    A request above its budget would be refused by the provider in any case.
+    """
     refused: list[BudgetError] = []
 
     def tried() -> T:
@@ -279,7 +285,7 @@ def guarded(attempt: Attempt, step: str, work: Callable[[], T], otherwise: T) ->
 
 
 def _summary(ask: Ask | AsyncAsk, request: SummaryRequest, attempt: Attempt) -> Flow[str]:
-    """What the model answers; empty where asking fails, and an extract stands in its place."""
+    """The model's summary; empty where asking fails, so that the plan's extract is used."""
     try:
         text = yield Call(ask, request)
     except Exception as error:

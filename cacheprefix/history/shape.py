@@ -1,4 +1,4 @@
-"""A history read once: what belongs together in it, and what the ledger calls its parts."""
+"""Computes a history's tool-call groups and the addresses under which the ledger records decisions on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cacheprefix.prompt.views import MessageView, digest_of
 
 
 class Shape:
-    """Each part is worked out when it is asked for first, and planning and carrying out share it."""
+    """Groups and addresses of one history, each computed at first use; shared by planning and carrying out."""
 
     def __init__(self, views: Sequence[MessageView]) -> None:
         self.views = views
@@ -41,12 +41,12 @@ class Shape:
         return found
 
     def span(self, first: int, last: int) -> str:
-        """What a decision on the messages from ``first`` to ``last`` speaks of: both ends, and all between them."""
+        """Name the messages ``first`` to ``last`` that a decision is on: address of both, digest of all between."""
         names = self.messages
         return f"{names[first]}:{names[last]}:{self._digest(first, last)}"
 
     def holds(self, span: str) -> bool:
-        """Whether the very messages that a span names stand here, one behind the other."""
+        """Whether exactly the messages that a span names are in this history, in that order."""
         known = self._held.get(span)
         if known is None:
             start, end, digest = span.split(":")
@@ -56,11 +56,11 @@ class Shape:
         return known
 
     def _digest(self, first: int, last: int) -> str:
-        return digest_of("\n".join(self._loose[first : last + 1]))
+        return digest_of("\n".join(self._removable_addresses[first : last + 1]))
 
     @once
-    def _loose(self) -> list[str]:
-        """The addresses of what a compaction may remove; of other messages, which may come in between, nothing."""
+    def _removable_addresses(self) -> list[str]:
+        """The address of each removable message, "" for others: those may be added in between without effect."""
         pairs = zip(self.messages, self.views, strict=True)
         return [name if removable(view) else "" for name, view in pairs]
 
@@ -69,7 +69,7 @@ class Shape:
         views = self.views
         messages = [view.digest for view in views]
         held = [result.digest for view in views for result in view.results]
-        # Where nothing stands twice, a digest is the address.
+        # Where no content occurs twice, each digest is the address.
         if len({*messages, *held}) == len(messages) + len(held):
             return messages, None
         seen: dict[str, int] = {}

@@ -1,4 +1,7 @@
-"""How one call goes: look, join or lead, run, keep. Written once for sync and async callers."""
+"""Runs one tool call through the cache: look it up, join an identical running call or run the tool, keep the result.
+
+Written as flows, once for sync and async callers.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +32,24 @@ from cacheprefix.toolcache.stats import Counters, Outcome
 
 _log = logging.getLogger("cacheprefix")
 
-# Small entries are remembered opened: checking them costs as much as reading them. Two megabytes in all.
+# Entries of at most _SMALL bytes are remembered decoded, _OPENED of them (2 MB in all): checking one costs as much as
+# reading it.
 _SMALL = 4_096
 _OPENED = 512
 
-# A store that failed is tried again after a quarter of a second, and in the end every five seconds.
+# Seconds after which a failed store is tried again: the first time, and at most.
 _FIRST_RETRY = 0.25
 _SLOWEST_RETRY = 5.0
 
-# What a writer ends with whose work may still go on: a thread does not end with the task that waits for it.
+# Errors after which a writing tool may still be running: a thread does not end with the task that waits for it.
 _STILL_WRITING = (asyncio.CancelledError, TimeoutError, asyncio.TimeoutError)
 
 
 class Looked(NamedTuple):
-    """What a lookup found: ``kept`` and a fresh ``value``, or neither.
+    """What a lookup found: ``kept`` and a copy of its ``value``, or neither.
 
-    ``stamp`` holds the generations of that moment; None means that the store failed.
+    ``stamp`` holds the generations (what writes change) at that moment; None means that the store failed. ``outdated``:
+    an entry was there, but what it depends on has been written since.
     """
 
     stamp: bytes | None
@@ -57,7 +62,7 @@ _BLIND = Looked(None)
 
 
 class Answer(NamedTuple):
-    """How a call ended: what the tool or the cache gave, and how it came about."""
+    """How a call ended: the result or error, where it came from, and the tool's seconds that were saved."""
 
     ran: Ran
     outcome: Outcome
@@ -65,11 +70,11 @@ class Answer(NamedTuple):
 
 
 class Engine:
-    """The moving parts behind the cache's front: one store, the calls in flight, what must be bumped.
+    """Runs the cache's calls on one store: lookups, calls in flight, and marks of calls that write.
 
-    Before a tool writes, what it may change is marked in the store: until the mark is taken back, or its lease is
-    over because the writer died, nobody keeps or takes a result that depends on it. A thread renews the marks of
-    writes that run, and tries again what the store refused.
+    Before a tool writes, what it may change is marked in the store. Until the write has ended, or its lease is over
+    because the writer died, no result that depends on it is kept or taken. A thread renews the marks of running writes
+    and repeats what the store refused.
     """
 
     def __init__(
@@ -84,20 +89,20 @@ class Engine:
         self._is_error = options.is_error
         self._clock = options.clock
         self._lock = RLock()
-        # One name for all leases of this process: one that it failed to give back is its own still.
+        # One owner for all leases of this process: a lease that it failed to release can be taken again by it.
         self._owner = uuid.uuid4().hex
-        # Entries checked and taken apart already, with the bytes that they came from.
+        # Entries already checked and decoded, by key, each with the bytes that it came from.
         self._opened: dict[str, tuple[bytes, tuple[bytes, Kept]]] = {}
-        # What the store did not hear of, by writer: until it has, nothing kept can be trusted.
+        # Marks and bumps that the store refused, by writer: until it takes them, no kept result can be trusted.
         self._owed: dict[str, tuple[str, ...]] = {}
-        # Writes that run: by writer, what they may change.
+        # Running writes: by writer, the names of what each may change.
         self._writing: dict[str, tuple[str, ...]] = {}
         self._tended = False
         self._wake: SimpleQueue[None] = SimpleQueue()
         _engines.add(self)
 
     def look(self, plan: Plan) -> Looked:
-        """Look a call up; a store that fails gives no stamp."""
+        """Look a call up; where the store fails, nothing is found and ``stamp`` is None."""
         try:
             return self.ask(plan)
         except Exception as error:
@@ -112,10 +117,10 @@ class Engine:
         """
         key = plan.key or ""
         if self._owed:
-            # The store failed a moment ago, and is tried again beside the calls.
+            # The store refused a mark or bump, which a thread repeats: until then its results may be outdated.
             self._counters.error()
             return _BLIND
-        data, stamp = self.store.read(key, plan.names) if self._common(plan) else self._generations(plan)
+        data, stamp = self.store.read(key, plan.names) if self._storable(plan) else self._generations(plan)
         if data is None:
             if not len(self._objects):
                 return Looked(stamp)
@@ -123,7 +128,7 @@ class Engine:
                 found = self._objects.get(key)
         else:
             seen = self._opened.get(key)
-            # The very object that was checked before needs no second look; a store that copies gives new ones.
+            # The same bytes object as before was checked already; a store that copies gives a new one each time.
             found = seen[1] if seen is not None and seen[0] is data else self._open(plan, key, data)
         if found is None:
             return Looked(stamp)
@@ -133,19 +138,20 @@ class Engine:
         try:
             value = kept.fresh()
         except Exception:
-            # Sound by its checksum and still unreadable: another codec or version wrote it.
+            # Its checksum is right and it cannot be decoded: another codec or version wrote it.
             self.store.delete(key)
             return Looked(stamp)
         return Looked(stamp, kept, value)
 
-    def _common(self, plan: Plan) -> bool:
-        """Whether the result may stand in the store: others that read it must know which tool gave it."""
+    def _storable(self, plan: Plan) -> bool:
+        """Whether the result may be kept in the store: in a shared one, only if other processes know the same tool."""
         return plan.shared or not self.store.shared
 
     def _generations(self, plan: Plan) -> tuple[None, bytes]:
         return None, self.store.generations(plan.names)
 
     def _open(self, plan: Plan, key: str, data: bytes) -> tuple[bytes, Kept] | None:
+        """Check and decode an entry; a damaged one is deleted from the store."""
         found = unseal(plan.check, data, self._codec)
         if found is None:
             self.store.delete(key)
@@ -156,7 +162,7 @@ class Engine:
         return found
 
     def miss(self, plan: Plan, run: Callable[[], Any], looked: Looked) -> Flow[Answer]:
-        """Run a call that was not found, together with all identical ones in flight."""
+        """Answer a call that was not found: run the tool, or take the result of an identical call in flight."""
         began = self._clock()
         failures = 0
         while looked.stamp is not None:
@@ -172,7 +178,7 @@ class Engine:
                     return Answer(Ran(kept.fresh()), "joined", kept.seconds)
                 except Exception as error:
                     self.failed(error)
-            # The leader failed or takes too long. After one more try nobody waits for anybody.
+            # The call that we joined kept nothing, or takes too long. On timeout or the second time, run the tool.
             if not over or failures:
                 ran, _ = yield from self._run_and_keep(plan, run, None, stamp)
                 return Answer(ran, "miss")
@@ -183,7 +189,7 @@ class Engine:
         return Answer((yield Run(run)), "miss")
 
     def write(self, plan: Plan, run: Callable[[], Any]) -> Flow[Answer]:
-        """Run a call that changes something, marked before and bumped after."""
+        """Run a call that writes: mark what it may change before, give it new generations after."""
         writer = uuid.uuid4().hex
         with self._lock:
             self._writing[writer] = plan.writes
@@ -191,7 +197,7 @@ class Engine:
             yield Do(self.store, self._mark, writer)
             ran: Ran = yield Run(run)
         except BaseException:
-            # Cancelled before it began, or dropped half way: whatever it does still, its mark outlives it.
+            # Cancelled or dropped half way, so the tool may still write: its mark stays until the lease ends.
             self._leave_marked(writer)
             raise
         if isinstance(ran.error, _STILL_WRITING):
@@ -201,6 +207,7 @@ class Engine:
         return Answer(ran, "written")
 
     def _mark(self, writer: str) -> None:
+        """Mark in the store what a writer may change."""
         names = self._writing.get(writer)
         if names is None:
             return
@@ -208,24 +215,25 @@ class Engine:
             self.store.mark(names, writer, self._lease if self.store.shared else float("inf"))
         except Exception as error:
             self.failed(error)
-            self._owe(writer, names)
+            self._remember_refused(writer, names)
         if self.store.shared:
             self._tend()
 
     def _written(self, writer: str) -> None:
+        """End a writer's marks and outdate what depends on what it may have changed."""
         with self._lock:
             names = self._writing.pop(writer, ())
         try:
             self.store.bump(names, writer)
         except Exception as error:
             self.failed(error)
-            self._owe(writer, names)
+            self._remember_refused(writer, names)
         else:
             with self._lock:
                 self._owed.pop(writer, None)
 
     def _leave_marked(self, writer: str) -> None:
-        """Let a write's mark end by its lease. Touches no store that blocks: this may be an event loop."""
+        """Let a write's mark end with its lease. Calls no store that blocks: this may run in an event loop."""
         with self._lock:
             names = self._writing.pop(writer, ())
         if not self.store.shared and names:
@@ -233,16 +241,17 @@ class Engine:
                 self.store.mark(names, writer, self._lease)
             except Exception as error:
                 self.failed(error)
-                self._owe(writer, names)
+                self._remember_refused(writer, names)
 
-    def _owe(self, writer: str, names: tuple[str, ...]) -> None:
+    def _remember_refused(self, writer: str, names: tuple[str, ...]) -> None:
+        """Remember a mark or bump that the store refused, and have the thread repeat it."""
         with self._lock:
             self._owed[writer] = names
         self._wake.put(None)
         self._tend()
 
     def settle(self) -> bool:
-        """Try once more what the store refused; return whether nothing is owed any longer."""
+        """Repeat the marks and bumps that the store refused; return whether none is left."""
         try:
             for writer, names in tuple(self._owed.items()):
                 if writer in self._writing:
@@ -256,14 +265,15 @@ class Engine:
         return not self._owed
 
     def _tend(self) -> None:
-        """Have a thread look after marks and debts, while there are any."""
+        """Start the thread that renews marks and repeats refused ones, unless it runs."""
         with self._lock:
             if self._tended:
                 return
             self._tended = True
-        threading.Thread(target=self._tending, name="cacheprefix-tool-cache", daemon=True).start()
+        threading.Thread(target=self._tend_loop, name="cacheprefix-tool-cache", daemon=True).start()
 
-    def _tending(self) -> None:
+    def _tend_loop(self) -> None:
+        """The thread's loop; ends once no write runs and nothing is to be repeated."""
         pause = _FIRST_RETRY
         renewed = self._clock()
         while True:
@@ -279,11 +289,12 @@ class Engine:
                 self._renew()
 
     def _renew(self) -> None:
+        """Renew the marks of running writes for one lease."""
         try:
             for writer, names in tuple(self._writing.items()):
                 self.store.mark(names, writer, self._lease)
         except Exception as error:
-            # The others' marks still stand for two thirds of their lease, and the next turn comes before.
+            # Marks that were not renewed hold for two thirds of a lease more, and are tried again after one third.
             self.failed(error)
 
     def clear(self, prefix: str) -> int:
@@ -299,7 +310,7 @@ class Engine:
             self._objects.sweep()
             sizes = dict(self._objects.sizes(prefix))
         if self.store.blocking and in_a_loop():
-            # Nobody may wait here for a store to be walked.
+            # An event loop must not wait for a store to list its entries.
             return sizes
         try:
             sizes.update(self.store.sizes(prefix))
@@ -313,10 +324,10 @@ class Engine:
             _log.warning("tool-result cache failed, tools run as without it (told once): %s", told(error))
 
     def after_fork(self) -> None:
-        """Leave the parent's flights alone."""
+        """In a forked child: drop what belongs to the parent, its calls in flight, marks and leases."""
         self._owner = uuid.uuid4().hex
         self.flights.after_fork()
-        # What runs and is owed there is the parent's affair, and its thread is not here.
+        # The parent ends its own writes and repeats its own marks; its thread does not exist here.
         self._writing = {}
         self._owed = {}
         self._tended = False
@@ -325,10 +336,11 @@ class Engine:
     def _lead(
         self, plan: Plan, run: Callable[[], Any], flight: Flight, stamp: bytes, patience: float
     ) -> Flow[Answer]:
+        """Run a call that identical ones of this process join; in a shared store, let one process run it."""
         kept: Kept | None = None
         lease: Lease | None = None
         try:
-            # The last leader may have landed between this call's look and its entry.
+            # An identical call may have ended between this call's lookup and its entry: look again.
             looked: Looked = yield Do(self.store, self.look, plan)
             if looked.kept is None and looked.stamp is not None and self.store.shared and plan.shared:
                 looked, lease = yield from self._elect(plan, looked, patience)
@@ -347,6 +359,7 @@ class Engine:
             self.flights.leave(plan.key or "", stamp, flight, kept)
 
     def _elect(self, plan: Plan, looked: Looked, patience: float) -> Flow[tuple[Looked, Lease | None]]:
+        """Wait at most ``patience`` seconds for another process's result, or get the lease to run the call."""
         last = looked
 
         def look() -> Looked | None:
@@ -354,7 +367,7 @@ class Engine:
             last = self.ask(plan)
             return last if last.kept is not None else None
 
-        # The generations are part of the name: who reads after a write waits for no older reader.
+        # The lease is per generations, so that a call after a write never waits for a result from before it.
         mark = hashlib.blake2b(looked.stamp or b"", digest_size=8).hexdigest()
         try:
             turn = yield from elect(
@@ -392,6 +405,7 @@ class Engine:
             return False
 
     def _keepable(self, plan: Plan, result: Any, seconds: float) -> Kept | None:
+        """What is kept of a result; None for errors and for what cannot be copied or is its caller's alone."""
         try:
             value = result if plan.keep is None else plan.keep(result)
             return None if self._is_error(value) else keep(value, seconds, self._codec)
@@ -402,11 +416,12 @@ class Engine:
             return None
 
     def _keep(self, plan: Plan, stamp: bytes, kept: Kept) -> None:
+        """Keep a result in the store or in this process, unless what it depends on was written meanwhile."""
         key = plan.key or ""
         try:
             if self._owed or self.store.generations(plan.names) != stamp:
                 return
-            if kept.payload is not None and self._common(plan):
+            if kept.payload is not None and self._storable(plan):
                 self.store.set(key, seal(plan.check, stamp, kept), plan.ttl)
                 return
         except Exception as error:
@@ -419,7 +434,7 @@ class Engine:
         try:
             lease.release()
         except Exception as error:
-            # It ends by itself; until then other processes look for the result in vain.
+            # It ends by itself; until then other processes may wait for nothing.
             self.failed(error)
 
 
@@ -428,7 +443,7 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 @atexit.register
 def _settle_all() -> None:
-    """The process ends: what is owed to others is tried a last time."""
+    """At the end of the process, repeat refused marks and bumps a last time."""
     for engine in list(_engines):
         engine.settle()
 
