@@ -1,8 +1,8 @@
-"""The tool-result budget: how much of a result stands in the prompt, decided once at first sight.
+"""The tool-result budget: decides once, when a result is first seen, how much of it is sent.
 
-A decision is a pure function of the result's content and the policy. It is recorded with its
-parameters, "keep" as well as "cut", and from then on the ledger alone speaks: another budget
-setting, another process or a reused call id change nothing that was already sent.
+A decision is a pure function of the result's content and the policy. It is recorded with its parameters, "keep" as
+well as "cut", and from then on only the ledger counts: another budget setting, another process or a reused call id
+change nothing that was already sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READ_TOOL = "read_full_result"
 Limit = int | str | None
 """What ``by_tool`` takes for a tool: tokens, a strategy or its name, None for never cut."""
 Replace = Callable[[ResultView], "str | tuple[int, str | Strategy | Run] | None"]
-"""Says for a new result what stands in its place: a text, tokens and strategy, or None for the budget's own rule."""
+"""Decides on a new result: a text to send instead, a limit in tokens and a strategy, or None for the budget's rule."""
 
 
 class Results(Protocol):
@@ -39,7 +39,7 @@ class Results(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolResultBudget:
-    """How many tokens of tool results stand in the prompt.
+    """How many tokens of tool results are sent.
 
     ``max_tokens`` is for one result, ``per_turn`` for all results that answer one assistant message
     (the largest are shortened to one level). ``by_tool`` gives a tool its own tokens, its own
@@ -81,7 +81,7 @@ class ToolResultBudget:
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """How results are cut, beside the budget that says how much of them stands."""
+    """How results are cut and where full texts are kept; how much is sent is the budget's."""
 
     count: Count = estimate_tokens
     store: Results | None = None
@@ -89,7 +89,7 @@ class Cutting:
     scope: str = ""
     """The tenant whose texts these are."""
     replace: Replace | None = None
-    """May give a new result a text or a limit of its own, which is then recorded."""
+    """The user's hook for new results; what it decides is recorded like the budget's decision."""
     readable: bool = True
     """Whether the request has the tool that reads cut results again; without it the notes do not name it."""
 
@@ -99,7 +99,7 @@ PLAIN = Cutting()
 
 @dataclass(frozen=True, slots=True)
 class Budgeted:
-    """What came of applying a budget: the decisions, and the ledger with the new ones recorded."""
+    """The decisions of a budget on a history, and the ledger with the new ones recorded."""
 
     decisions: tuple[ReplaceResult, ...]
     ledger: Ledger
@@ -111,7 +111,7 @@ def budget_results(
     budget: ToolResultBudget | None = None,
     how: Cutting = PLAIN,
 ) -> Budgeted:
-    """Decide on results never seen before and replay what was decided on all others.
+    """Decide on results that the ledger does not know, and replay its decisions on all others.
 
     Without a ``budget`` nothing new is decided. Raises ``StateError`` when a recorded decision names a strategy
     function that this budget does not have.
@@ -137,7 +137,7 @@ def budget_results(
 
 
 class _Deciding:
-    """One pass over a history: what the ledger knows, and what is decided newly."""
+    """One pass over a history: reads decisions from the ledger and collects new ones in ``fresh``."""
 
     def __init__(self, ledger: Ledger, budget: ToolResultBudget | None, how: Cutting) -> None:
         self.ledger = ledger
@@ -149,6 +149,7 @@ class _Deciding:
         self._new: dict[tuple[str, str], str] = {}
 
     def decide(self, result: ResultView) -> str:
+        """The decision on one result as the ledger has it: ``KEEP``, ``=text``, or ``c:rule:chars:ref`` for a cut."""
         value = self._get("results", result.digest)
         if value is None:
             if self.budget is None:
@@ -159,13 +160,14 @@ class _Deciding:
             else:
                 tokens, strategy = self.budget.limit(result.name) if own is None else (own[0], strategy_of(own[1]))
                 self.known.setdefault(strategy.name, strategy)
-                # A turn's limit holds for a turn of one result as well.
+                # The limit of a turn applies to a turn with one result too.
                 most = tokens if self.budget.per_turn is None else min(tokens, self.budget.per_turn)
                 value = self._cut(result, most, strategy)
             self._put("results", result.digest, value)
         return value
 
     def decide_turn(self, group: Group, shown: dict[tuple[int, int], tuple[ResultView, str]]) -> None:
+        """Cut the largest results of one turn further, in ``shown``, so that all are within ``per_turn`` tokens."""
         at = [(index, result.part) for index, result in group.results]
         if not any(place in shown for place in at):
             return
@@ -183,6 +185,7 @@ class _Deciding:
                 shown[place] = (shown[place][0], own)
 
     def render(self, result: ResultView, value: str) -> str | None:
+        """The text that a decision sends in a result's place; None where the result is sent as it is."""
         if value == KEEP:
             return None
         if value.startswith("="):
@@ -192,7 +195,7 @@ class _Deciding:
         return self._rendered(result.text or "", self._strategy(rule), int(chars), ref if self.how.readable else "")
 
     def _rendered(self, text: str, strategy: Strategy, chars: int, ref: str) -> str | None:
-        """What stands in a text's place; None where it does itself."""
+        """The text as the strategy shortens it, remembered by counter; None where it stays as it is."""
         key, memo = (text, strategy, chars, ref), _RENDERED.of(self.count)
         found = memo.get(key)
         if found is None:
@@ -207,6 +210,7 @@ class _Deciding:
         budget: ToolResultBudget,
         per_turn: int,
     ) -> str:
+        """The decision on one turn: ``KEEP``, or a JSON list with a cut (or "") for each result."""
         sizes: list[tuple[int, int]] = []
         fixed = 0
         for number, (index, result) in enumerate(group.results):
@@ -230,6 +234,7 @@ class _Deciding:
         return json.dumps(values, separators=(",", ":")) if any(values) else KEEP
 
     def _cut(self, result: ResultView, tokens: int, strategy: Strategy) -> str:
+        """The decision to shorten a result to about ``tokens`` tokens; ``KEEP`` where it fits or gets no shorter."""
         text = result.text or ""
         size = self.count(text)
         if size <= tokens or strategy is none:
@@ -239,11 +244,11 @@ class _Deciding:
             try:
                 ref = self.how.store.put(text, scope=self.how.scope)
             except StoreError:
-                # What cannot be read back is not taken out: the result stays whole, for good.
+                # The full text could not be kept to be read again: the result is never cut.
                 return KEEP
         chars = max(MIN_CHARS, len(text) * tokens // size)
         while True:
-            # By the longer note, so that what is recorded fits with either.
+            # Measured with the longer note (the one with a reference), so that the shorter one fits too.
             shorter = self._rendered(text, strategy, chars, ref)
             if shorter is None:
                 return KEEP
@@ -275,12 +280,12 @@ class _Deciding:
 
 
 def _is_cuttable(result: ResultView) -> bool:
-    # What can never be cut needs no record either: most results of most runs are this short.
+    # Short results, errors and pictures are never cut, so no decision on them is recorded.
     return not result.is_error and result.text is not None and len(result.text) > MIN_CHARS
 
 
 def _level(sizes: list[int], room: int) -> int | None:
-    """The size to which the largest must shrink so that all fit into ``room``; None when they do."""
+    """The tokens to which the largest sizes must be cut so that all fit into ``room``; None when they do."""
     if sum(sizes) <= room:
         return None
     for done, size in enumerate(sizes):
@@ -292,9 +297,9 @@ def _level(sizes: list[int], room: int) -> int | None:
 
 
 _RENDERED: PerOwner[tuple[str, Strategy, int, str], tuple[str]] = PerOwner(64_000_000)
-"""What stands in the place of texts, by the counter that they were cut by; bounded in characters."""
+"""Shortened texts by the token counter that they were measured with; bounded to 64 million characters."""
 
 
 def forget_rendered(count: Count) -> None:
-    """Let go the texts that were cut by a counter."""
+    """Forget the shortened texts that were measured with a counter."""
     _RENDERED.clear(count)

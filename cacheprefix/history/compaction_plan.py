@@ -55,10 +55,13 @@ class Estimate:
 
 
 def estimate(before: int, after: int, kept: int, prices: Prices, *, asked: int = 0) -> Estimate:
-    """Price of going from ``before`` to ``after`` tokens with the first ``kept`` unchanged.
+    """Price, in cost units, of going from ``before`` to ``after`` tokens with the first ``kept`` unchanged.
 
-    Everything behind the first change is written anew; what stands before it is still read. ``asked`` are the input
-    tokens of a request that is made for the summary first.
+    The ``kept`` tokens are read from the cache, all behind them are written anew. ``asked`` are the input tokens of a
+    further request that asks the model for the summary.
+
+    ``rewrite = (kept + asked) * read + (after - kept) * max(write, read) - before * read``, with a cold cache
+    ``(after + asked - before) * write``; ``saving = (before - after) * read`` for each later request.
     """
     if prices.cold:
         without, with_ = before * prices.write, (after + asked) * prices.write
@@ -99,7 +102,7 @@ STUCK = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A compaction that has been thought through and not done.
+    """A planned compaction, which nothing has been changed by yet.
 
     ``due`` says whether it should be done now: it changes something, and the window forces it, the
     cache is cold anyway, or it pays within the expected turns.
@@ -110,7 +113,7 @@ class Plan:
     """Tokens of the whole request as it stands."""
     after: int
     kept: int
-    """Tokens at the start that stay unchanged and are still read from the cache."""
+    """Tokens at the start of the request that do not change and are still read from the cache."""
     price: Estimate
     due: bool
     actions: tuple[Action, ...] = ()
@@ -119,19 +122,19 @@ class Plan:
     stuck: bool = False
     """Whether nothing is done because the next request would be above the trigger again."""
     request: SummaryRequest | None = None
-    """The summary to ask the model for before ``commit``; without an answer an extract stands."""
+    """The summary to ask the model for before ``commit``; without an answer, an extract is used."""
     horizon: float = 0.0
     ledger: Ledger = field(default_factory=Ledger)
     entries: tuple[tuple[str, str, str], ...] = ()
     clearings: tuple[Clearing, ...] = ()
     summary_at: str = ""
     opening: str = ""
-    """How a summary that a model writes begins, where it is one of several."""
+    """The numbered opening of a summary by the model, where several are kept; else empty."""
     count: Count = estimate_tokens
     joins: bool = False
-    """Whether durable context is joined with it, to one block a key."""
+    """Whether durable context is joined at the same time, into one block for each key."""
     shape: Shape | None = field(default=None, repr=False, compare=False)
-    """What was read off the history that was planned for, so that carrying the plan out need not read it again."""
+    """Groups and addresses of the planned history, so that carrying out need not compute them again."""
 
     @classmethod
     def nothing(cls, tokens: int, prices: Prices, ledger: Ledger, count: Count) -> Plan:
@@ -153,7 +156,7 @@ class Plan:
     def commit(self, store: Results | None = None, *, scope: str = "") -> Ledger:
         """The ledger with the plan recorded, as a new epoch; ``replay`` then carries it out.
 
-        The texts of cleared results go into ``store``; one that it cannot take stays in the prompt.
+        The texts of cleared results are kept in ``store``; a result that it refuses is not cleared.
         """
         if not self.entries and not self.clearings:
             return self.ledger
@@ -188,5 +191,5 @@ class Plan:
 
 def _with_text(value: str, text: str, opening: str) -> str:
     role, old, *spans = json.loads(value)
-    # What stands there may say nothing, without a number: an extract that found nothing to keep.
+    # An extract that found nothing to keep is a note without a number: then the opening gives it.
     return json.dumps([role, f"{opening_of(old) or opening}{text}", *spans])

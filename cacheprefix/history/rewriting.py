@@ -1,4 +1,4 @@
-"""A history that the conversation keeps, rewritten by what was decided on it: nobody else needs what was removed."""
+"""Compacts a history that the conversation keeps itself, by rewriting its messages."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _TERMS = Terms()
 
 
 def standing(state: ContextState) -> Standing:
-    """The history before a request. It holds what is sent, so nothing of its ledger is still to be carried out."""
+    """The history before a request, with an empty ledger, as its messages are already rewritten by all decisions."""
     return Standing(state.views, Ledger(), state.tokens)
 
 
 def with_beside(state: ContextState, around: Circumstances, terms: Terms) -> Circumstances:
-    """The circumstances with what stands beside the history, and whether a compaction shows other zones."""
+    """``around`` with the tokens sent beside the history added, and whether staged zones would be shown."""
     moves = around.front_moves or any(zone.staged is not None for zone in state.zones)
     beside = terms.static_tokens + tokens_beside(state, terms.system, terms.count)
     return replace(around, static_tokens=around.static_tokens + beside, front_moves=moves)
@@ -62,10 +62,10 @@ def compact(
     summary: str = "",
     force: bool = False,
 ) -> ContextState:
-    """The state compacted, if that is due; the very same state if not.
+    """The state compacted where that is due; the same object where not.
 
-    The prefix is rewritten here anyway, so durable context is consolidated to one block a key at the
-    front, and staged zones are shown. Of ``terms`` count what stands beside the history, the counter, the store and
+    As the prefix is rewritten anyway, durable context is joined into one block for each key at the front, and staged
+    zones are shown. Of ``terms`` these are used: what is sent beside the history, the counter, the store and
     ``consolidate``. ``summary`` is a model's answer to ``plan(...).request``.
     Raises ``BudgetError`` when a request budget in ``around`` cannot be met.
     """
@@ -86,14 +86,14 @@ def compact_for_request(
     *,
     scope: str = "",
 ) -> ContextState:
-    """The state such that the whole request fits the budget; the same state when it does already."""
+    """The state compacted so that the whole request fits the budget; the same object where it does already."""
     check_fixed(terms, request)
     rules = replace(settings or Compaction(), trigger=None, target=None)
     return compact(state, rules, Circumstances(request=request), terms, scope=scope)
 
 
 def check_fixed(terms: Terms, request: RequestBudget, more: int = 0) -> None:
-    """Raise ``BudgetError`` where what is sent beside any history, with so many tokens ``more``, fills the window."""
+    """Raise ``BudgetError`` where system text and tools, and ``more`` tokens, leave no room for a history."""
     fixed = terms.static_tokens + more + (terms.count(terms.system) + MESSAGE_TOKENS if terms.system else 0)
     if fixed >= request.room:
         over = fixed - request.room
@@ -105,14 +105,14 @@ def check_fixed(terms: Terms, request: RequestBudget, more: int = 0) -> None:
 def carried_out(
     state: ContextState, planned: Plan, made: Ledger, count: Count, *, readable: bool = True
 ) -> ContextState:
-    """The state with what a plan made of the ledger carried out, as one new epoch of its own ledger.
+    """The state with the decisions of a plan (in ledger ``made``) carried out, as one new epoch of its own ledger.
 
     Messages that were appended since it was planned stay as they are.
     """
     views = state.views
     known = planned.shape if planned.shape is not None and planned.shape.views == views else None
     held = holding(views, made, None, Cutting(count, readable=readable), known)
-    # The border between history and turn is found again by the objects that no decision touched.
+    # Decisions are split at the border of committed history and current turn; a text at the border goes to the former.
     border = len(state.committed)
     first: list[Decision] = []
     second: list[Decision] = []
@@ -133,7 +133,7 @@ def carried_out(
     )
     ledger = state.ledger.prune(digests_of(new.views))
     for key, value in made.since(planned.ledger).section("epochs").items():
-        # What had been removed and was said again is removed again: an epoch of its own.
+        # The same removal may happen twice, where the same messages came again: each is an epoch under its own name.
         name = key
         while state.ledger.get("epochs", name) is not None:
             name = digest_of(name)
@@ -149,13 +149,13 @@ def compaction_hook(
     settings: Compaction | None = None,
     count: Count | None = None,
 ) -> list[Mapping[str, Any]]:
-    """The messages shortened to ``target`` tokens; the very same objects where nothing had to change.
+    """The messages shortened to ``target`` tokens; the same objects where nothing had to change.
 
-    Results that can be had again go first, then old uses of tools, then the oldest messages, each call with its
-    results; the system's and pinned messages, and the last turns, stay. ``settings`` is the ``Compaction`` it goes by,
-    but for its trigger and target, ``api`` the form of the messages. Nothing is remembered: called again with the
-    original history and more, it decides anew, and the cache is lost. So keep what it gives and append to that, or
-    have a ``Conversation`` do it, which decides once. Raises ``SetupError`` for a target below 1, and ``BodyError`` for
+    Results that a tool can give again are cleared first, then old tool uses are dropped, then the oldest messages
+    removed, each call with its results; system and pinned messages, and the last turns, stay. ``settings`` is used but
+    for its trigger and target; ``api`` is the form of the messages. Nothing is remembered: called again with the
+    original history and more, it decides anew, and the cache is lost. So keep what it returns and append to that, or
+    use a ``Conversation``, which decides once. Raises ``SetupError`` for a target below 1, and ``BodyError`` for
     a malformed message.
     """
     if target < 1:

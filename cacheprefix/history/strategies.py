@@ -1,7 +1,7 @@
-"""Ways to shorten one tool result. Each is a pure function of the text and the cut's numbers.
+"""Ways to shorten one tool result: pure functions of the text and of a length in characters.
 
-The numbers are characters and not tokens: tokens depend on which counter a process has, and a
-recorded decision must give the same bytes everywhere.
+The length is in characters and not in tokens, as token counts depend on the counter that a process has, and a recorded
+decision must give the same bytes everywhere.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ MIN_CHARS = 256
 """Texts up to this length are never cut: the note of what was cut would be as long."""
 _ERROR_LINE = re.compile(r"error|exception|traceback|fatal|panic|failed|failure", re.IGNORECASE)
 _ERROR_SHARE = 4
+"""Error lines get at most one part in so many of the allowed length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a strategy may use: at most ``max_chars`` characters, and the reference of the full text."""
+    """The limits of one cut: at most ``max_chars`` characters, and the full text's reference (empty: not kept)."""
 
     max_chars: int
     ref: str = ""
 
     def note(self, omitted: int, offset: int) -> str:
-        """The note that stands where ``omitted`` characters from ``offset`` on were cut out."""
+        """The note in place of ``omitted`` characters that were cut out from ``offset`` on."""
         where = f"; read_full_result(ref={self.ref!r}, offset={offset}) returns them" if self.ref else ""
         return f"[{omitted} characters cut here{where}]"
 
@@ -47,7 +48,7 @@ class Strategy:
     params: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self, text: str, cut: Cut) -> str:
-        """The shortened text, or ``text`` itself where shortening gains nothing."""
+        """The shortened text, or ``text`` itself where it is short enough or would not get shorter."""
         if len(text) <= max(cut.max_chars, MIN_CHARS):
             return text
         shorter = self.run(text, cut)
@@ -59,6 +60,7 @@ class Strategy:
 
 
 def _head_tail(text: str, cut: Cut, head_share: float = 0.65) -> str:
+    """Keep the beginning (``head_share`` of the room), the end, and error lines of what lies between."""
     room = cut.max_chars - len(cut.note(len(text), len(text))) - 2
     if room < 2:
         return cut.note(len(text), 0)
@@ -67,7 +69,7 @@ def _head_tail(text: str, cut: Cut, head_share: float = 0.65) -> str:
     middle = text[head:tail]
     kept = _error_lines(middle, room // _ERROR_SHARE)
     if kept:
-        # The lines that say what went wrong stay; head and tail give up the room for them.
+        # Error lines are kept too: beginning and end are made shorter by their length.
         room -= len(kept) + 1
         head = _line_end(text, int(room * head_share))
         tail = _line_start(text, len(text) - (room - head))
@@ -89,6 +91,7 @@ def _tail(text: str, cut: Cut) -> str:
 
 
 def _json(text: str, cut: Cut) -> str:
+    """Shorten lists, texts and objects inside JSON to the largest of 25 levels that fits (binary search)."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -109,6 +112,7 @@ def _json(text: str, cut: Cut) -> str:
 
 
 def _shrink(value: Any, items: int, chars: int) -> Any:
+    """The value with lists of at most ``items`` items, texts of ``chars`` characters, objects of thrice the items."""
     if isinstance(value, str):
         if len(value) <= chars + 24:
             return value
@@ -122,7 +126,7 @@ def _shrink(value: Any, items: int, chars: int) -> Any:
         kept.append(f"... ({len(value) - items} more items)")
         return kept + [_shrink(item, items, chars) for item in value[len(value) - items // 4 :]]
     if isinstance(value, dict):
-        # An object's fields say what it is: they get three times the room of a list's items.
+        # Fields of an object differ more than items of a list: three times as many are kept.
         names = list(value)
         kept_names = names if len(names) <= 3 * items + 1 else names[: 3 * items]
         out = {name: _shrink(value[name], items, chars) for name in kept_names}
@@ -134,6 +138,7 @@ def _shrink(value: Any, items: int, chars: int) -> Any:
 
 
 def _noted(value: Any, note: str) -> Any:
+    """The value with the note of the cut added, as a field or as a last item."""
     return {**value, "_cut": note} if isinstance(value, dict) else [*value, note]
 
 
@@ -142,6 +147,7 @@ def _write(value: Any) -> str:
 
 
 def _grep(text: str, cut: Cut, pattern: str, context: int) -> str:
+    """Keep matching lines with ``context`` lines around each, from the top, as many as fit."""
     wanted = re.compile(pattern)
     lines = text.splitlines()
     keep: set[int] = set()
@@ -174,22 +180,23 @@ def _none(text: str, cut: Cut) -> str:  # noqa: ARG001 - one signature for all s
 
 
 def _line_end(text: str, at: int) -> int:
-    """The last line end in the eighth before ``at``, so that no line is torn where that is cheap."""
+    """Where to cut at or before ``at``: a line's end where one is near (an eighth of ``at``), else ``at``."""
     found = text.rfind("\n", at - at // 8, at)
     return between_characters(text, max(0, at)) if found < 0 else found + 1
 
 
 def _line_start(text: str, at: int) -> int:
+    """Where to begin from ``at`` on: a line's start where one is near (an eighth of the rest), else ``at``."""
     room = len(text) - at
     found = text.find("\n", at, at + room // 8)
     return between_characters(text, at) if found < 0 else found + 1
 
 
 def between_characters(text: str, at: int) -> int:
-    """The nearest place at or before ``at`` where no character that a reader sees is cut in two.
+    """The nearest place at or before ``at`` that is between two characters as a reader sees them.
 
-    Accents, joiners, skin tones, variation signs and pairs of regional letters stay with what they belong to; the rules
-    are those of Unicode's UAX 29 that a cut of tool results meets, by the standard library's tables.
+    Accents, joiners, skin tones, variation selectors and flags (pairs of regional letters) are not separated from what
+    they belong to: the rules of Unicode's UAX 29 that tool results need, by the standard library's tables.
     """
     if not 0 < at < len(text):
         return at
@@ -200,6 +207,7 @@ def between_characters(text: str, at: int) -> int:
 
 
 def _joined(text: str, at: int) -> bool:
+    """Whether the characters before and from ``at`` on are parts of one visible character."""
     before, after = text[at - 1], text[at]
     if unicodedata.category(after) in ("Mn", "Mc", "Me") or after in "\u200d\ufe0f" or before == "\u200d":
         return True
@@ -215,10 +223,12 @@ def _joined(text: str, at: int) -> bool:
 
 
 def _regional(one: str) -> bool:
+    """Whether a character is a regional letter, two of which make a flag."""
     return "\U0001f1e6" <= one <= "\U0001f1ff"
 
 
 def _error_lines(text: str, room: int) -> str:
+    """Lines that tell of an error, each of at most 300 characters, as many as fit into ``room`` characters."""
     kept: list[str] = []
     used = 0
     for line in text.splitlines():
@@ -260,7 +270,7 @@ BUILT_IN: Mapping[str, Strategy] = {strategy.name: strategy for strategy in (hea
 
 
 def strategy_of(given: str | Strategy | Run) -> Strategy:
-    """A strategy from its name, itself, or any function ``(text, cut) -> text``.
+    """The ``Strategy`` for a name, a strategy, or any function ``(text, cut) -> text``.
 
     A function is recorded under its module and name; give it an attribute ``version`` and raise it
     when its output changes.
@@ -278,7 +288,7 @@ def strategy_of(given: str | Strategy | Run) -> Strategy:
 
 
 def recorded(rule: str, known: Mapping[str, Strategy]) -> Strategy | None:
-    """The strategy that a recorded rule names; None where this process has no such function."""
+    """The strategy that a recorded rule names; None where ``known`` has no such function of that version."""
     name, version, params = json.loads(rule)
     if name == "grep":
         return grep(params["pattern"], params["context"])

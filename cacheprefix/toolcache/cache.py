@@ -1,4 +1,4 @@
-"""The tool-result cache's front, and one call in two halves for tools that a framework runs."""
+"""The tool-result cache: runs calls through it, whole or in two halves where a framework runs the tool."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from cacheprefix.toolcache.stats import OTHER, CacheStats, Counters, Outcome, To
 
 
 class Attempt:
-    """One call in two halves; see ``ToolResultCache.begin``.
+    """A call whose tool the caller runs; see ``ToolResultCache.begin``.
 
-    An attempt that is dropped without an end counts as failed, and those who wait for it go on.
+    An attempt that is dropped without ``finish`` or ``fail`` counts as failed, and calls that wait for it go on.
     """
 
     def __init__(
@@ -70,7 +70,8 @@ class Attempt:
     ) -> None:
         cache = self._cache
         plan = cache._plan(tool, arguments, scope, cacheable)  # noqa: SLF001 - as above
-        # A front door that calls from an event loop cannot wait for a store: reads run, and writes are told aside.
+        # An event loop must not wait for a blocking store: then nothing is looked up, and marks of writes are set in a
+        # thread.
         self._aside = cache.store.blocking and in_a_loop()
         if self._aside:
             plan = plan._replace(key=None)
@@ -79,6 +80,7 @@ class Attempt:
         self._step(None)
 
     def _step(self, ran: Ran | None) -> None:
+        """Drive the flow to where the tool must run, or to its end; ``ran`` is how the tool ended, None to start."""
         flow, plan = self._flow, self._plan
         if flow is None or plan is None:
             return
@@ -167,16 +169,16 @@ class ToolResultCache:
 
     @property
     def store(self) -> Store:
-        """Where results are kept, or what outdates them."""
+        """The store of results, and of the generations that outdate them."""
         return self._engine.store
 
     @property
     def shared(self) -> bool:
-        """Whether other processes read and write the same results; statistics then walk a common store."""
+        """Whether other processes use the same store; ``stats`` then lists its entries."""
         return self._engine.store.shared
 
     def spec(self, name: str, origin: Origin = "local") -> ToolSpec:
-        """Return a tool's declaration; without one, what goes by the patterns alone."""
+        """Return a tool's declaration; without one, a spec for which only the patterns decide."""
         return self._specs.get((origin, name)) or ToolSpec(name, origin)
 
     def declares(self, name: str, origin: Origin = "local") -> bool:
@@ -184,7 +186,7 @@ class ToolResultCache:
         return (origin, name) in self._specs
 
     def subscribe(self, observe: Callable[[ToolCall], None]) -> None:
-        """Call ``observe`` after every call, beside those that are told already."""
+        """Call ``observe`` after every call, in addition to earlier observers."""
         with self._lock:
             self._observers = (*self._observers, observe)
 
@@ -211,12 +213,12 @@ class ToolResultCache:
         began = self._clock() if self._observers else 0.0
         plan = self._plan(tool, arguments, scope, cacheable)
         if plan.key is not None and conversation is None:
-            # The flow would do the same; a hit is worth the short way.
+            # A hit without a flow, which would do the same more slowly.
             looked = self._engine.look(plan)
             if looked.kept is not None:
                 self._counters.hit(plan.tool, looked.kept.seconds)
                 if self._observers:
-                    self._tell(ToolCall(plan.tool, "hit", self._clock() - began, looked.kept.seconds))
+                    self._observed(ToolCall(plan.tool, "hit", self._clock() - began, looked.kept.seconds))
                 return looked.value  # type: ignore[no-any-return]
             self._missed(plan, looked)
             flow = self._engine.miss(plan, run, looked)
@@ -250,7 +252,7 @@ class ToolResultCache:
         cacheable: bool | None = None,
         keep: Callable[[Any], Any] | None = None,
     ) -> Flow[Answer]:
-        """``call`` as a flow for ``drive`` and ``adrive``, which tells how its answer came about; for front doors.
+        """``call`` as a flow for ``drive`` and ``adrive``, which returns an ``Answer``; for front doors.
 
         ``keep`` says what is kept of a result where that is not the result itself, and raises ``NotKeptError`` for one
         that is its caller's alone. A call that is ``refused`` has the message for its result.
@@ -319,7 +321,7 @@ class ToolResultCache:
         return self._counters.stats(self.enabled, self.ttl, held)
 
     def after_fork(self) -> None:
-        """Leave the parent's flights and counts alone."""
+        """In a forked child: begin without the parent's running calls, counts and repeats."""
         self._counters.after_fork()
         self._engine.after_fork()
         self._conversations = Bounded(_MAX_CONVERSATIONS)
@@ -351,8 +353,8 @@ class ToolResultCache:
                 return (yield from self._engine.write(plan, run))
             return Answer((yield Run(run)), "bypassed")
         looked: Looked = yield Do(self._engine.store, self._engine.look, plan)
-        # A repeat asks the same of a world that has not changed; what is not cacheable may answer otherwise each
-        # time (the next page, a job's state), so it is never refused.
+        # A repeat is the same call with nothing written since that it depends on (the stamp). Only cacheable calls get
+        # here: others may answer differently each time (the next page, a job's state) and are never refused.
         asked = plan.call + (looked.stamp or b"")
         watch = None if conversation is None or looked.stamp is None else self._watch(conversation)
         if watch is not None and not watch.start(asked):
@@ -377,15 +379,15 @@ class ToolResultCache:
             self._counters.add(plan.tool, "outdated")
 
     def _note(self, plan: Plan, answer: Answer, began: float) -> Answer:
-        """Count how a call ended, and tell those who listen."""
+        """Count how a call ended, and call the observers."""
         ran = answer.ran
         self._counters.outcome(plan.tool, answer.outcome, answer.saved)
         if self._observers:
             failed = ran.error is not None or (answer.outcome in _RUN and self._engine.reports_error(ran.result))
-            self._tell(ToolCall(plan.tool, answer.outcome, self._clock() - began, answer.saved, failed))
+            self._observed(ToolCall(plan.tool, answer.outcome, self._clock() - began, answer.saved, failed))
         return answer
 
-    def _tell(self, call: ToolCall) -> None:
+    def _observed(self, call: ToolCall) -> None:
         for observe in self._observers:
             try:
                 observe(call)
@@ -394,7 +396,7 @@ class ToolResultCache:
 
 
 def _given(answer: Answer, repeated: Callable[[str], Any] | None) -> Any:
-    """What a call gives its caller, or the tool's own exception."""
+    """The result for the caller; raises the tool's own exception."""
     if answer.outcome == "refused" and repeated is not None:
         return repeated(answer.ran.result)
     return answer.ran.outcome()

@@ -1,4 +1,4 @@
-"""Keys and generations: under which name a call is kept, what outdates it, and which tool a function is."""
+"""Decides for a tool call under which key its result is kept and which writes make it outdated."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from cacheprefix.toolcache.options import ToolCacheOptions
 from cacheprefix.toolcache.spec import Rules, ToolSpec, ancestors, resources
 
 _numbers = itertools.count(1)
-# By address, while the object lives: tools are often models that cannot be hashed.
+# Numbers of objects by address (``id``), while they live: tools are often pydantic models, which cannot be hashed.
 _known: dict[int, tuple[weakref.ref[Any], int]] = {}
 
 
 def identity_of(function: Any) -> str:
-    """Return what tells this function from every other one of the process; empty where nothing can.
+    """Return an identifier of a function, unique in this process; empty where it cannot have one (no weak reference).
 
-    A bound method is made anew at each look, so it goes by its object and its function. No number is used twice.
+    A bound method is a new object at each access, so it is identified by its object and its function. Numbers are never
+    used twice.
     """
     owner, own = getattr(function, "__self__", None), getattr(function, "__func__", None)
     parts = [function] if owner is None or own is None else [owner, own]
@@ -41,7 +42,7 @@ def _number(thing: Any) -> int | None:
         seen = weakref.ref(thing, _forget(address))
     except TypeError:
         return None
-    # Of two threads that come at once, the later one's number stays; the other costs a miss.
+    # Where two threads come at once, the later one's number is kept; the other costs one cache miss.
     _known[address] = (seen, number := next(_numbers))
     return number
 
@@ -83,7 +84,7 @@ class Plan(NamedTuple):
 
 
 class Planner:
-    """Turns calls into plans. Scope, tool and arguments stand in keys as digests only."""
+    """Turns calls into plans. Privacy: keys hold scope, tool and arguments only as digests."""
 
     def __init__(self, options: ToolCacheOptions) -> None:
         self.prefix = f"{options.namespace}:t:"
@@ -94,7 +95,7 @@ class Planner:
         self._cacheable = options.cacheable
         self._resolve = options.resolve
         self._one_world = options.one_world
-        # A hook and the file system may answer otherwise next time; all else follows from the call.
+        # Plans are remembered only without these hooks, which may answer differently each time.
         self._repeatable = options.cacheable is None and options.resolve is None
         self._recent: dict[tuple[object, ...], Plan] = {}
         self.scope_prefix = lru_cache(maxsize=4_096)(self._scope_prefix)
@@ -153,7 +154,7 @@ class Planner:
         return Plan(tool.name, key, reads, (), ruling.ttl, call, zlib.crc32(call, check), bool(tool.version))
 
     def unreadable(self, tool: ToolSpec, scope: str) -> Plan:
-        """Return the plan of a call that could not be planned: run it, and trust nothing kept before."""
+        """Return the plan of a call that could not be planned: run it, and outdate all results of the scope."""
         return Plan(tool.name, None, (), self._changes(scope, None), None, b"")
 
     def tool_of(self, key: str) -> str | None:
@@ -170,13 +171,15 @@ class Planner:
         return f"{self.prefix}{{{short(scope)}}}:"
 
     def _world(self, scope: str) -> str:
+        """Prefix of generation names: one for all scopes with ``one_world``, else the scope's own."""
         return f"{self.prefix}w:" if self._one_world else f"{self.scope_prefix(scope)}w:"
 
     def _read_names(self, scope: str, touched: tuple[str, ...] | None) -> tuple[str, ...]:
+        """Generations that a result depends on; ``touched`` are the resources read, None for anything."""
         world, epoch = self._world(scope), f"{self.scope_prefix(scope)}epoch"
         if touched is None:
             return (epoch, f"{world}any")
-        # Changed itself or below it, or a folder above it was replaced as a whole.
+        # Outdated where the resource or something below it changed, or a folder above it as a whole.
         names = dict.fromkeys([epoch, f"{world}all"])
         for resource in touched:
             names[f"{world}below:{short(resource)}"] = None
@@ -184,6 +187,7 @@ class Planner:
         return tuple(names)
 
     def _write_names(self, scope: str, touched: tuple[str, ...] | None) -> tuple[str, ...]:
+        """Generations that a write renews; ``touched`` are the resources written, None for anything."""
         world = self._world(scope)
         if touched is None:
             return (f"{world}any", f"{world}all")
@@ -195,12 +199,13 @@ class Planner:
 
 
 def canonical(tool: ToolSpec, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> bytes:
-    """Return JSON of tool, environment and arguments, or nothing when it cannot tell them exactly.
+    """Return JSON that identifies tool, environment and arguments; empty where JSON cannot hold them exactly.
 
     Key order does not matter at any depth; 1, 1.0, True and "1" are four different values.
     """
     values = arguments if type(arguments) is dict else dict(arguments)
-    # Whose answer it is: the version's, the function's, or the name's alone.
+    # Privacy: tools of one name are told apart by version, else by function, so that none answers for another. Without
+    # either, the name alone identifies the tool.
     which = ("version", tool.version) if tool.version else ("name", "")
     if tool.function is not None and not tool.version:
         which = ("function", identity_of(tool.function))
