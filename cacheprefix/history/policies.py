@@ -1,6 +1,6 @@
-"""Compaction policies: plain callables from a situation to decisions, tried in the order of the settings.
+"""Compaction policies: functions from a situation to decisions, run in the order of the settings.
 
-Each takes the oldest first and stops when the target is reached. Pairs stay together in all of them.
+Each takes the oldest first and stops when the target is reached. All keep a call and its results together.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ STALE_RESULTS = ("shell", "glob", "grep", "file_read", "web_fetch", "web_search"
 DONE_USES = ("file_edit", "file_write", "notebook_edit")
 """Tools whose old calls carry large arguments that are in the file by now; call and result go together."""
 _SOME_REF = "abcdefghij234567"
-"""A reference of the usual length; the real one is known when the plan is carried out."""
+"""Stands for a result's reference when a placeholder's tokens are counted: the real one comes with the commit."""
 
 
 def clear_tool_results(tools: Iterable[str] | None = STALE_RESULTS, *, keep_last: int = 0) -> Policy:
     """Clear old results of ``tools`` (None: of all), the last ``keep_last`` of them excepted.
 
-    Errors stay, and so does a result that is no longer than what would stand in its place.
+    Errors stay, and so does a result that is no longer than its placeholder.
     """
     wanted = None if tools is None else frozenset(tools)
 
@@ -55,7 +55,7 @@ def clear_tool_results(tools: Iterable[str] | None = STALE_RESULTS, *, keep_last
 
 
 def clear_thinking(keep_turns: int = 1) -> Policy:
-    """Take out the thinking of all but the newest ``keep_turns`` assistant messages that have some."""
+    """Remove the thinking of all but the newest ``keep_turns`` assistant messages with thinking."""
 
     def policy(situation: Situation) -> Iterable[Decision]:
         thinking = [index for index in situation.thinking_at if situation.views[index] is not None]
@@ -105,8 +105,8 @@ def drop_tool_uses(tools: Iterable[str] | None = DONE_USES, *, keep_last: int = 
 def sliding_window(*, batch: float = 0.25, whole_turns: bool = False) -> Policy:
     """Remove the oldest messages in one batch, a tool call always with its results.
 
-    At least ``batch`` of the window goes at a time, so that the next removal is far away. With
-    ``whole_turns`` a user's message goes only with all that answered it, and the other way round.
+    At least ``batch`` (a share of the trigger) is removed at a time, so that the next removal is far off. With
+    ``whole_turns`` a user's message is removed only together with all that answered it.
     """
 
     def policy(situation: Situation) -> Iterable[Decision]:
@@ -120,7 +120,7 @@ def sliding_window(*, batch: float = 0.25, whole_turns: bool = False) -> Policy:
 
 
 def _oldest(situation: Situation, goal: int, *, whole_turns: bool) -> list[int]:
-    """Indexes of the oldest units that may go, up to ``goal`` tokens; errors and what was referenced last."""
+    """Indexes of the oldest messages to remove, up to ``goal`` tokens; those with errors or later references last."""
     free, views = situation.free, situation.views
     owner, valued = situation.units, situation.referenced | situation.failed
     seen: set[int] = set()
@@ -157,7 +157,7 @@ def _oldest(situation: Situation, goal: int, *, whole_turns: bool) -> list[int]:
 
 
 def _turn(situation: Situation, first: int) -> tuple[int, ...]:
-    """The messages from ``first`` to the next words of the user."""
+    """Indexes of the messages from ``first`` up to the user's next message."""
     members: list[int] = []
     for at in range(bisect_left(situation.alive, first), len(situation.alive)):
         index = situation.alive[at]

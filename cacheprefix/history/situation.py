@@ -1,4 +1,4 @@
-"""What a compaction policy sees: the history as it will be sent, and which of it may be touched."""
+"""What a compaction policy gets: the history as it will be sent, and which messages it may change."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ class Situation:
     groups: Sequence[Group]
     """Tool calls with their results, by index into ``views``."""
     units: Mapping[int, Sequence[int]]
-    """What goes only together, by the index of each member: calls, results, the reasoning behind them."""
+    """For the index of a message those that must be removed with it: calls, results, reasoning."""
     free: Sequence[bool]
-    """Whether a message may be touched now; system text, durable context and pins never are."""
+    """For each message whether it may be changed now; never system text, durable context and pins."""
     tokens: int
     """All tokens of the request as it stands."""
     target: int
     window: int
-    """The trigger: what the request may grow to before it is compacted again."""
+    """The trigger: the tokens of a request above which it is compacted again."""
     count: Count
     referenced: frozenset[int]
-    """Messages whose names and numbers later messages used again: they are touched last."""
+    """Indexes of messages whose names and numbers later messages use again: they are changed last."""
     readable: bool = False
-    """Whether a cleared result can be read again, which its placeholder then says."""
+    """Whether a cleared result can be read again, so that its placeholder says how."""
     step: int = 0
-    """How far protections had to be relaxed; 0 keeps all that the settings promise."""
+    """How many protections were given up; 0 for none."""
     failed: frozenset[int] = frozenset()
-    """Messages that hold an error: what went wrong is removed last, as what was referenced is."""
+    """Indexes of messages with a failed tool result: removed last, like ``referenced``."""
 
     @property
     def need(self) -> int:
-        """Tokens that still have to go."""
+        """Tokens that are still to be removed."""
         return self.tokens - self.target
 
 
@@ -59,7 +59,7 @@ def names_in(text: str) -> set[str]:
     """Names, numbers and paths in a text: words that hold a digit, a mark inside, or inner capitals."""
     names: set[str] = set()
     for word in set(text.translate(_BREAKS).split()):
-        # Nearly all words are plain prose or too short, and told by this alone.
+        # Fast path: nearly all words are plain prose or too short.
         if len(word) < _SHORTEST or (word.isalpha() and (word.islower() or word[1:].islower())):
             continue
         bare = word.strip(_EDGES)

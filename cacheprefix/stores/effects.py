@@ -1,4 +1,4 @@
-"""Calls of stores as effects of a flow, and work for a store that nobody waits for."""
+"""Store calls as effects of a flow (see ``cacheprefix.effects``), and store calls that nobody waits for."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Do:
         return await loop.run_in_executor(_workers.pool(), self._method, *self._arguments)
 
     def within(self, seconds: float) -> Do:
-        """The same for at most so many seconds."""
+        """The same call with a limit of ``seconds`` seconds."""
         return Within(seconds, self._blocking, self._method, self._arguments)
 
 
 class Within(Do):
-    """As ``Do``, for at most so many seconds; then ``StoreError``, and what the store still does is nobody's.
+    """As ``Do`` with a limit in seconds, after which it raises ``StoreError``; a late answer is ignored.
 
-    A store that does not block answers at once, and is called in place.
+    A store that does not block answers at once and is called directly, without a limit.
     """
 
     __slots__ = ("_seconds",)
@@ -106,7 +106,7 @@ class Within(Do):
 
 
 class Settle(Do):
-    """As ``Do``, for what must be done once it is due: cancelling the caller ends his wait and not the work."""
+    """As ``Do``, for calls that must be completed: cancelling the caller ends its wait and not the call."""
 
     __slots__ = ()
 
@@ -121,7 +121,7 @@ class Settle(Do):
 
 
 def bounded(flow: Flow[T], seconds: Callable[[], float]) -> Flow[T]:
-    """A flow whose calls of stores each take no longer than ``seconds`` says when they begin."""
+    """A flow whose store calls are each limited to ``seconds()`` seconds, asked when the call begins."""
     try:
         effect = next(flow)
         while True:
@@ -139,7 +139,7 @@ def bounded(flow: Flow[T], seconds: Callable[[], float]) -> Flow[T]:
 
 
 def apart(store: Store, work: Callable[..., None], *arguments: Any) -> None:
-    """As ``aside``, where nobody is to wait in any thread."""
+    """Call a store's work without waiting: in a thread where the store blocks, whoever calls."""
     if store.blocking:
         with contextlib.suppress(RuntimeError):
             _workers.pool().submit(work, *arguments)
@@ -148,7 +148,7 @@ def apart(store: Store, work: Callable[..., None], *arguments: Any) -> None:
 
 
 def aside(store: Store, work: Callable[..., None], *arguments: Any) -> None:
-    """Do a store's work that nobody waits for: here, or in a thread where it would block an event loop."""
+    """Call a store's work whose result nobody needs: in a thread where it would block an event loop, else here."""
     if store.blocking and in_a_loop():
         # An interpreter that is ending takes no more work.
         with contextlib.suppress(RuntimeError):

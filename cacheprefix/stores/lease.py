@@ -1,8 +1,7 @@
-"""Who goes first: leadership by lease, among threads, processes and machines.
+"""Chooses by a lease which of several workers (threads, processes, machines) does some work.
 
-Several workers are about to do the same work. One takes the lease and does it; the others
-look for its outcome. A leader that was killed is replaced when its lease ends, and nobody
-waits for longer than he was told to.
+One worker takes the lease and does the work; the others look for its outcome in the store. A leader that was killed is
+replaced when its lease ends, and no worker waits longer than its ``patience``.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Lease:
         return self.store.renew(self.key, self.owner, self.ttl)
 
     def release(self) -> bool:
-        """Let the next one lead at once; False when the lease had already ended."""
+        """End the lease, so that another worker can lead; False when it had already ended."""
         return self.store.release(self.key, self.owner)
 
 
@@ -69,7 +68,7 @@ def elect(
     owner: str | None = None,
     clock: Callable[[], float] = steady,
 ) -> Flow[Elected[T]]:
-    """Find out whose turn it is, waiting at most ``patience`` seconds (default: one lease); a flow, for ``drive``.
+    """Take the lease or wait up to ``patience`` seconds (default: one lease) for the outcome; a flow, for ``drive``.
 
     ``look`` asks the store for the leader's outcome and returns None while there is none. It
     is asked once more after the lease was won, because the last leader may just have finished.
@@ -101,6 +100,6 @@ def elect(
             return Elected("follower", found, waited=waited)
         if not 0 <= waited < allowed:
             return Elected("alone", waited=waited)
-        # Spread out, so that waiters who came together do not ask together.
+        # A random factor, so that workers that began together do not ask the store at the same moments.
         yield Sleep(min(pause * random.uniform(0.75, 1.25), allowed - waited))  # noqa: S311 - no secret
         pause = min(pause * 1.5, _SLOWEST_LOOK)

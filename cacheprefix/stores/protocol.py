@@ -1,11 +1,10 @@
-"""What a store must do: bytes by key with a time to live, generations, and leases.
+"""The protocol of a store: bytes by key with a time to live, generations, and leases.
 
-The protocol is small on purpose. A counter that can be lost and start again would let an
-outdated entry look current, so invalidation rests on *generations*: random tokens. Two
-equal tokens prove that nobody called ``bump`` in between, and a token that was forgotten
-(evicted, expired, lost in a crash) comes back as another one, which costs a miss and never
-a stale read. Who is about to change something says so before with ``mark``: until he has
-called ``bump``, or his time is over because he was killed, no answer about it can be kept.
+A result is outdated by *generations*: random tokens, one for each name that results depend on. Equal tokens prove that
+nobody called ``bump`` in between. A token that was lost (evicted, expired, in a crash) is replaced by a new one, which
+costs a miss and never a stale read; a counter could start again at an old value. Before changing something, a writer
+calls ``mark``: until it calls ``bump``, or its time is over because it was killed, no result that depends on it can be
+kept.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ class RedisStore:
         return bool(self._ask(lambda: self._release(keys=[f"{key}:l"], args=[owner])))
 
     def listen(self, listener: Listener) -> None:
-        """Accept and ignore: expiry and eviction happen in the server, unseen."""
+        """Accept and ignore: the server expires and evicts entries without telling us."""
 
     def close(self) -> None:
         """Close all connections; the next call opens new ones."""
@@ -224,8 +224,8 @@ class RedisStore:
             raise StoreError(f"{self._where} refuses: {error}") from error
 
     def _greet(self, connection: Any) -> None:
-        # Runs before a new connection carries its first command, so no answer of a restarted
-        # server can be taken for one of its predecessor.
+        # Reads the server's run id before the first command on a connection: it is part of all generations, so that a
+        # restarted server, which may have lost writes, outdates everything.
         connection.on_connect()
         connection.send_command("INFO", "server")
         try:
@@ -254,7 +254,7 @@ class RedisStore:
                     return list(pipe.execute()[-1])
 
             found = self._ask(work)
-        # What is being written, or stands there in another shape, is nobody's token: a random one never matches.
+        # For a name that is being written, or whose token is malformed: a random token, which matches nothing.
         tokens = [
             token if writing is None and isinstance(token, bytes) and len(token) == 8 else os.urandom(8)
             for token, writing in zip(found[: len(names)], found[len(names) :], strict=True)
@@ -274,7 +274,7 @@ class RedisStore:
 
 
 def _places(names: Sequence[str]) -> list[str]:
-    """Where the generations of ``names`` stand, and behind them who is writing each."""
+    """Redis keys of the generations of ``names``, followed by the keys of their marks of writers."""
     return [*(f"{name}:g" for name in names), *(f"{name}:w" for name in names)]
 
 

@@ -256,7 +256,8 @@ class SqliteStore:
             self._connection = None
 
     def _open(self) -> sqlite3.Connection:
-        # Results may be private: only this user reads the file, and SQLite's side files take its mode.
+        """Open the file, creating it or bringing it to the present format where needed."""
+        # Privacy: only this user may read the file; SQLite's side files take its mode.
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         connection = sqlite3.connect(self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False)
@@ -284,7 +285,7 @@ class SqliteStore:
         return connection
 
     def _to_wal(self, connection: sqlite3.Connection) -> None:
-        """Readers beside a writer. SQLite does not wait here where two processes ask for it at once, so that we do."""
+        """Let readers work beside a writer (WAL). Repeated while busy, as SQLite itself does not wait here."""
         until = time.monotonic() + self._timeout
         while True:
             try:
@@ -297,9 +298,9 @@ class SqliteStore:
                 return
 
     def _opened(self) -> sqlite3.Connection:
-        """This process's connection to the file that stands at ``path`` now."""
-        # A file that was deleted or replaced lives on for those who hold it open: they would go on telling each
-        # other what nobody else hears.
+        """This process's connection to the file that is at ``path`` now."""
+        # A deleted or replaced file stays open in the processes that had it: without this check they would see only
+        # each other's writes.
         if self._connection is not None and _inode(self.path) != self._inode:
             self.close()
         if self._connection is None:
@@ -314,6 +315,7 @@ class SqliteStore:
             raise self._failure(error) from error
 
     def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run ``work`` in a write transaction; once the file was locked, fail at once for the cooldown's seconds."""
         try:
             with self._lock:
                 connection = self._opened()
@@ -337,17 +339,17 @@ class SqliteStore:
             raise self._failure(error) from error
 
     def _change(self, work: Callable[[sqlite3.Connection], None]) -> None:
-        """Write generations; where the file refuses, outdate all of them by other means."""
+        """Write generations or marks; where the file refuses, outdate all entries by a second file beside it."""
         try:
             self._write(work)
         except StoreError:
-            # Everybody looks at the file beside with each read, so nothing that was kept before counts any more.
+            # Every read looks at the file beside (``_outdated``), so that its change outdates all kept results.
             try:
                 self._beside.touch(0o600)
                 with self._beside.open("ab") as beside:
                     beside.write(os.urandom(8))
             except OSError:
-                # A full disk takes no byte, but it takes the time of the attempt.
+                # A full disk takes no byte; the file's time can still be set.
                 with contextlib.suppress(OSError):
                     os.utime(self._beside)
             raise
@@ -368,28 +370,30 @@ class SqliteStore:
         return self._boot, now + ttl, wall, wall + ttl
 
     def _live(self, key: str, row: Sequence[Any]) -> bytes | None:
+        """The value of an entry's row, and note its use; None where it expired (it is then deleted) or is no bytes."""
         value, boot, until, wall_until = row[-4:]
         if until is not None and (
             self._wall() >= wall_until or (self._clock() >= until if boot == self._boot else self._from_the_future(key))
         ):
-            # Where a writer is in the way the next sweep takes it.
+            # Where the file is locked, the next sweep deletes it.
             with contextlib.suppress(StoreError):
                 sql = "DELETE FROM entries WHERE key = ? AND wall_until = ?"
                 if self._write(lambda c: c.execute(sql, (key, wall_until)).rowcount > 0):
                     self._report([(key, "expired")])
             return None
-        # Whoever wrote something else than bytes here was not this class.
+        # Not written by this class.
         if not isinstance(value, bytes):
             return None
         self._touched.pop(key, None)
         self._touched[key] = None
         if len(self._touched) > _TOUCH_LIMIT:
-            # What cannot be noted now is forgotten: a slightly wrong order is no reason to fail a read.
+            # Uses that cannot be written now are forgotten: a read must not fail for the order of eviction.
             with contextlib.suppress(StoreError):
                 self._write(self._settle)
         return value
 
     def _from_the_future(self, key: str) -> bool:
+        """Whether an entry was written after the wall clock's present time, so that the clock was set back."""
         rows = self._query("SELECT wall_since FROM entries WHERE key = ?", (key,))
         return bool(rows and rows[0][0] is not None and rows[0][0] > self._wall())
 
@@ -401,18 +405,19 @@ class SqliteStore:
         return row
 
     def _tokens(self, names: Sequence[str], row: Sequence[Any]) -> bytes:
+        """The generations of ``names`` joined; unknown names get new ones."""
         tokens = row[:-4]
         if None in tokens:
             fresh = [(name, os.urandom(8)) for name in names]
             self._write(lambda c: c.executemany("INSERT OR IGNORE INTO generations VALUES (?, ?)", fresh))
-            # Another process may have been first: its token counts.
+            # Another process may have inserted its tokens first: read those.
             tokens = self._row("", names)[:-4]
-        # What is being written comes as nothing, and matches nothing.
+        # A name that is being written has an empty token: a random one in its place matches nothing.
         joined = b"".join([t if isinstance(t, bytes) and len(t) == 8 else os.urandom(8) for t in tokens])
         return joined + self._suffix + self._outdated()
 
     def _outdated(self) -> bytes:
-        """What changes whenever somebody could not write a generation into the file itself."""
+        """Bytes that change whenever a process could not write a generation into the file itself."""
         try:
             found = self._beside.stat()
         except OSError:
@@ -420,10 +425,11 @@ class SqliteStore:
         return struct.pack(">QQQ", found.st_ino, found.st_size, found.st_mtime_ns)
 
     def _settle(self, connection: sqlite3.Connection) -> None:
+        """Write the order in which entries were read since the last time."""
         touched, self._touched = self._touched, {}
         if touched:
             top = connection.execute("SELECT ifnull(max(used), 0) FROM entries").fetchone()[0]
-            # Readers note their use without the lock: a copy in one step, and a late note is no loss.
+            # Readers note uses without the lock: copy in one step; a note that comes later may be lost.
             rows = [(top + i, key) for i, key in enumerate(list(touched), 1)]
             connection.executemany("UPDATE entries SET used = ? WHERE key = ?", rows)
 
@@ -434,6 +440,7 @@ class SqliteStore:
         )
 
     def _sweep(self, connection: sqlite3.Connection) -> list[tuple[str, Departure]]:
+        """Delete expired entries, leases and marks, and the oldest generations; return the expired keys."""
         self._swept = self._clock()
         times = self._times()
         gone = connection.execute(f"SELECT key FROM entries WHERE {_DEAD}", times).fetchall()  # noqa: S608 - constants only
@@ -459,7 +466,7 @@ class SqliteStore:
 
 @lru_cache(maxsize=64)
 def _read_sql(names: int) -> str:
-    # Always one row, with an entry or without, and one look-up by key for each of its parts.
+    # Gives exactly one row, with or without an entry; a generation that is marked as being written reads as x''.
     alive = _ALIVE.format(wall=names + 2, boot=names + 3, now=names + 4)
     marked = f"EXISTS (SELECT 1 FROM marks WHERE marks.name = generations.name AND {alive})"  # noqa: S608 - constants only
     tokens = "".join(

@@ -1,9 +1,8 @@
-"""Full tool results, kept outside the prompt and read back in pieces.
+"""Keeps full tool results outside the prompt, to be read back in pieces.
 
-A budgeted tool result shows its head and a reference; the whole text lives here. The
-reference depends on the text alone, so it is the same in every fork, process and replay,
-while the place where the text is kept depends on the scope, so a reference that leaks to
-another tenant reads nothing there.
+Of a cut tool result the prompt has a part and a reference; the whole text is kept here. The reference depends on the
+text alone, so it is the same in every fork, process and replay. The key in the store also depends on the scope, so a
+reference that leaks to another tenant reads nothing there.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from cacheprefix.stores.protocol import Store
 
 E = TypeVar("E", bound=Exception)
 
-# A store that failed is left alone for a second; texts that wait for it are tried as often.
+# Seconds for which a store that failed is not asked; waiting texts are written again after as long.
 _COOLDOWN = 1.0
-# Texts that wait to be written are held in memory: at most so many bytes, then results stay whole.
+# Most bytes of texts that wait in memory to be written; beyond them ``put`` fails and results stay whole.
 _MOST_WAITING = 64 * 1024 * 1024
 
 
@@ -42,7 +41,7 @@ class Slice:
 
 
 class ResultStore:
-    """Texts by content, in any ``Store``.
+    """Keeps texts in any ``Store``, each under a reference made from its content.
 
     ``ttl`` is in seconds; None keeps a text until the store needs the room. Methods raise
     ``StoreError`` when the store fails, and then nothing was kept: a
@@ -108,18 +107,18 @@ class ResultStore:
         return self._store.clear(prefix) + len(waiting)
 
     def flush(self, timeout: float = 30.0) -> bool:
-        """Wait in this thread, at most ``timeout`` seconds, until no text waits to be written; whether none does."""
+        """Wait up to ``timeout`` seconds until all texts are written; return whether they are."""
         end = steady() + timeout
         while self._waiting and steady() < end:
             time.sleep(0.01)
         return not self._waiting
 
     def on_failure(self, told: Callable[[Exception], None]) -> None:
-        """Call a bound method with every failure to keep a text, also a later one; its object is not kept alive."""
+        """Call a bound method whenever keeping a text fails, also in the thread; its object is referenced weakly."""
         self._listeners.append(weakref.WeakMethod(told))
 
     def after_fork(self) -> None:
-        """What waits is the parent's to write, and its thread is not here."""
+        """In a forked child: forget the waiting texts, which the parent writes."""
         self._waiting, self._held, self._writing = {}, 0, False
 
     def _write_later(self, key: str, data: bytes) -> None:
@@ -171,7 +170,7 @@ class ResultStore:
         return data is not None
 
     def _key(self, ref: str, scope: str) -> str:
-        # The reference comes from a model, so it is hashed like everything else in a key.
+        # Hashed, as the reference comes from a model and may be any text.
         return f"{self._namespace}:r:{{{_hash(scope)}}}:{_hash(ref)}"
 
 
@@ -180,7 +179,7 @@ _all: weakref.WeakSet[ResultStore] = weakref.WeakSet()
 
 @atexit.register
 def _write_the_rest() -> None:
-    """The process ends: what waits is tried a last time."""
+    """At the end of the process, try a last time to write the waiting texts."""
     for results in list(_all):
         results._write_all()  # noqa: SLF001 - the same module
 
@@ -195,7 +194,7 @@ def _encode(text: str) -> tuple[str, bytes]:
 
 
 def _reference(data: bytes) -> str:
-    # 80 bits in base32: half the model tokens of the same bits in hex.
+    # 80 bits in base32: half as many model tokens as in hex.
     return base64.b32encode(hashlib.blake2b(data, digest_size=10).digest()).decode().lower()
 
 
