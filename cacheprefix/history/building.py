@@ -1,4 +1,4 @@
-"""From a state to a request's messages, most stable first, and what of them the next request finds in the cache."""
+"""Builds a request's messages from a state, most stable first, and predicts what the next request reads from cache."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Built:
     """Indexes of the messages that end a stable zone: system text, zones, committed history, the turn."""
     prefix_messages: int
     prefix_tokens: int
-    """Tokens that the next request will find again: all but the volatile text."""
+    """Tokens that the next request repeats: all but the volatile text."""
     suffix_tokens: int
 
     @property
@@ -96,7 +96,7 @@ class Built:
         return self.prefix_tokens + self.suffix_tokens
 
     def boundary(self, prompt: Prompt) -> int:
-        """How many leading sections of the decoded request the next one will find again.
+        """How many leading sections of the decoded request the next request repeats.
 
         Everything before the first message behind ``prefix_messages``; for ``Session.begin(boundary=...)``.
         """
@@ -145,7 +145,7 @@ def build(
     open_messages = [*state.pending, *state.waiting]
     suffix = sum(view.tokens for view in views_of(open_messages, state.api, counter)) if open_messages else 0
     if volatile:
-        # As whom a text may be said there: Anthropic's API refuses all but the user.
+        # Provider's rule: of these roles Anthropic's API accepts only the user.
         role = CHATS[state.api].with_last((), volatile, volatile_role)[0]["role"]
         out.append(text_message(role, volatile))
         suffix += counter(volatile) + MESSAGE_TOKENS
@@ -161,7 +161,7 @@ def build_messages(
     volatile_role: Role = "user",
     count: Count | None = None,
 ) -> list[Any]:
-    """The messages of ``build`` alone. But for the chat form, pass ``system`` to the API yourself."""
+    """Only the messages of ``build``. In all forms but chat, pass ``system`` to the API yourself."""
     return build(state, system, volatile, volatile_role=volatile_role, count=count).messages
 
 

@@ -17,7 +17,7 @@ class Group(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether every call has its result, so that the turn has joined."""
+        """Whether every call has its result."""
         return len({result.call_id for _, result in self.results}) >= len({call.id for call in self.calls})
 
     @property
@@ -27,7 +27,7 @@ class Group(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest of the ordered results; never of the ids."""
+        """Digest of the results in order, without call ids, which differ between runs."""
         return digest_of(*(result.digest for _, result in self.results))
 
 
@@ -52,9 +52,9 @@ def groups_of(views: Sequence[MessageView]) -> list[Group]:
 
 
 def joins_of(views: Sequence[MessageView]) -> list[Group]:
-    """The groups with the calls of one answer taken together, also where each call is an item of its own.
+    """The groups, with the calls of one answer merged where each is an item of its own (Responses API).
 
-    A merged group's ``index`` is its first call's; it is for what concerns all results of a turn.
+    For what concerns all results of a turn. A merged group's ``index`` is that of its first call.
     """
     groups = groups_of(views)
     if not any(views[group.index].item for group in groups):
@@ -74,7 +74,7 @@ def joins_of(views: Sequence[MessageView]) -> list[Group]:
 
 
 def reasons_of(views: Sequence[MessageView]) -> dict[int, list[int]]:
-    """For each reasoning item the calls and words it was made for: the API takes it with one of them only."""
+    """For each reasoning item the calls and texts behind it: the API accepts it only with at least one of them."""
     found: dict[int, list[int]] = {}
     behind: list[int] = []
     for index in range(len(views) - 1, -1, -1):
@@ -96,7 +96,7 @@ def digests_of(views: Sequence[MessageView]) -> set[str]:
 
 
 def turn_starts(views: Sequence[MessageView]) -> list[int]:
-    """Indexes at which the user speaks; durable context is no turn."""
+    """Indexes of the user's messages, each of which begins a turn; durable context does not."""
     return [index for index, view in enumerate(views) if view.is_prompt and view.key is None]
 
 

@@ -20,7 +20,7 @@ class ReadBudget:
 
     chars: int = MAX_CHARS
     tokens: int | None = None
-    """By the session's counter; None for as many as the characters have."""
+    """Limit in tokens by the session's counter; None for the limit in characters alone."""
 
     def __post_init__(self) -> None:
         for name, most in (("chars", self.chars), ("tokens", self.tokens)):

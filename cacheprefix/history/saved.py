@@ -17,10 +17,10 @@ from cacheprefix.wire.frozen import freeze
 from cacheprefix.wire.message_views import views_of
 
 VERSION: Final = 1
-"""Of a conversation's form, of a history's within it, and of a ledger's: none has changed yet."""
+"""Version of the saved forms of a conversation, its history and its ledger; none has changed yet."""
 
 PLACES: Final = "standing"
-"""In a saved conversation: where the texts of its roles stand."""
+"""Key of a saved conversation: where the texts of its roles stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def read(
 
 
 def dumps(state: ContextState) -> str:
-    """The state as JSON text, the same for the same state."""
+    """The state as JSON text; equal states give equal text."""
     # Keys keep their order: inside a message it is part of the bytes that the cache compares.
     return json.dumps(to_json(state), separators=(",", ":"))
 

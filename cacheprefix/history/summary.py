@@ -20,7 +20,7 @@ from cacheprefix.prompt.views import Count, MessageView
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What a summary stands for, what is still there beside it, and how long it may be."""
+    """The removed messages, those that stay, and how many tokens their summary may have."""
 
     views: Sequence[MessageView]
     kept: Sequence[MessageView]
@@ -29,7 +29,7 @@ class Removed:
 
 
 Summarise = Callable[[Removed], str]
-"""Gives the text that stands for removed messages; longer text than allowed is cut, an error leads to an extract."""
+"""Writes the summary of removed messages; too long a text is cut, on an error an extract is used."""
 
 REMOVED = "[Earlier messages were removed from this conversation.]"
 OPENING = "[Earlier messages were removed from this conversation. Names and values in them: "
@@ -55,9 +55,9 @@ class SummaryRequest:
 
 
 def extract(removed: Removed) -> str:
-    """Names and values of the removed messages that stand nowhere else, as many as fit.
+    """Names and values that only the removed messages contain, as many as fit.
 
-    Those that were used often come first, then those used last.
+    Picked by how often they were used (up to three times), then by how late; written in the order of their last use.
     """
     uses: Counter[str] = Counter()
     last: dict[str, int] = {}
@@ -81,7 +81,7 @@ def extract(removed: Removed) -> str:
 
 
 def summarised(removed: Removed, summarise: Summarise) -> str:
-    """The summary, never longer than allowed; an extract where ``summarise`` fails or says nothing."""
+    """The summary, cut to the allowed length; an extract where ``summarise`` fails or returns nothing."""
     try:
         text = summarise(removed)
     except Exception as error:
@@ -94,24 +94,24 @@ _NUMBERED = re.compile(r"\[Summary (\d+) of this conversation\]\n")
 
 
 def numbered(number: int) -> str:
-    """How a summary begins that is one of several."""
+    """The opening of a numbered summary (one of several)."""
     return f"[Summary {number} of this conversation]\n"
 
 
 def number_of(view: MessageView) -> int:
-    """The number of a summary that is one of several; 0 of any other message."""
+    """The number of a numbered summary; 0 for any other message."""
     found = _NUMBERED.match(view.text) if view.summary else None
     return int(found[1]) if found else 0
 
 
 def opening_of(text: str) -> str:
-    """The number that a summary begins with, as it stands; empty without one."""
+    """The numbered opening of a summary's text; empty without one."""
     found = _NUMBERED.match(text)
     return found[0] if found else ""
 
 
 def fitted(text: str, max_tokens: int, count: Count) -> str:
-    """The text cut to ``max_tokens``; a summary beyond its budget would trigger the next compaction."""
+    """The text cut to ``max_tokens``, as a longer summary could trigger the next compaction."""
     tokens = count(text)
     chars = len(text)
     while tokens > max_tokens and chars > 0:

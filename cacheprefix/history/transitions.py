@@ -9,7 +9,7 @@ from cacheprefix.wire.anthropic import THINKING
 from cacheprefix.wire.openai_responses import is_call, is_output, is_reasoning
 
 Mode = Literal["none", "manual", "agent_cycle"]
-"""When messages become history: at once, when told, or with the agent's final answer."""
+"""When messages are committed to the history: at once, on demand, or with the agent's final answer."""
 TransitionHook = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 """Gets copies of the turn's messages and returns what is committed in their place."""
 
@@ -32,7 +32,7 @@ def trim_tool_outputs(lines: int = 20) -> TransitionHook:
 
 
 def drop_tool_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A hook that commits words only: tool results go, and calls with them; text beside a call stays."""
+    """A hook that commits text only: tool calls and results are removed; text beside a call stays."""
     kept: list[dict[str, Any]] = []
     for number, message in enumerate(messages):
         if message.get("role") == "tool" or is_output(message) or is_call(message):
@@ -54,7 +54,7 @@ def drop_tool_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _answered(items: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether words follow reasoning in the same answer: it may not stand without what it was made for."""
+    """Whether text follows reasoning in the same answer: the API refuses reasoning without what follows it."""
     for item in items:
         if item.get("role") == "assistant":
             return True

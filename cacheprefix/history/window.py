@@ -1,4 +1,4 @@
-"""The request against the model's window, what is left of it, and a hand-over in plain text."""
+"""Limits a request to the model's window, and writes recent messages as plain text for a hand-over."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RequestBudget:
 
 @dataclass(frozen=True, slots=True)
 class ContextStats:
-    """Where a conversation stands."""
+    """A conversation's size against its limit, in tokens and messages."""
 
     messages: int
     tokens: int
@@ -75,7 +75,7 @@ class ContextStats:
     since_removal: int
     """Messages since something was last removed."""
     last_removed: int
-    """Tokens that the last removal took."""
+    """Tokens that the last removal took out."""
     epoch: int
 
 

@@ -1,9 +1,9 @@
-"""Parts of a prompt beside the history: durable keyed context, project text, memories; as zones or as blocks.
+"""Texts before the history: zones (project text, memories), and blocks that join durable context of one key.
 
-They change only together with a break of the prefix that happens anyway. In a framework's history keyed context stays
-where it was appended: the ledger records which messages a block stands for, by their addresses, and the block's text
-only where a hook wrote it. A block holds while all its sources stand in the history, so that a rewound or trimmed
-history never shows what it does not hold; of two for one key the larger one holds.
+They change only when the prefix changes anyway, so that they cost no cache. A framework's history keeps the context
+where it was appended: the ledger records which messages a block replaces, by their addresses, and the block's text only
+where a hook wrote it. A block applies while all its sources are in the history, so that a rewound or trimmed history
+never shows what is no longer in it; of two blocks for one key the one with more sources applies.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from cacheprefix.prompt.decisions import Insert
 from cacheprefix.prompt.views import MessageView
 
 Consolidate = Callable[[str, Sequence[str]], str]
-"""``consolidate(key, texts)`` gets the base first and then the deltas in order; gives one text."""
+"""``consolidate(key, texts)`` gets the text so far and then what was appended, in order; returns one text."""
 _LAST_SHOWN = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A named text before the history. ``staged`` waits for the next break of the prefix."""
+    """A named text before the history. ``staged`` replaces ``shown`` when the prefix next changes; None for nothing."""
 
     name: str
     shown: str = ""
     staged: str | None = None
 
     def refreshed(self) -> Zone:
-        """The zone with its staged text shown. One that became empty says so and shows what it was."""
+        """The zone with its staged text shown; one that became empty tells the model so, with its last text."""
         if self.staged is None or self.staged == self.shown:
             return replace(self, staged=None)
         if self.staged or not self.shown:
@@ -41,17 +41,17 @@ class Zone:
         return Zone(self.name, f"(This text is empty now. Before, it said:)\n{was}")
 
     def text(self) -> str:
-        """The zone as it stands in the prompt."""
+        """The zone as it is sent."""
         return f"<{self.name}>\n{self.shown}\n</{self.name}>"
 
 
 def concatenate(key: str, texts: Sequence[str]) -> str:  # noqa: ARG001 - one signature for all hooks
-    """The default consolidation: everything, in order, nothing lost."""
+    """The default consolidation: all texts in order."""
     return "\n\n".join(texts)
 
 
 def joined_text(key: str, texts: Sequence[str], hook: Consolidate) -> str:
-    """One text for a key; a text alone stays as it is. Raises ``SetupError`` when the hook returns no text."""
+    """The texts of a key joined by ``hook``; a single one is kept. Raises ``SetupError`` when it gives no text."""
     if len(texts) == 1:
         return texts[0]
     text = hook(key, tuple(texts))
@@ -61,24 +61,24 @@ def joined_text(key: str, texts: Sequence[str], hook: Consolidate) -> str:
 
 
 ZONES: Final = "~zones"
-"""Behind the address of an inserted text that holds the application's zones; kept as durable context is."""
+"""Suffix of the address of an inserted text with the application's zones; never compacted."""
 
 
 class Block(NamedTuple):
-    """A key's durable context in one text."""
+    """The durable context of one key, joined into one text."""
 
     key: str
     sources: tuple[int, ...]
-    """Indexes of the messages that it stands for, in the order in which they were joined."""
+    """Indexes of the messages that it replaces, in the order in which they were joined."""
     text: str
-    """Empty where a hook left nothing of it."""
+    """Empty where a hook returned nothing."""
     written: bool
-    """Whether a hook wrote the text; else it is the sources' own."""
+    """Whether a hook wrote the text; else it is the sources' texts joined."""
     address: str
 
 
 def blocks_of(views: Sequence[MessageView], recorded: Mapping[str, str], place: Mapping[str, int]) -> list[Block]:
-    """The recorded blocks that hold for a history, in the order of their first sources; ``place`` by address."""
+    """The recorded blocks that apply to a history, in its order; ``place`` gives each address's index."""
     best: dict[str, Block] = {}
     for address, value in sorted(recorded.items()):
         key, names, text = json.loads(value)
@@ -93,13 +93,13 @@ def blocks_of(views: Sequence[MessageView], recorded: Mapping[str, str], place: 
 
 
 def may_join(view: MessageView) -> bool:
-    """Whether a message is durable context of nothing but words; what is more stays where it is."""
+    """Whether a message is durable context of text alone, so that it may be moved into a block."""
     more = view.calls or view.results or view.thinking or view.media
     return view.key is not None and view.role == "user" and bool(view.texts) and not view.pinned and not more
 
 
 def texts_of(blocks: Sequence[Block], views: Sequence[MessageView]) -> list[tuple[str, Insert]]:
-    """The blocks as texts before the first message that is no system text."""
+    """The blocks as texts to insert before the first message that is no system text."""
     front = next((index for index, view in enumerate(views) if view.role != "system"), len(views))
     return [
         (block.address, Insert(front, "user", block.text, summary=False, key=block.key))

@@ -69,7 +69,7 @@ class SqliteStore:
     Times to live follow the machine's steady clock, so that setting the wall clock neither brings an
     expired entry back nor keeps a lease from ending. After a restart of the machine, and between
     processes where the system does not name its start (only Linux does), the wall clock counts:
-    what it says lies in the future is dropped. Generations do not survive a restart of the
+    what was written in its future is dropped. Generations do not survive a restart of the
     machine, because a power cut may have lost the last bump.
 
     A writer that finds the file locked outdates everything through a second, tiny file beside it
@@ -106,7 +106,7 @@ class SqliteStore:
         self._inode: tuple[int, int] | None = None
         self._clock = clock
         self._wall = wall
-        # An unnamed start matches no row, so that only the wall clock speaks.
+        # Where the system does not name its start, a random name matches no row: only the wall clock counts then.
         named = boot_id()
         self._boot = int.from_bytes(hashlib.blake2b(named or os.urandom(16), digest_size=7).digest(), "big")
         self._suffix = self._boot.to_bytes(8, "big") if named else b""

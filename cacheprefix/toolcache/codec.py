@@ -1,7 +1,7 @@
-"""Results as bytes and back, and the sealed entries that hold them.
+"""Encodes results as bytes and back, and adds the checksum and stamp of a store's entries.
 
-Nothing that came out of a store is ever unpickled: whoever can write there could run code
-here. What JSON cannot hold exactly stays an object in this process.
+Nothing from a store is ever unpickled, as whoever can write there could run code here. A result that JSON cannot hold
+exactly is kept as an object in this process only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAGIC = b"cpt1"
 _HEAD = struct.Struct(">4sIdH")
 _CHECKED = 8
 
-# An object with more parts than this is large enough to be told so.
+# Parts of an object that are measured at most for its size.
 _MAX_PARTS = 100_000
 
 _PLAIN = frozenset({str, int, bool, type(None)})
@@ -96,7 +96,7 @@ class JsonCodec:
 
 
 class Kept:
-    """A result as it is kept: bytes, or an object that nobody outside holds."""
+    """A result as it is kept: encoded bytes, or a private copy of the object."""
 
     __slots__ = ("_codec", "payload", "seconds", "thing")
 
@@ -107,7 +107,7 @@ class Kept:
         self.seconds = seconds
 
     def fresh(self) -> Any:
-        """Return a copy of its own for every caller."""
+        """Return a new copy of the result, so that callers cannot change each other's."""
         return copy.deepcopy(self.thing) if self.payload is None else self._codec.decode(self.payload)
 
     def size(self) -> int:
@@ -116,7 +116,7 @@ class Kept:
 
 
 def keep(result: Any, seconds: float, codec: Codec) -> Kept | None:
-    """Return what can be kept of a result, or None: generators, open files and the like."""
+    """Return a result in the form that is kept; None where it cannot be copied (generators, open files)."""
     payload = codec.encode(result)
     if payload is not None:
         return Kept(codec, payload, None, seconds)
@@ -125,12 +125,12 @@ def keep(result: Any, seconds: float, codec: Codec) -> Kept | None:
     except Exception:
         # Whatever a foreign __deepcopy__ raises, it says the same: this cannot be copied.
         return None
-    # One that hands itself out as its own copy would be changed by whoever it is given to.
+    # An object whose ``__deepcopy__`` returns itself is not kept: callers would share and change it.
     return None if thing is result and hasattr(result, "__deepcopy__") else Kept(codec, None, thing, seconds)
 
 
 def seal(check: int, stamp: bytes, kept: Kept) -> bytes:
-    """Return the bytes of an entry; they open only with the same ``check``, the plan's."""
+    """Return an entry's bytes, with a checksum that includes ``check``, the plan's checksum of the key."""
     rest = stamp + (kept.payload or b"")
     head = _HEAD.pack(_MAGIC, 0, kept.seconds, len(stamp))
     check = zlib.crc32(rest, zlib.crc32(head[_CHECKED:], check))
@@ -138,7 +138,7 @@ def seal(check: int, stamp: bytes, kept: Kept) -> bytes:
 
 
 def unseal(check: int, data: bytes, codec: Codec) -> tuple[bytes, Kept] | None:
-    """Return stamp and content of an entry, or None when the bytes are not what was written."""
+    """Return stamp and content of an entry, or None when its bytes are damaged or belong to another key."""
     if len(data) < _HEAD.size:
         return None
     magic, found, seconds, length = _HEAD.unpack_from(data)

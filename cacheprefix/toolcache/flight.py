@@ -16,7 +16,7 @@ from cacheprefix.toolcache.codec import Kept
 
 
 class Flight:
-    """One running call. ``done`` becomes what it kept, or None when there is nothing to share."""
+    """One running call. ``done`` gives what it kept, or None where its result cannot be shared."""
 
     __slots__ = ("done", "thread")
 
@@ -33,8 +33,8 @@ _leading: ContextVar[tuple[Flight, ...]] = ContextVar("cacheprefix_leading", def
 class Flights:
     """The running calls of this process, by key and generation.
 
-    The generation is part of the name: a call that begins after a write must not get the
-    result of one that began before it.
+    By generation too, since a call that begins after a write must not get the result of one
+    that began before it.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Flights:
 
 
 class Join(Until):
-    """Effect: wait at most ``seconds`` for a flight, unless only the caller could bring it to its end; is it over?"""
+    """Effect: wait up to ``seconds`` for a running call, unless the caller runs it itself; gives whether it ended."""
 
     __slots__ = ("_flight",)
 

@@ -1,4 +1,4 @@
-"""How a tool-result cache goes about it: a frozen value, all of it optional."""
+"""Options of a tool-result cache: a frozen value, all of it optional."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cacheprefix.toolcache.stats import ToolCall
 
 @dataclass(frozen=True, slots=True)
 class ToolCacheOptions:
-    """How a ``ToolResultCache`` goes about it.
+    """Options of a ``ToolResultCache``.
 
     - ``allow`` and ``deny``: patterns of tool names, shell wildcards in any case; deny wins over
       everything. Nothing is allowed by default (``DEFAULT_ALLOW`` holds names that many tools which
-      only read go by). A plain pattern of ``allow`` speaks of local tools only and one of ``deny`` of
-      all; ``mcp:NAME`` speaks of MCP tools.
+      only read go by). A plain pattern of ``allow`` matches local tools only and one of ``deny`` all;
+      ``mcp:NAME`` matches MCP tools.
     - ``tools``: declarations that ``spec`` finds by name and origin; front doors of frameworks,
       which know a tool's name and function only, ask it.
     - ``ttl``: seconds that a result is kept, None for ever; ``ttls`` by tool name or pattern.
@@ -37,8 +37,8 @@ class ToolCacheOptions:
     - ``environment``: as in ``ToolSpec``, for all tools; ``resolve`` makes a path
       canonical (``os.path.realpath`` where symbolic links matter).
     - ``max_entries`` and ``max_bytes``: bounds in this process, least recently used out first; None lifts one.
-    - ``lease``: seconds that a call waits at most for another one that runs it already, and that the mark of a
-      write stands whose writer died or was cancelled.
+    - ``lease``: most seconds that a call waits for an identical running one, and that a write's mark lasts whose
+      writer died or was cancelled.
     - ``repeats``: threshold of the repeat detection, 0 for none. Only calls that may be answered from the
       cache are ever refused.
     - ``observe``: called with a ``ToolCall`` after every call; see also ``ToolResultCache.subscribe``.

@@ -1,4 +1,4 @@
-"""Repeat detection: an agent that asks again and again for the same kept answer is told so."""
+"""Repeat detection: refuses a call that an agent repeats although nothing has changed since."""
 
 from __future__ import annotations
 

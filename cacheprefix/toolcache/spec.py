@@ -67,16 +67,16 @@ class ToolSpec:
 
 
 def origin_of(*made: object, mcp: tuple[str, ...]) -> Origin:
-    """Where a tool comes from, told by what made it and not by its name: by its class, with its bases, and functions.
+    """Whether a tool is an MCP server's or local, by the modules of the classes (with bases) and functions in ``made``.
 
-    ``mcp`` are the beginnings of modules whose tools are servers', each with its closing dot: ``"fastmcp."``.
+    ``mcp`` are prefixes of modules whose tools are MCP servers', each with its closing dot: ``"fastmcp."``.
     """
     kinds = (kind for one in made for kind in (one.__mro__ if isinstance(one, type) else (one,)))
     return "mcp" if any(f"{getattr(kind, '__module__', '')}.".startswith(mcp) for kind in kinds) else "local"
 
 
 Cacheable: TypeAlias = Callable[[ToolSpec, Mapping[str, Any]], "bool | None"]
-"""Asked of a call: whether its answer may be kept; None for no opinion."""
+"""The user's hook: whether the result of a call may be kept; None for no opinion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,10 @@ class Ruling:
 
 
 class Rules:
-    """Allow and deny patterns (shell wildcards, any case); deny wins over every other word.
+    """Allow and deny patterns (shell wildcards, any case); deny wins over allow and declarations.
 
-    A plain pattern of the allow list speaks of local tools only and one of the deny list of
-    all tools; ``mcp:NAME`` speaks of MCP tools.
+    A plain pattern of the allow list matches local tools only and one of the deny list all
+    tools; ``mcp:NAME`` matches MCP tools.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Rules:
         self._ttl = ttl
         self._ttls = [(_pattern([pattern]), seconds) for pattern, seconds in ttls.items()]
         self._assume_writes = assume_writes
-        # A model may invent any number of tool names.
+        # Bounded, as a model may invent any number of tool names.
         self.ruling = lru_cache(maxsize=4_096)(self._ruling)
 
     def _ruling(
@@ -134,7 +134,7 @@ class Rules:
 
 
 def _pattern(patterns: Iterable[str]) -> re.Pattern[str]:
-    # An MCP tool is matched as "mcp:name", which no plain wildcard may swallow.
+    # An MCP tool is matched as "mcp:name", which plain wildcards must not match.
     parts = [translate(p) if p.startswith("mcp:") else f"(?!mcp:){translate(p)}" for p in map(str.casefold, patterns)]
     return re.compile("|".join(parts) or r"(?!)")
 
@@ -145,7 +145,7 @@ def resources(
     environment: Mapping[str, str],
     resolve: Callable[[str], str] | None,
 ) -> tuple[str, ...] | None:
-    """Return the resources that the arguments ``names`` hold, or None when that may be anything."""
+    """Return the resources that the arguments ``names`` name, or None when they cannot be told (any resource)."""
     found: list[str] = []
     for name in names:
         kind, _, argument = name.rpartition(":")
@@ -171,8 +171,8 @@ def _path(text: str, cwd: str | None, resolve: Callable[[str], str] | None) -> s
             text = f"{cwd}/{text}"
         if resolve is not None:
             text = resolve(text).replace("\\", "/")
-    # Names that differ only in case or composition are one file on some systems.
-    # The root is the empty name, as it is among the folders above every path.
+    # Paths that differ only in case or Unicode composition are one file on some systems. The root is "", as in
+    # ``ancestors``.
     return ("/" + unicodedata.normalize("NFC", posixpath.normpath(text)).casefold().lstrip("/")).rstrip("/")
 
 
