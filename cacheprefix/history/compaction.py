@@ -175,7 +175,7 @@ def plan_compaction(
     # then; for ``window`` and ``forced`` protections are given up until the goal is reached.
     ceiling = goal if reason in ("window", "forced") else int(goal + rules.slack * (trigger - goal))
     head = head_of(whole, int(rules.keep_head * history))
-    work = _Work(draft, row, rules, trigger, head, readable, Protection.of(whole, _summaries_kept(rules, whole)))
+    work = _PolicyRun(draft, row, rules, trigger, head, readable, Protection.of(whole, _summaries_kept(rules, whole)))
     work.relax(max(1, goal - max(summary, note)), min(ceiling, room or ceiling))
     # Provider's rule: the window must be met, so even protected items go; ``check`` raises where that is not enough.
     if here.request is not None and draft.tokens > here.request.room:
@@ -271,7 +271,7 @@ def _note_tokens(rules: Compaction, count: Count) -> int:
 
 
 @dataclass(slots=True)
-class _Work:
+class _PolicyRun:
     """Runs the policies on a draft, giving up one protection after another until the goal is reached."""
 
     draft: Draft

@@ -21,9 +21,9 @@ _HEAP_SLACK = 64
 class Lru(Generic[V]):
     """Values by key, at most ``max_entries`` and ``max_bytes`` of them (None: no bound).
 
-    Reading makes an entry the most recent; replacing one never evicts another for its place.
-    Expired entries leave on the next write and when they are looked up, so they never push
-    out live ones. A value larger than ``max_bytes`` is not kept. Not safe for threads: the
+    Reading makes an entry the most recent; replacing one evicts no other to make room. Expired
+    entries are removed on the next write and when they are looked up, so they never evict
+    live ones. A value larger than ``max_bytes`` is not kept. Not safe for threads: the
     owner holds a lock.
     """
 
@@ -62,7 +62,7 @@ class Lru(Generic[V]):
         until = entry[3]
         if until is not None:
             now = self._clock()
-            # A clock that went back to before the entry was made proves nothing about its age.
+            # Before its time too: the clock was set back, so that the entry's age is unknown.
             if not entry[2] <= now < until:
                 self._drop(key, "expired")
                 return None

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A forgotten generation costs one miss, so names that nobody bumps need not stay for ever.
+# Milliseconds that a generation is kept (7 days): a forgotten one costs a miss, so it need not stay for ever.
 _GENERATION_MS = 7 * 24 * 3600 * 1000
 
-# Each script answers the same when it is sent twice, because a lost answer is asked for again.
+# Each script gives the same answer when sent twice, as a request whose answer was lost is sent again.
 _ACQUIRE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('PEXPIRE', KEYS[1], ARGV[2]) return 1 end
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
@@ -34,8 +34,8 @@ _RELEASE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) return 1 end
 return 0
 """
-# Who writes is a JSON object, writer to end in the server's milliseconds; a mark that its writer left
-# behind falls out with the next change. Time 0 ends the writer's mark.
+# The marks of one name are a JSON object, from writer to end in the server's milliseconds; ended marks are removed
+# with the next change. A time of 0 ends the writer's mark.
 _WRITE = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -58,8 +58,8 @@ class RedisStore:
 
     ``url`` is redis-py's (``redis://``, ``rediss://``, ``unix://``). A call waits at most
     ``timeout`` seconds to connect and as long for an answer, then raises; after a failure the
-    server is left alone for ``cooldown`` seconds, in which every call raises at once. A server
-    that came back is used again without further ado.
+    server is not asked for ``cooldown`` seconds, in which every call raises at once. After that
+    it is used again as soon as it answers.
 
     The server bounds its memory itself (``maxmemory`` with an LRU policy); entries that it
     evicts are not reported to listeners. Generations carry the server's run id, so what was

@@ -86,7 +86,8 @@ def _fields_fail(field: Callable[[str], Any]) -> bool:
 
 
 def _is_filled(value: Any) -> bool:
-    # A number beside "errors" counts what a linter found; a method or a property's default says nothing.
+    # Only True, text, lists, mappings and exceptions count: a number may be what a linter found, and a method or a
+    # default value says nothing.
     return value is True or (isinstance(value, (str, list, Mapping, BaseException)) and bool(value))
 
 
