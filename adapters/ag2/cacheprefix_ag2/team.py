@@ -1,4 +1,4 @@
-"""Which agents of a session can share at all, and the conversations they take part in."""
+"""Decides which agents of a session share a prefix and tools (``Team``), and keeps their conversations."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from cacheprefix.adapter import LONG_ROLE, AdapterSession, Bounded, economics
 from cacheprefix_ag2.state import Talk
 
 KEEP = 10_000
-"""Conversations remembered at most; what must last longer is in the streams' own histories."""
+"""How many conversations are remembered at most; older ones are read from the streams' own histories."""
 CALLS = 3
-"""Requests of a turn with tools."""
+"""How many requests a turn with tools is assumed to take."""
 
 Stays = Literal["stream", "turn", "call"]
-"""How long the role's text keeps its place, so that what stands behind it is read again."""
+"""How long the role's text keeps its place, so that later requests read what stands behind it from the cache."""
 Lane = tuple[str, str, tuple[str, ...] | None]
-"""Model, response schema, and the tools carried: None for the union of all."""
+"""What must be equal for two agents to share: model, response schema, tools carried (None: the union of all)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One agent, as its newest request was: its model, its response schema, its own tools' names."""
+    """What one agent's newest request was: model, response schema (``schema_key``), names of its own tools."""
 
     model: str = ""
     schema: str = ""
     tools: tuple[str, ...] = ()
     plain: bool = False
-    """It has tools that no union can hold: those the provider runs, or of a name that means two things."""
+    """Whether it has tools that no union can hold: run by the provider, or of a name with two schemas."""
     tail: int = 0
-    """Tokens of its own text, which its siblings' requests do not read from the cache."""
+    """Tokens of its own role text, which other agents' requests do not read from the cache."""
     first: bool = False
-    """Its own prompt begins with the shared system text already."""
+    """Whether its own prompt begins with the shared system text even without us."""
 
 
 @dataclass(slots=True)
 class Team:
-    """The agents of one session."""
+    """The agents of one session, by name, and their conversations; ``declared``: the user gave the session a prefix."""
 
     session: AdapterSession
     declared: bool
     seats: dict[str, Seat] = field(default_factory=dict)
     talks: Bounded[str, Talk] = field(default_factory=lambda: Bounded(KEEP))
     common: bool = False
-    """Agents were seen to read the same conversation, or to be asked the same."""
+    """Whether two agents were seen in the same conversation, or asked the same text."""
     _asked: Bounded[str, str] = field(default_factory=lambda: Bounded(KEEP))
     _counted: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -60,16 +60,16 @@ class Team:
             return found
 
     def heard(self, role: str, talk: Talk, request: str) -> None:
-        """Note with which text a stream of an agent begins."""
+        """Note ``request``, with which an agent's stream begins: where two agents get the same, ``common`` is set."""
         with self.session.shared.lock:
             first = self._asked.setdefault(hashlib.blake2b(request.encode("utf-8", "surrogatepass")).hexdigest(), role)
             self.common = self.common or first != role or len(talk.speakers) > 1
 
     def layout(self, role: str, stays: Stays, asked: int) -> list[bool]:
-        """Whether an agent's requests are forks, and whether they carry the union of tools.
+        """Decide whether an agent's requests are forks, and whether they carry the union of tools.
 
-        They are where somebody shares its lane; alone it forks where its session's prefix was declared. ``stays`` is
-        how long its text keeps its place, ``asked`` are the tokens of the stream's first request.
+        They are forks where another agent has the same lane; a single agent's where the user declared the prefix.
+        ``stays`` says how long its text keeps its place; ``asked`` is the tokens of the stream's first request.
         """
         with self.session.shared.lock:
             lane = self._lane(self.seats[role], stays, asked)
@@ -78,47 +78,50 @@ class Team:
             return [forks, bool(self.session.prefix.tools) and (lane is None or lane[2] is None)]
 
     def _lane(self, seat: Seat, stays: Stays, asked: int) -> Lane | None:
-        """What of an agent's requests must be the same in another's, so that they share; None where it is not worth it.
+        """The agent's lane: what must be equal in another agent's requests to share; None where sharing saves nothing.
 
         An agent carries the union of tools where ``foreign * r * calls <= gain``: ``foreign`` are the tokens of the
-        tools that it has not, r the price of reading one from the cache. One that would lose by that shares with those
-        that have the same tools.
+        tools that it does not have, r the price of a cache read per uncached token. Where the union would cost more,
+        it shares only with agents that have the same tools.
         """
         gain = self._gain(seat, stays, asked)
         if gain <= 0:
             return None
         read = self.session.profile(seat.model).read
-        # Where the others read a turn's tool loop too, its results are saved as well, and outweigh the requests.
+        # At "call" the others read a turn's tool loop too: the results they save outweigh its further requests.
         calls = CALLS if seat.tools and stays != "call" else 1
         carries = not seat.plain and self._foreign(seat) * read * calls <= gain
         return seat.model, seat.schema, None if carries else seat.tools
 
     def _gain(self, seat: Seat, stays: Stays, asked: int) -> float:
-        """What a turn saves by sharing, tools left out, in uncached input tokens; n agents, r the price of a read.
+        """What a turn saves by sharing, tools left out, in the price of uncached input tokens.
+
+        With n agents and r the price of a cache read per uncached token, and by ``stays``:
 
             stream:  (1 - r) * (opening * others / ROUNDS - tail + others * asked)
             call:    (1 - r) * (opening * others / ROUNDS - tail + REPLY * (n - 1))
             turn:    (1 - r) * (opening * others / ROUNDS - tail) + REPLY * ((n - 2) - n * r)
 
-        ``others`` is (n - 1) / n, the part of the agents that find written what one of them wrote; ``opening`` the
-        shared text, paid once a lane; ``tail`` the agent's own text, which siblings do not read, up to LONG_ROLE.
+        ``others`` is (n - 1) / n, the share of agents that read what one of them wrote; ``opening`` the shared text's
+        tokens, paid once a lane; ``tail`` those of the agent's own text, which others do not read, up to LONG_ROLE.
         """
         profile, agents = self.session.profile(seat.model), max(2, len(self.seats))
         read, others = profile.read, (agents - 1) / agents
-        # Where all prompts begin alike as they are, and the provider shares what does, nothing is gained there.
+        # All own prompts begin alike and the provider caches without marks: a fork saves nothing on the shared text.
         alike = profile.markers is None and all(each.first and not self._foreign(each) for each in self.seats.values())
         opening = 0 if alike else self._count(self.session.prefix.text, seat.model)
         spread = opening * others / economics.ROUNDS - min(seat.tail, LONG_ROLE)
         if stays == "turn":
-            # In a channel ag2 leaves an agent's own messages out of its requests, and a fork has and re-reads them.
+            # In a channel ag2 leaves an agent's own messages out of its requests; a fork holds and reads them.
             return spread * (1.0 - read) + economics.REPLY * ((agents - 2) - agents * read)
         if stays == "stream":
-            # Only what the stream begins with is common; a short question is the agent's own until one was not.
+            # Only the stream's first request is shared. A short one (up to REPLY) is taken for the agent's own until
+            # two agents were seen to get the same.
             return (spread + others * (asked if self.common else max(0, asked - economics.REPLY))) * (1.0 - read)
         return (spread + economics.REPLY * (agents - 1)) * (1.0 - read)
 
     def _foreign(self, seat: Seat) -> int:
-        """Tokens of the union's tools that an agent has not."""
+        """Tokens of the union's tools that an agent does not have itself."""
         tools = [tool for tool in self.session.prefix.tools if tool.name not in seat.tools]
         return sum(self._count(tool.schema.decode(), seat.model) for tool in tools)
 
@@ -130,7 +133,7 @@ class Team:
 
 
 def team_of(session: AdapterSession) -> Team:
-    """The session's team; whether its prefix was declared is settled by who asks first."""
+    """The session's team, made at the first call: that settles whether its prefix was declared."""
     with session.shared.lock:
         found: Team | None = session.beside.get("ag2")
         if found is None:
@@ -139,7 +142,7 @@ def team_of(session: AdapterSession) -> Team:
 
 
 def schema_key(schema: Any) -> str:
-    """What a response schema puts into a request before anything else; empty without one."""
+    """A key of a response schema, equal for equal schemas, which stand in front of the prompt; empty without one."""
     if schema is None:
         return ""
     parts: Mapping[str, Any] = {

@@ -1,4 +1,4 @@
-"""Agents that share a conversation: what each has seen and how its requests are laid out, and what they share by."""
+"""Decides how an agent's requests are laid out (``Member``), and which agents of a team share a prefix (``Group``)."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ from cacheprefix_autogen.transcript import FROM_OUTSIDE, Entry, Transcript, View
 
 ToolMemory = Literal["keep", "drop"]
 """What an agent sees of its own tool calls and results once their turn is over. ``keep``: all, as without us; ``drop``:
-nothing but what it said to the others, which is less than the unmodified agent sees."""
+only what it said to the others, so it sees less than the unmodified agent would."""
 Volatile = Callable[[], Mapping[str, str]]
 Planned = tuple[Layout | None, RequestPlan[LLMMessage]]
-"""How a request is sent (None: as it came), and why."""
+"""The layout of a request (None: it is sent as it came), and the plan with the reasons for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user chose at ``wrap``."""
+    """The options that the user gave to ``wrap``."""
 
     tool_memory: ToolMemory = "keep"
     volatile: Volatile | None = None
@@ -82,7 +82,7 @@ _DEFAULTS = Options()
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request, read: what all decisions on it go by."""
+    """One request, taken apart into what the decisions on it need."""
 
     given: Request
     texts: tuple[str, ...]
@@ -92,23 +92,23 @@ class Asked:
     views: Views
     talk: Conversation
     beside: str
-    """What it has of its own beside the conversation: its role's text, and what is for this call alone."""
+    """Its text outside of the conversation: the role's text and the volatile text of this call."""
 
 
 class Member:
-    """What the model client of an agent asks for the layout of a request.
+    """One agent's state: what it has seen, and how its next request is laid out. Its model client asks it.
 
-    ``view`` is None where the client stands alone, built by configuration: then the layout is a pure function
-    of the messages it is handed. ``alone`` leaves the messages as they are (a single agent with nobody to
-    share with) and only keeps the tools in requests that AutoGen sends without them.
+    ``view`` is None where the client was built by configuration and knows no team: then the layout depends on nothing
+    but the request's messages. With ``alone`` (a single agent with nobody to share with) the messages stay as they
+    are; only the tools are kept in requests that AutoGen sends without them.
     """
 
     asked = 0
-    """The turn in which it asked last, in a run that is known."""
+    """Number of turns it had begun at its last request, where all calls of the run are known beforehand."""
     known = False
-    """Whether all calls of the run are known: then its own layout is marked for those that come, and not at once."""
+    """Whether all calls of the run are known: then a request in its own layout gets cache marks only if it repeats."""
     _shown = False
-    """Whether a request of the agent's has held the shared text."""
+    """Whether any request of the agent so far contained the shared system text."""
 
     def __init__(
         self,
@@ -128,45 +128,45 @@ class Member:
         self.options = options
         self.tools: Sequence[Any] = ()
         self._views: Views | None = None
-        """Views are in tokens, so another model has its own."""
+        """Token counts of the messages; made anew for another model, which counts otherwise."""
         self.keeps_layout = False
-        """Whether the agent keeps its own layout although its team shares enough; goes into its saved state."""
+        """Whether the agent keeps its own layout because that costs less; goes into its saved state."""
         self.resumed = False
-        """Whether its state was loaded so, and nothing was asked since."""
+        """Whether its state was loaded with ``keeps_layout`` set, and it has sent no request since."""
         self.filtered = False
-        """Whether it hears a part of what is said in its team."""
+        """Whether a ``MessageFilterAgent`` lets only some of the team's messages through to it."""
         self.own_prompts = False
-        """Whether the agent words its requests itself and keeps what it was told in its own way: they stay its own."""
+        """Whether the agent's class builds its requests in its own way: then they keep the application's layout."""
         self.keeps_tools = False
-        """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
+        """Set where a tool has the name of another agent's tool but another schema: its tools stay out of the union."""
         self.start: int | None = None
-        """Where, in the agent's own context, the messages of the turn under way begin; None outside a turn."""
+        """Index in the agent's own context at which the current turn's messages begin; None outside a turn."""
         self.before = 0
-        """Messages in that context before the first turn that is known: of an agent that had run before."""
+        """Messages in that context before the first known turn: of an agent that ran before it was wrapped."""
         self._reflections = Reflections()
         self.turns: list[Turn] = []
-        """All turns since; goes into its saved state."""
+        """All turns since it was wrapped; goes into its saved state."""
         self._closed: list[list[Own]] = []
-        """What the turns that are over left to the agent alone, what was before them first."""
+        """Messages that only this agent saw, a list for each finished turn; the first list is from before ``turns``."""
         self._memories: dict[str, UserMessage] = {}
         self._words: Seen[UserMessage] = Seen()
         self.held: int | None = 0
-        """Messages in that context when the last turn had ended; None where it does not say."""
+        """Number of messages in that context at the end of the last turn; None where the context does not tell."""
         self.told: list[tuple[int, str]] = []
-        """Where durable context of the conversation stands among the messages of the agent's own context, by its id."""
+        """Durable context of the conversation: its index in the agent's own context, and its entry's id."""
         self.joins: bool | None = None
-        """Whether a selector's questions extend the agents' prefix; settled with the first and saved with the state."""
+        """Whether a selector's requests extend the agents' prefix; decided with the first one, saved with the state."""
         self.group: Group | None = None
         """Who decides with whom the agent shares; None for clients that stand alone."""
         self.hears: Callable[[int], Sequence[Entry]] | None = None
-        """Gives durable context of the conversation, new one behind the messages of a depth; None where there is none.
-        """
+        """Gives the conversation's durable context; new entries are placed behind the messages of the depth it is
+        called with. None where there is no conversation."""
         self.broken = False
-        """Set when the view no longer holds all that the agent was told; requests are then left as they are."""
+        """Set when the view no longer holds all that the agent was told: its requests then keep their own layout."""
 
     @property
     def conversation(self) -> str:
-        """The team's or the agent's run, for reports and decisions."""
+        """The id of the conversation, the team's or the agent's; empty for a client that stands alone."""
         return "" if self.view is None else self.view.transcript.id
 
     @property
@@ -175,7 +175,7 @@ class Member:
         native = application_context(self.context)
         if not isinstance(native, UnboundedChatCompletionContext):
             return native is not None
-        # One that derives from it may leave out as well.
+        # A class derived from the unbounded context may leave messages out as well.
         return type(native).get_messages is not UnboundedChatCompletionContext.get_messages
 
     @property
@@ -190,13 +190,13 @@ class Member:
         return found if isinstance(found, list) else None
 
     def enter(self, messages: Sequence[BaseChatMessage], own: int) -> None:
-        """A turn begins with these messages, behind ``own`` ones in the agent's context."""
+        """Note that a turn begins with ``messages``; the agent's context held ``own`` messages before it."""
         if self.view is not None:
             self.view.receive(messages, self._told)
         if self.context is not None and not self.bounded:
             incoming = sum(1 + (len(m.context) if isinstance(m, HandoffMessage) else 0) for m in messages)
             if self.held not in (None, own) and not (self.broken or self.alone):
-                # No view holds what the application put into the context, or took out of it.
+                # The application put messages into the context, or took some out: the view does not know them.
                 self.give_up("the application changed its model context")
             self.start = own + incoming
             self._turn(own, self.start)
@@ -204,7 +204,7 @@ class Member:
             self.told += [(self.start, entry.id) for entry in self._told(0) if entry.id not in known]
 
     def leave_out(self, gone: set[str]) -> None:
-        """Forget durable context of these ids; turns stand behind as many public messages less as they held."""
+        """Remove durable context of these ids from the view, and move the turns' places in the view accordingly."""
         view = self.view
         if view is None:
             return
@@ -220,7 +220,7 @@ class Member:
     def _turn(self, own: int, start: int) -> None:
         """Note a turn that begins behind ``own`` messages of the agent's context.
 
-        What it adds of its own stands from ``start`` on.
+        The messages that the agent itself adds in this turn begin at ``start``.
         """
         if self.turns:
             self.turns[-1] = replace(self.turns[-1], end=own)
@@ -229,14 +229,14 @@ class Member:
         self.turns.append(Turn(start, None, 0 if self.view is None else len(self.view.forms())))
 
     def leave(self, message: BaseChatMessage | None) -> None:
-        """The turn is over; ``message`` is what it gave the others, None if it failed or was cancelled."""
+        """Note the end of a turn; ``message`` is its answer to the others, None if it failed or was cancelled."""
         self.start = None
         self.held = self.length
         if message is not None and self.view is not None:
             self.view.produce(message)
 
     def take_over(self) -> None:
-        """Go on from what the agent's own context holds: of an agent by itself nobody else knows what was said."""
+        """Fill the view from the agent's own context: for an agent in no team that ran before it was wrapped."""
         view, messages = self.view, list(self._held_messages or ())
         if view is None or not messages or self.alone or self.bounded:
             return
@@ -245,7 +245,7 @@ class Member:
         self.before, self.held = len(messages), self.length
 
     def give_up(self, why: str) -> None:
-        """Leave the agent's requests as they are, as no view holds all that it was told."""
+        """Keep the application's own layout until a reset, as the view misses something; ``why`` goes into a note."""
         self.broken = True
         self.session.note(f"agent {self.name!r}: {why}, so its requests stay the application's own until it is reset")
 
@@ -263,7 +263,7 @@ class Member:
         return settings_of(self.session, self.options.scope)
 
     def volatile_text(self) -> str:
-        """What is said with one request alone; empty without any. What the callable raises is the application's."""
+        """The text for this one request from the user's ``volatile``; empty without any. Its errors are raised."""
         given, session = self.options.volatile, self.session
         if given is None or session.mode == "observe":
             return ""
@@ -271,7 +271,7 @@ class Member:
         return session.attempt("volatile context", lambda: session.tail_for("", "", volatile=said), "")
 
     async def summarise(self, client: Any, given: Request, ask: Ask) -> None:
-        """Let a fork of the newest request write the summary of a compaction that is due with this one."""
+        """If a compaction is due with this request, have a fork of the newest one write its summary (a paid call)."""
         asked = self._read(client, given)
         heard = self._heard(asked.rest) if self._shares else Heard((), (), asked.rest)
         if heard is not None:
@@ -279,12 +279,12 @@ class Member:
 
     @property
     def held_talk(self) -> Conversation | None:
-        """The conversation of its team's, which holds what was decided on its results; None for a client alone."""
+        """The conversation with the decisions on its tool results; None for a client alone, or while none was taken."""
         view = self.view
         return None if view is None else self.session.known(view.transcript.id, self.options.scope)
 
     def layout(self, client: Any, given: Request) -> Planned:
-        """The layout of a request (None to send it as it came), and its plan."""
+        """Decide a request's layout (None to send it as it came), and give the plan with the reasons."""
         if given.tools:
             self.tools = given.tools
         if self.group is not None:
@@ -294,7 +294,8 @@ class Member:
         if heard is None:
             return self._left(asked, self._why_own())
         if not self.session.holds_shared(["\n\n".join(asked.texts)]):
-            # What AutoGen asks an agent without its system message is no mistake that the user could take away.
+            # Privacy: an agent whose system messages lack the shared text is not shown it. Where an earlier request
+            # had it, AutoGen left the system message out of this one; there is nothing for the user to correct.
             why = reason("own_prompt", "asked without its system text") if self._shown else None
             return self._left(asked, why or reason("text_not_found", self.name))
         self._shown = True
@@ -307,12 +308,14 @@ class Member:
             self.known = run is not None
         if self.group is not None and run is None:
             lane = self.group.lane_of(self, asked.views.model, _spoken(asked.views, heard.public))
+        # Costs decided for the team as a whole that this agent shares with nobody.
         if lane is not None and lane.refused:
             return self._left(asked, lane.refused)
         plan = self._plan(asked, heard, lane, run)
         if plan.forks:
             restriction = restricted(self.session, plan, given, self.tools, self.name)
             made = compose(self.session, plan, heard, restriction, self._words)
+            # Within a loop of tool calls the next request begins with this one, so its end is written to the cache.
             if self._returns and any(map(is_tool_traffic, heard.now)):
                 made = made.continued()
             return self._weighed(asked, made, plan)
@@ -321,14 +324,15 @@ class Member:
         return self._weighed(asked, self._plain(asked), plan)
 
     def _left(self, asked: Asked, why: Reason) -> Planned:
-        """A request in the application's own layout, whatever sharing costs."""
+        """The application's own layout for the reason ``why``, without comparing costs."""
         plan = self._plan_own(asked, why)
         return self._weighed(asked, self._plain(asked, left_alone=plan.left_alone or self.own_prompts), plan)
 
     def _weighed(self, asked: Asked, made: Layout | None, plan: RequestPlan[LLMMessage]) -> Planned:
-        """The layout, or the application's own request where it leaves the agent's tools out and they cost too much.
+        """The given layout; the application's own request where putting the agent's tools back in would cost more.
 
-        AutoGen does so when an agent reflects on their results.
+        AutoGen leaves the tools out when an agent reflects on tool results, and so changes the prompt from its
+        beginning. ``Reflections`` weighs the tokens of the request with tools and without them.
         """
         given, views = asked.given, asked.views
         messages, tools = (given.messages, given.tools) if made is None else (made.messages, made.restriction.tools)
@@ -338,7 +342,7 @@ class Member:
             return made, plan
 
         def bare(marked: bool) -> int:  # noqa: FBT001 - the core asks so
-            # AutoGen's client for the provider whose cache goes by marks sends the last tools again.
+            # AutoGen's client for Anthropic (a cache by marks) repeats the last tools where a request has none.
             return views.tokens(given.messages, self.tools if marked else ())
 
         rules = self.session.profile(views.model)
@@ -349,21 +353,21 @@ class Member:
 
     @property
     def _returns(self) -> bool:
-        """Whether the agent may speak again, as far as is known."""
+        """Whether the agent may have another turn; True where that is not known."""
         return self.group is None or not self.group.ends(self)
 
     @property
     def once(self) -> bool:
-        """Whether its request is not known to be followed by one that begins with it: then a write may be in vain."""
+        """Whether no later request is known to begin with this one: then paying for a cache write may be in vain."""
         if self.tools or self.group is None or self.view is None:
             return False
-        # Of an agent by itself nobody knows whether it is asked again; one that works as a tool mostly is.
+        # An agent in no team may never be asked again; one that works as another's tool mostly is.
         by_itself = not self.group.team and not self.group.called
         return by_itself or self.group.ends(self)
 
     @property
     def _tool_names(self) -> tuple[str, ...]:
-        """Names of the agent's tools: its results stand behind its own text, where nobody else reads them."""
+        """Names of the agent's tools. Their results stand behind its own text, where no other agent reads them."""
         return tuple(map(name_of, self.tools))
 
     @property
@@ -381,7 +385,7 @@ class Member:
         return Asked(given, texts, rest, self._views, talk, beside)
 
     def _why_own(self) -> Reason:
-        """Why the agent's requests keep the application's own layout, whatever sharing costs."""
+        """The reason why this request keeps the application's own layout, where ``heard`` gave nothing to share."""
         if self.own_prompts:
             return reason("own_prompt", "an agent's own class")
         if self.alone:
@@ -399,12 +403,15 @@ class Member:
     def _plan(
         self, asked: Asked, heard: Heard, lane: Lane | None, run: RunAhead | None
     ) -> RequestPlan[LLMMessage]:
-        """The plan of a request that may be a fork: what its lane carries, and where the role's text may stand."""
+        """Ask the planner for a request that may be a fork.
+
+        ``lane`` names the agents whose tools it carries together with its own; ``run`` holds the run's further calls,
+        None where they are not known.
+        """
         carried: Carried = "union" if run is None else "open"
         if lane is not None and self.group is not None:
             carried = () if self.keeps_tools else tuple(self.group.tools_of(lane.names))
-        # The role's text goes to the end where a client has no conversation of its own: its requests follow from
-        # nothing but its messages.
+        # A client without a team or a named conversation remembers no place for the role's text: it goes to the end.
         ends = self.view is None and not asked.talk.named
         behind = [*(one.message for one in heard.own), *heard.now]
         tools = own_tools(asked.given, self.tools, carried)
@@ -428,7 +435,7 @@ class Member:
         return plan
 
     def _late(self, given: Request) -> tuple[Reason, ...]:
-        """Tools that came when the union was settled: in this request they stand behind it, and change what follows."""
+        """The tools that came after the union was fixed: they stand behind it and change the prompt from there on."""
         if self.keeps_tools or set_apart(given):
             return ()
         known = self.session.prefix.tool_names
@@ -437,7 +444,7 @@ class Member:
     def _request(
         self, asked: Asked, said: Sequence[LLMMessage], behind: Sequence[LLMMessage], tools: OwnTools | None
     ) -> AgentRequest[LLMMessage]:
-        """What the agent asks, for the planner."""
+        """The request in the planner's form: ``said`` may be shared, ``behind`` stands behind the role's text."""
         views = asked.views
         history: CountedHistory[LLMMessage] = CountedHistory(
             said, lambda one: views.of(one).digest, lambda one: views.of(one).tokens, behind
@@ -446,15 +453,16 @@ class Member:
         return AgentRequest(self.name, views.model, asked.talk, instruction, lambda _: history, tools=tools)
 
     def _alike(self, asked: Asked) -> bool:
-        """Whether all agents' own requests begin with the shared text, and nobody else reads what they share."""
+        """Whether all agents' own requests begin with the shared text, and only this team reads that prefix."""
         system = self.session.prefix.system.strip()
         together = self.group is not None and self.group.together
         return together and bool(system) and "\n\n".join(asked.texts).startswith(system)
 
     def _unsaid(self, messages: Sequence[LLMMessage], further: Sequence[str] = ()) -> str:
-        """What only the session knows of the shared and of the role's text; it arrives in every layout.
+        """The shared and role text that was given to the session and that no system message contains.
 
-        ``further`` is what else the application said to the conversation, and stands nowhere else.
+        It has to reach the model in every layout. ``further`` holds zones and durable context of the conversation,
+        added where no system message contains them.
         """
         if self.session.mode == "observe":
             return ""
@@ -463,9 +471,9 @@ class Member:
         return "\n\n".join(filter(None, map(str.strip, texts)))
 
     def heard(self, asked: Asked) -> Heard | None:
-        """The public messages, the agent's own and those of the turn under way, after what was decided on them.
+        """The request's messages by who sees them, with large results cut and the history compacted as decided.
 
-        None where no view has them.
+        None where the view does not know them, as outside of a turn.
         """
         heard = self._heard(asked.rest)
         if heard is None:
@@ -480,13 +488,14 @@ class Member:
             tools=self._tool_names,
         )
         if self.view is None:
-            # From nothing but the messages: what was decided on them first.
+            # A client alone: decisions are carried out first, then public and own messages are told apart.
             forms, own = from_history(done.messages[: done.first_own])
             found = Heard(forms, self._kept(own), done.messages[done.first_own :])
             return remembered_once(found, self._memories)
         if len(done.messages) == len(before) and all(map(operator.is_, done.messages, before)):
             return heard
-        # Where they stood among the public messages, they stand among those that are left.
+        # Messages were cut or dropped: sort what is left by where it came from. ``origins`` are indexes in ``before``,
+        # where the agent's own stand in front of the newest public message; ``left`` counts the public ones alone.
         first, end = len(heard.public[:-1]), len(heard.public) + len(heard.own)
         mine = range(first, first + len(heard.own))
         public: list[UserMessage] = []
@@ -504,10 +513,10 @@ class Member:
         return Heard(public, [Own(bisect_left(left, one.at), one.message) for one in alone], now)
 
     def _heard(self, rest: Sequence[LLMMessage]) -> Heard | None:
-        """What the agent's messages are: public ones, its own of earlier turns, those of the turn under way."""
+        """The messages by who sees them, before anything is cut; None where the view does not know them."""
         if self.view is None:
             start = split_history(rest)
-            # Told apart once all is decided on them.
+            # ``heard`` tells public from own messages once the decisions on them are carried out.
             return Heard(rest[:start], (), rest[start:])  # type: ignore[arg-type]
         if self.start is None or self.start > len(rest):
             return None
@@ -515,28 +524,29 @@ class Member:
         return remembered_once(found, self._memories)
 
     def _own(self, rest: Sequence[LLMMessage]) -> list[Own]:
-        """What the turns that are over left to the agent alone."""
+        """The messages of finished turns that only this agent saw; each turn is worked out once."""
         view = self.view
         public, shorten = ([], kept) if view is None else (view.forms(), view.transcript.shorten)
         if not self._closed:
             said = public[: self.turns[0].at] if self.turns else public
             earlier = before_us(rest[: self.before], self.name)
             self._closed.append([one for turn in earlier for one in of_turn(turn, 0, said, self.name, shorten)])
-        # A turn goes by what was public when the next one began: the same whenever, and wherever, this is asked.
+        # A turn is compared with what was public when the next one began, so that the result is the same at any later
+        # time and in any process.
         for turn, after in pairwise(self.turns[len(self._closed) - 1 :]):
             said = public[turn.at : after.at]
             self._closed.append(of_turn(rest[turn.start : turn.end], turn.at, said, self.name, shorten))
         return [one for turn in self._closed for one in turn]
 
     def _kept(self, own: Sequence[Own]) -> Sequence[Own]:
-        """Those that the user did not choose to drop."""
+        """Without the tool calls and results where the user chose ``tool_memory="drop"``."""
         return own if self.options.tool_memory == "keep" else [one for one in own if not is_tool_traffic(one.message)]
 
     def talk(self, messages: Sequence[LLMMessage]) -> Conversation:
-        """The conversation that a request belongs to, which holds what was decided on this agent's messages.
+        """The conversation that a request belongs to; it holds the decisions on this agent's messages.
 
-        A team's, or that of the context which the messages were just read from; a client alone serves many, so it is
-        told by what the messages go on from.
+        In a team it is the team's. Else it is that of the model context from which the messages were just read, or, as
+        a client alone may serve many conversations, the one whose earlier messages these continue.
         """
         scope = self.options.scope
         if self.view is not None:
@@ -552,14 +562,14 @@ class Member:
         return found
 
     def _plain(self, asked: Asked, *, left_alone: bool = False) -> Layout | None:
-        """The application's own messages: large tool results shortened, and the tools kept in every request.
+        """The application's own layout, with large tool results shortened and the tools kept in every request.
 
-        AutoGen leaves them out when it reflects on tool results, which changes the prompt from its beginning. What
-        only the session knows is put in front of the agent's own system text. What is ``left_alone`` has nothing else
-        changed.
+        AutoGen leaves the tools out when it reflects on tool results, which changes the prompt from its beginning. Text
+        that was given to the session alone is put in front of the agent's system text. With ``left_alone`` the tools
+        and the order of the texts stay as they are. None where nothing changes.
         """
         given = asked.given
-        # Where the messages are not ours to know, there is no place among them.
+        # The application shortens or words the messages itself: durable context then goes into the system text.
         among = not (self.bounded or self.own_prompts)
         rest, further = self._with_told(asked.rest) if among else (asked.rest, self._said_to_all(asked.talk))
         unsaid = self._unsaid(given.messages, further)
@@ -573,7 +583,8 @@ class Member:
         if self.tools and not given.tools and given.tool_choice == "none" and not left_alone:
             keep = self.session.profile(asked.views.model).tool_choice_safe == "keep"
             restriction = Restriction(self.tools, "auto" if keep else "none", ())
-            # Where another ``tool_choice`` would invalidate the messages, it stays and the model is asked in words.
+            # Provider's rule: where a change of ``tool_choice`` would invalidate the cached messages, it stays "auto"
+            # and a last message asks the model to answer without tools.
             if keep:
                 shared = len(lead(messages)[1])
                 messages = [*messages, UserMessage(content=ANSWER, source=SENDER)]
@@ -583,7 +594,7 @@ class Member:
         return Layout(messages, restriction, shared)
 
     def _with_told(self, rest: list[LLMMessage]) -> tuple[list[LLMMessage], Sequence[str]]:
-        """The agent's own messages with the conversation's durable context where it was told, and what has no place."""
+        """The agent's own messages with durable context where it was told; and the texts that have no place there."""
         entries = {entry.id: entry for entry in self._told(0)}
         made = list(rest)
         for at, one in reversed(self.told):
@@ -594,14 +605,14 @@ class Member:
         return (made, texts) if len(made) > len(rest) else (rest, texts)
 
     def _said_to_all(self, talk: Conversation) -> Sequence[str]:
-        """What the application said to the conversation: its zones and its durable context."""
+        """The texts of the conversation's zones and durable context."""
         if self.session.mode == "observe":
             return ()
         zones = [zone.text() for zone in (one.refreshed() for one in talk.state.zones) if zone.shown]
         return [*zones, *(str(form.content) for entry in self._told(0) for form in entry.forms)]
 
     def _shared_first(self, texts: Sequence[str], rest: Sequence[LLMMessage]) -> list[LLMMessage] | None:
-        """For agents that share no conversation: the common text as the system's, the role's own behind it."""
+        """For ``alone`` agents: the shared text as system text, the role's own in a message behind it; else None."""
         shared = self.session.prefix.system.strip()
         if not (self.alone and shared and texts and shared in texts[0]) or texts[0].strip() == shared:
             return None
@@ -611,18 +622,18 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A state that was loaded and not yet used."""
+    """A saved state that was loaded, as long as nothing was said or decided since."""
 
     state: Mapping[str, Any] | None
-    """What it said of us; None where it said nothing."""
+    """The part of it that this adapter wrote; None where there is none."""
     seen: Any
-    """What the members had in view then."""
+    """What the members had in view when it was loaded."""
     decided: Any
-    """What had been decided then."""
+    """The decisions on the conversation when it was loaded."""
 
 
 class Group:
-    """The members of one conversation, its transcript, and what is settled before their first turn."""
+    """The members of one conversation, its transcript, and which of them share tools and prefix."""
 
     def __init__(self, session: AdapterSession, options: Options) -> None:
         self.session = session
@@ -630,36 +641,36 @@ class Group:
         self.transcript = Transcript(self._shortened)
         self.members: list[tuple[Any, Member]] = []
         self.callers: list[Member] = []
-        """Members that no agent stands behind: a selector."""
+        """Members that belong to no agent, as a selector's."""
         self.loaded: dict[str, Entry] = {}
         """Entries of a team's saved state, until its members have taken theirs."""
         self.team = False
-        """Whether the entries stand in the team's state rather than in each agent's."""
+        """Whether this is a team, whose saved state holds the entries; else each agent's state holds them."""
         self.lanes: dict[str, Lane] | None = None
-        """Lane of every agent, by name; settled with the first request and saved with the state."""
+        """Each agent's lane (with whom it shares), by name; decided with the first request, saved with the state."""
         self.called = False
-        """Whether it works as another agent's tool."""
+        """Whether the agent works as another agent's tool."""
         self.said_of: dict[Member, Mapping[str, Any] | None] = {}
-        """What the states that were loaded said of each member; None where they said nothing."""
+        """This adapter's part of each member's loaded state; None where there is none."""
         self.kept: Kept | None = None
-        """The state that was loaded, until something is said or decided."""
+        """The loaded state, until something is said or decided."""
         self.plan: RunPlan | None = None
-        """What is known of a team's run; None for an agent by itself."""
+        """What is known beforehand of a team's run; None for an agent in no team."""
         self.from_thread = False
-        """Whether a state is being loaded that holds nothing of ours: then the views follow from the team's thread."""
+        """Whether a state without this adapter's part is being loaded: then views are built from the team's thread."""
         self.joined = False
-        """Whether several teams have its conversation in common, each of whose states holds a part of it."""
+        """Whether several teams share this conversation, so that each team's state holds a part of it."""
         self.nested = False
-        """Whether others read the same prefix: a team inside, around or beside this one, or a client by itself."""
+        """Whether others read the same prefix: a team inside, around or beside this one, or a client alone."""
         self._told: list[Entry] = []
         self._told_by: Conversation | None = None
-        """Whose durable context that is: it goes with the conversation."""
+        """The conversation that ``_told`` belongs to: once the session forgets it, ``_told`` is dropped."""
         self._prepared = False
         self._used_tools = False
 
     @property
     def callers_options(self) -> Options:
-        """What of the options concerns members that no agent stands behind."""
+        """The options for members that belong to no agent: only the tenant."""
         return Options(scope=self.options.scope)
 
     @property
@@ -673,9 +684,9 @@ class Group:
         return self.session.conversation(self.transcript.id, scope=self.options.scope)
 
     def told(self, depth: int) -> Sequence[Entry]:
-        """What the application appended to the conversation as durable context, each where it was first seen.
+        """The durable context that the application appended to the conversation.
 
-        What is new stands behind the messages of this depth, for everybody.
+        A new entry is placed behind the messages of ``depth``, and stays there for all agents.
         """
         if self.session.mode == "observe":
             return ()
@@ -693,7 +704,7 @@ class Group:
         return self._told
 
     def heed(self) -> None:
-        """Let durable context go that belongs to a conversation which the session has forgotten since."""
+        """Drop durable context of a conversation that the session has forgotten since."""
         if self._told_by is None or self.session.known(self.transcript.id, self.options.scope) is self._told_by:
             return
         gone = {entry.id for entry in self._told}
@@ -703,23 +714,23 @@ class Group:
 
     @property
     def told_so_far(self) -> Sequence[Entry]:
-        """Durable context that somebody was told."""
+        """The durable context that at least one member was told."""
         return self._told
 
     def resume(self, told: Sequence[str]) -> None:
-        """Go on from a saved state, with durable context that was told before."""
+        """After loading a state: take the entries with the ids ``told`` as durable context told before."""
         self._told = [self.loaded[one] for one in told if one in self.loaded]
         self._told_by = self.conversation if self._told else None
 
     def _shortened(self, tool: str, text: str) -> str:
-        """What stands in the public transcript for one tool's result."""
+        """The text of a tool's result for the public transcript: cut where the session shortens large results."""
         count = self.session.count
         view = make_message("tool", (), count, results=(make_result("", tool, text, count),))
         decisions = self.session.histories.shorten(self.conversation, (view,))
         return decisions[0].text if decisions else text
 
     def adopt(self, member: Member, tools: Sequence[Any]) -> None:
-        """Put an agent's tools into the union; one that clashes keeps its own, and is noted."""
+        """Put an agent's tools into the union; where one clashes the agent keeps all its own tools, with a note."""
         session = self.session
         try:
             if tools:
@@ -729,20 +740,20 @@ class Group:
             session.note(f"agent {member.name!r} keeps its own tools, which others share no cache with: {error}")
 
     def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> Lane:
-        """The agents that ``member`` shares tools and transcript with; only itself where sharing does not pay."""
+        """The agents with which ``member`` shares tools and transcript; itself alone where sharing costs more."""
         if self.lanes is None:
             self.lanes = self._settled(model, opening())
         return self.lanes.get(member.name, Lane((member.name,)))
 
     def ahead(self, member: Member, model: str) -> RunAhead | None:
-        """The run's calls from this one on; None where not all of them are known, or where they are not all alike.
+        """The run's calls from this one on, for the planner; None where not all of them are known beforehand.
 
-        Known are those of agents without tools, each of which asks once a turn. A team that has run before may run
-        again, and again.
+        They are known only where every agent has no tools, asks the same model once a turn and may share, and in the
+        team's first run: a team that has run before may run any number of times again.
         """
         if self.plan is None or member.view is None or not self.together or len(self.members) < 2:
             return None
-        # With a compaction or a request budget the history is not what was said.
+        # A compaction or a request budget changes the history, so its tokens are not known beforehand.
         decides = self.session.histories
         if decides.compaction or decides.request_budget or any(one.before for _, one in self.members):
             return None
@@ -768,8 +779,8 @@ class Group:
         return RunAhead(tuple(RunCall(found[rank][1].name, texts[rank], beside=beside) for rank, beside in turns))
 
     def _asks_once(self, agent: Any, member: Member, model: str) -> bool:
-        """Whether an agent is known to ask this model once a turn, with the shared text and all that was said."""
-        # A server may bring tools later.
+        """Whether an agent asks this model exactly once a turn, with the shared text and all public messages."""
+        # A workbench without a fixed list of tools is a server's, which may bring tools later.
         served = any(not hasattr(one, "_tools") for one in getattr(agent, "_workbench", None) or [])
         if type(agent) is not AssistantAgent or agent._memory or agent._output_content_type or member.tools or served:
             return False
@@ -804,27 +815,27 @@ class Group:
         seats = []
         for agent, member in self.members:
             texts = system_texts(agent)
-            # One that is not shown the shared text shares nothing.
+            # Privacy: an agent whose own prompt lacks the shared text is not shown it, and so shares nothing.
             if member.alone or member.bounded or not session.holds_shared(["\n\n".join(texts)]):
                 continue
             own = {name: counts[name] for name in self.tools_of((member.name,)) if name in counts}
             tail = session.count(instruction_of(texts, session.prefix.system), model)
-            # A long text keeps its place once it is written, unless a memory's is said with it.
+            # A long role text keeps its cached place, unless a memory adds a text to it in each turn.
             keeps = not getattr(agent, "_memory", None)
             client = getattr(agent, "_model_client", None)
             asks = model_of(getattr(client, "client", client))
             seats.append(Seat(member.name, asks, own, tail, keeps))
-        # With whom an agent alone shares is not known here (its session's other agents, the team around its own): one
-        # of no name stands for them.
+        # An agent alone may share with agents of other groups (its session's others, the team around its own), which
+        # are not known here: the empty name stands for them.
         if len(seats) < 2 and (self.nested or not self.team):
             return {seat.name: Lane(("", seat.name)) for seat in seats}
         rounds = None if self.plan is None or self._has_run else self.plan.rounds
         return session.lanes(seats, model, opening=opening, rounds=rounds)
 
     async def enter(self, member: Member, messages: Sequence[BaseChatMessage]) -> None:
-        """A member's turn begins; when that fails, its requests stay the application's own until it is reset.
+        """Note that a member's turn begins; if that fails, its requests keep their own layout until it is reset.
 
-        What the agent's own model context raises is the application's, and reaches it.
+        Errors of the agent's own model context are the application's, and are raised.
         """
         self.kept = None
         context = None if member.bounded else member.context
@@ -841,7 +852,7 @@ class Group:
             self.session.failed("turn", error)
 
     def leave(self, member: Member, message: BaseChatMessage | None) -> None:
-        """A member's turn is over."""
+        """Note that a member's turn is over; if that fails, its requests keep their own layout until it is reset."""
         try:
             member.leave(message)
         except Exception as error:
@@ -849,20 +860,21 @@ class Group:
             self.session.failed("turn", error)
 
     def let_go(self) -> None:
-        """Once nobody has anything in view any more: drop what was decided on what was said."""
+        """Forget the conversation's decisions once no member has any message in view."""
         views = [member.view for _, member in self.members if member.view is not None]
         if not any(view.everything() for view in views):
             self.session.forget(self.transcript.id, self.options.scope)
             self._told, self._told_by = [], None
 
     def use_tools(self) -> None:
-        """A member's tool was called through the tool cache."""
+        """Note that a member's tool was called through the tool cache."""
         self._used_tools = True
 
     async def reset_tools(self, member: Member) -> None:
-        """A member was reset: it may repeat itself, and with the first of a team the kept results are forgotten.
+        """A member was reset: it may repeat its tool calls, and the team's first reset empties the tool cache.
 
-        An inner team is reset after every answer, which ends no conversation.
+        Only where the tool cache is this session's own: an inner team is reset after every answer, although the
+        conversation goes on.
         """
         calls = self.session.tool_calls
         calls.new_turn(member.conversation, member.name, self.options.scope)
@@ -871,11 +883,11 @@ class Group:
             await calls.areset(member.conversation, self.options.scope)
 
     def _voices(self) -> set[str]:
-        """Names of those whose messages come from a model; anybody else's begin a new turn of the user."""
+        """Names of the agents with a model; a message from anybody else begins a new turn of the user."""
         return {member.name for agent, member in self.members if getattr(agent, "_model_client", None) is not None}
 
     async def _ask_workbenches(self) -> None:
-        """Tools of servers are known only by asking; their union has to stand before the first request."""
+        """Ask tool servers for their tools and put these into the union, before the first request is laid out."""
         if self.session.mode == "observe":
             return
         for agent, member in self.members:
@@ -894,10 +906,10 @@ def system_texts(agent: Any) -> list[str]:
 
 
 def _in_order(heard: Heard) -> list[LLMMessage]:
-    """All messages: the public ones first, which everybody shares; the newest last, as it is what is to be answered."""
+    """All messages: public ones first, which all share; the newest public one behind the agent's own; then ``now``."""
     return [*heard.public[:-1], *(one.message for one in heard.own), *heard.public[-1:], *heard.now]
 
 
 def _spoken(views: Views, shared: Sequence[UserMessage]) -> Callable[[], int]:
-    """Counts what was said in the team."""
+    """Gives a function that counts the tokens of the public messages."""
     return lambda: sum(views.count(str(message.content)) for message in shared)
