@@ -1,4 +1,4 @@
-"""How one request becomes a fork: whose text stands where among the events, and which tools it carries."""
+"""Makes one ag2 request a fork: where the role's text stands among the events, and which tools it carries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SAID = (ModelRequest, ModelResponse, ToolResultsEvent)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a policy settled for a request: how it was before, and the texts that are this role's."""
+    """What the policy found for a request: the application's own prompts and events, and the role's texts."""
 
     prompts: list[str]
     events: list[BaseEvent]
@@ -46,9 +46,9 @@ class Plan:
     instruction: str
     text: str
     beside: str
-    """Text for this request alone, put behind everything."""
+    """Text for this request alone (volatile), put behind everything else."""
     volatile: str
-    """What of it the application's own prompts do not say."""
+    """The part of ``beside`` that the application's own prompts do not contain."""
     stays: Stays
 
 
@@ -70,7 +70,7 @@ class Fork:
     laid: RequestPlan[BaseEvent]
     """The core's plan: the role's text as it is sent, how it is kept to its tools, and why."""
     loops: bool
-    """Whether a request that begins like this one may follow, so that its end is written to the cache."""
+    """Whether a later request may begin with this one, so that its end is written to the cache."""
 
 
 def tail_in(events: Sequence[Any]) -> Tail | None:
@@ -79,7 +79,7 @@ def tail_in(events: Sequence[Any]) -> Tail | None:
 
 
 def conversation_id(own: ConversationId | None, context: ConversationContext) -> str:
-    """Which conversation a request belongs to: what ``own`` says, else its channel, else its stream."""
+    """The id of a request's conversation: what ``own`` gives, else its channel's, else its stream's."""
     if own is not None:
         return own(context)
     channel = context.dependencies.get(CHANNEL_DEP)
@@ -89,8 +89,9 @@ def conversation_id(own: ConversationId | None, context: ConversationContext) ->
 def tail_position(events: Sequence[BaseEvent], talk: Talk, *, private: bool) -> tuple[int, Stays]:
     """How many events stand before the role's text, and for how long it keeps that place.
 
-    A channel's turn (``private``): before its own tool loop, which the others never see. A stream of several roles:
-    at the end, since all that stands before is everybody's. A stream of one role: behind its first request, for good.
+    In a channel's turn (``private``) it stands before the turn's tool loop, which no other agent sees. In a stream of
+    several roles it stands at the end, since they share all events. In a stream of one role it stands behind the first
+    request, for good.
     """
     asked = [index for index, event in enumerate(events) if isinstance(event, ModelRequest)]
     if private and asked:
@@ -107,9 +108,9 @@ def fork_of(
     given: Sequence[ToolSchema],
     schema: ResponseProto[Any] | None,
 ) -> Fork | RequestPlan[BaseEvent]:
-    """The request as a fork; or the plan by which it keeps the agent's own layout.
+    """Lay the request out as a fork; where it keeps the agent's own layout, give the plan with the reasons.
 
-    ``messages`` hold the policy's tail, ``given`` are the agent's own tools, ``schema`` that of its response.
+    ``messages`` contain the policy's ``Tail``; ``given`` are the agent's own tools, ``schema`` its response's schema.
     """
     tail = tail_in(messages)
     assert tail is not None
@@ -122,7 +123,7 @@ def fork_of(
     opened = next((event for event in plan.events if isinstance(event, ModelRequest)), None)
     team.heard(plan.role, plan.talk, repr(opened and opened.parts))
     asked = _tokens(session, model, opened) if opened is not None else 0
-    # Once settled it stays, as another layout in mid-conversation is paid for from the beginning.
+    # Once decided it stays: another layout in mid-conversation is paid for uncached from its beginning.
     known = plan.talk.layouts.setdefault(f"{plan.stays} {plan.role}", team.layout(plan.role, plan.stays, asked))
     forks, union = known[0], known[1] and not seat.plain
     shared = sum(_tokens(session, model, event) for event in plan.events) + session.count(session.prefix.text, model)
@@ -135,7 +136,7 @@ def fork_of(
         places.append(_placed(session, model, plan, messages, messages.index(tail), shares=shares))
         return RolePosition(places[0][0])
 
-    # Its policy looks at the events itself: the texts stand among them, and their tokens are known.
+    # ``_placed`` looks at the events itself, so the planner gets no history, only the shared tokens.
     nothing: CountedHistory[BaseEvent] = CountedHistory((), repr, lambda _: 0)
     laid = session.plan(
         AgentRequest(
@@ -153,7 +154,7 @@ def fork_of(
             text_counts=True,
         )
     )
-    # Asked for other requests too, since it goes by what the role's earlier ones were.
+    # The place depends on the role's earlier requests, so those in the agent's own layout are counted too.
     if not places:
         placed(shares=False)
     at, continues = places[0]
@@ -168,13 +169,13 @@ def fork_of(
 def _placed(
     session: AdapterSession, model: str, plan: Plan, messages: Sequence[BaseEvent], end: int, *, shares: bool
 ) -> tuple[int | None, bool]:
-    """How many events stand before the role's text, which the policy put at ``end``; None for its own layout.
+    """How many events stand before the role's text (None for the agent's own layout), and whether it continues.
 
-    Beside it whether the role's next request may begin with this one. A long text keeps the place that it last had
-    while that costs less, which is asked for other requests too, since it goes by what the role's earlier ones were.
+    The policy put the text at ``end``. The second value says whether the role's next request may begin with this one.
+    A long text keeps its last place while that costs less. ``shares`` is False for a request that is no fork.
     """
     others = [*messages[:end], *([] if plan.stays == "turn" else messages[end + 1 :])]
-    # A storage keeps of a stream what is said, and little else; so the place is counted in that.
+    # A stream's storage may keep little but messages and results, so the place is counted in those.
     said = [(at, event) for at, event in enumerate(others, 1) if isinstance(event, _SAID)]
     found = session.place(
         session.conversation(plan.talk.id),
@@ -200,10 +201,10 @@ def _placed(
 
 
 def _seated(team: Team, talk: Talk, seat: Seat, given: Sequence[ToolSchema]) -> tuple[Seat, list[ToolSchema]]:
-    """An agent's seat in the team with its tools, and the union of tools in place of its own.
+    """The agent's seat with its tools' names, and the tools that it carries where it carries the union.
 
-    Tools that came after a conversation began are in the union of those that begin later: its own requests would begin
-    otherwise from then on.
+    A tool that came after this conversation began joins the union of later conversations only: here it would change
+    the prompt from the beginning. The agent's own such tools stand behind the union.
     """
     own = [tool for tool in given if isinstance(tool, FunctionToolSchema)]
     seat = replace(seat, tools=tuple(tool.function.name for tool in own), plain=len(own) != len(given))
@@ -218,7 +219,7 @@ def _seated(team: Team, talk: Talk, seat: Seat, given: Sequence[ToolSchema]) -> 
 
 
 def adopt(session: AdapterSession, tools: Sequence[FunctionToolSchema], who: str) -> list[FunctionToolSchema] | None:
-    """The union with ``tools``, in order of names; None, and noted for ``who``, where one name has two schemas."""
+    """Add ``tools`` to the union and give it, in order of names; None with a note where one name has two schemas."""
     try:
         # Copies: what the application later does to its tools must not change the prefix.
         union = session.adopt_tools(copy.deepcopy(list(tools)), _schema, grows=True)
@@ -239,7 +240,7 @@ def _schema(tool: FunctionToolSchema) -> dict[str, Any]:
 
 
 def _texts(event: BaseEvent) -> list[str]:
-    """What an event says."""
+    """The texts of an event."""
     texts = [str(getattr(part, "content", "")) for part in getattr(event, "parts", ())]
     if isinstance(event, ModelResponse):
         texts.append(event.content or "")
@@ -249,5 +250,5 @@ def _texts(event: BaseEvent) -> list[str]:
 
 
 def _tokens(session: AdapterSession, model: str, event: BaseEvent) -> int:
-    """Tokens of what an event says, roughly: enough to see whether a prompt is long enough to be cached."""
+    """Tokens of an event's texts, roughly: enough to tell whether a prompt reaches the provider's minimum."""
     return sum(session.count(text, model) for text in _texts(event) if text)

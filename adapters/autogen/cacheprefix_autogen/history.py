@@ -1,4 +1,4 @@
-"""What the core decides on a history (large results, compaction), carried out on AutoGen's own messages."""
+"""Carries out the core's decisions on a history (large results, compaction) on AutoGen's messages."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from cacheprefix_autogen.provider_clients import schema_of
 
 _TOOLS = 1_000
 Ask = Callable[[SummaryRequest], Awaitable[str]]
-"""Asks a model for a summary."""
+"""Asks a model for a summary, with a request of its own."""
 
 
 class Views:
-    """Views of AutoGen's messages in the tokens of one model; each message is looked at once."""
+    """The core's views of AutoGen's messages, with one model's token counts; each message is counted once."""
 
     def __init__(self, session: AdapterSession, model: str) -> None:
         self.session = session
@@ -62,7 +62,7 @@ class Views:
         return self._seen.of(message, lambda new: view_of(new, self.count))
 
     def history(self, messages: Sequence[LLMMessage]) -> list[MessageView]:
-        """The views of all; what is being answered no compaction takes away, also where another agent has said it."""
+        """The views of all messages; the newest one said by user or agent is pinned, so no compaction drops it."""
         found = [self.of(message) for message in messages]
         said = [at for at, one in enumerate(messages) if isinstance(one, UserMessage) and _is_said(one)]
         if said:
@@ -85,21 +85,21 @@ class Views:
         return self.count(prefix.text) + sum(self.count(tool.schema.decode()) for tool in prefix.tools)
 
     def own_tokens(self, beside: str) -> int:
-        """Tokens of what a request has of its own beside its messages."""
+        """Tokens of ``beside``, the text that a request has beside its messages."""
         return self.count(beside) if beside else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Condensed:
-    """A history after what was decided on it."""
+    """A history with the core's decisions carried out."""
 
     messages: list[LLMMessage]
     first_own: int
-    """Where the first message stands now that is not public."""
+    """The new index of the first message that is not public."""
     origins: list[int]
-    """For each message, its index before; for one that was put in, that of the message behind it."""
+    """For each message its index before the decisions; for an inserted one, the index of the message behind it."""
     put_in: frozenset[int] = frozenset()
-    """Indexes of those that were put in."""
+    """Indexes of the inserted messages."""
 
 
 def condensed(
@@ -112,13 +112,12 @@ def condensed(
     tools: Collection[str] | None = None,
     zones: bool = True,
 ) -> Condensed:
-    """The messages with the core's decisions carried out, and where the first of the agent's own stands now.
+    """The messages with the core's decisions carried out.
 
-    Large tool results are cut once; where the session compacts, old messages are dropped or summed up. Whatever
-    was not decided on stays the same object. ``first_own`` is the index of the first message of the agent's own,
-    ``beside`` is what this request has of its own beside them, ``tools`` are the names of the agent's. ``zones``
-    is False where what the application set as the conversation's zones is said elsewhere. Raises ``BudgetError`` where
-    the session's request budget cannot be met.
+    Large tool results are cut once; where the session compacts, old messages are dropped or summed up. A message
+    without a decision stays the same object. ``first_own`` is the index of the agent's first own message, ``beside``
+    this request's text outside of the messages, ``tools`` the names of the agent's tools. ``zones`` is False where the
+    conversation's zones are said elsewhere. Raises ``BudgetError`` where the session's request budget cannot be met.
     """
     session = views.session
     zones = zones and session.mode != "observe" and bool(conversation.state.zones)
@@ -158,7 +157,7 @@ async def summarised(
     beside: str,
     tools: Collection[str] | None = None,
 ) -> None:
-    """Where a compaction is due, let a fork write its summary; ``condensed`` carries out what is recorded here."""
+    """If a compaction is due, have a fork write its summary (a paid call); ``condensed`` carries it out later."""
     session = views.session
     made = session.attempt("views", lambda: (views.history(messages), views.static_tokens()), None)
     if made is not None:
@@ -169,7 +168,7 @@ async def summarised(
 
 
 def _is_said(message: UserMessage) -> bool:
-    """Whether somebody of the team has said it, and not we."""
+    """Whether the user or an agent said it, and not this adapter."""
     return message.source != SENDER or speaker_of(message) is not None
 
 
@@ -202,7 +201,7 @@ def _decided(message: LLMMessage, decisions: Sequence[Decision]) -> list[LLMMess
 
 
 def view_of(message: LLMMessage, count: Callable[[str], int]) -> MessageView:
-    """A light view of one of AutoGen's messages; results count their place in the message as their part."""
+    """The core's view of one of AutoGen's messages; a result's ``part`` is its index in the message."""
     if isinstance(message, FunctionExecutionResultMessage):
         results = [
             make_result(result.call_id, result.name, result.content, count, is_error=result.is_error or None, part=part)
@@ -224,7 +223,7 @@ def _user_view(message: UserMessage, count: Callable[[str], int]) -> MessageView
     if known is not None:
         return make_message("user", (known[1],), count, key=known[0])
     if isinstance(message.content, str):
-        # An agent's public message is sent as a user's; for what may be dropped, it is an agent's.
+        # An agent's public message is sent as a user's; for compaction, which may drop it, it counts as an agent's.
         agent = speaker_of(message) not in (None, SENDER)
         return make_message("assistant" if agent else "user", (message.content,), count)
     texts = [part for part in message.content if isinstance(part, str)]

@@ -1,8 +1,8 @@
-"""What an agent alone has seen of a conversation: its calls of tools and their results, and what its memory said.
+"""Finds the messages that only one agent has seen: its tool calls, their results, and texts of its memory.
 
-Nobody else is shown it, and the agent itself is not deprived of it. As long as the role's text stays where it is, each
-part stands where it came to be among the public messages, so that the agent's requests only grow at their end. Where
-the text is put behind later messages, what is older stands in front of it, and says that it is.
+Privacy: no other agent is shown them. As long as the role's text keeps its place, each of them stands where it arose
+among the public messages, so that the agent's requests only grow at their end. Where the text is put behind later
+messages, older ones stand in front of it as text that says that they are older (``in_words``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Own:
     """A message that only one agent has seen."""
 
     at: int
-    """Public messages that stand before it."""
+    """How many public messages stand before it."""
     message: LLMMessage
 
 
@@ -50,16 +50,16 @@ class Turn:
     """Where one turn of an agent stands in its own context, and what was public then."""
 
     start: int
-    """Messages of the agent's context before the turn's own."""
+    """Length of the agent's context before the messages that the agent adds in this turn."""
     end: int | None
-    """Those when the next turn began; None for the newest one."""
+    """Length of the agent's context when the next turn began; None for the newest turn."""
     at: int
-    """Public messages in view when it began."""
+    """How many public messages were in view when it began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a request's messages are: public ones, the agent's own of earlier turns, those of the turn under way."""
+    """A request's messages: public ones, the agent's own of earlier turns, those of the current turn."""
 
     public: Sequence[UserMessage]
     own: Sequence[Own]
@@ -69,11 +69,12 @@ class Heard:
 def of_turn(
     messages: Sequence[LLMMessage], at: int, public: Sequence[UserMessage], name: str, shorten: Shorten = kept
 ) -> list[Own]:
-    """What a turn that is over leaves to its agent alone, of all ``messages`` that it added to the agent's context.
+    """Of the ``messages`` that a finished turn added to its agent's context, those that only this agent has seen.
 
-    It stands behind ``at`` public messages; ``public`` is what came into view from then until the next turn began. The
-    turn's answer stands there, so it is left out. So is what stands there of a round of calls that the turn ended with,
-    which no request of the agent's has held yet; earlier rounds stay as they were sent.
+    They stand behind ``at`` public messages; ``public`` are the messages that came into view from then until the next
+    turn began. The turn's answer is among those, so it is left out here. So is what is public of the turn's last round
+    of calls, if it ended with one: no request has held that round yet. Earlier rounds stay exactly as they were sent,
+    since the provider's cache holds them.
     """
     said = [_text(form) for form in public if speaker_of(form) == name]
 
@@ -81,7 +82,7 @@ def of_turn(
         return any(find_text(text, one) is not None for one in said)
 
     def public_answer(message: LLMMessage) -> bool:
-        """Its answer, which everybody has; not one that the application has changed on its way to the others."""
+        """Whether it is the answer as the others got it; not if the application changed it on the way."""
         if not isinstance(message, AssistantMessage) or not isinstance(message.content, str):
             return False
         return not message.content.strip() or stands(message.content)
@@ -91,7 +92,7 @@ def of_turn(
     }
 
     def unanswered(message: LLMMessage) -> bool:
-        """Calls of a turn that was cancelled: no provider takes them without their results."""
+        """Whether it holds calls without results, of a cancelled turn: providers refuse such a request."""
         calls = message.content if isinstance(message, AssistantMessage) else ()
         return not isinstance(calls, str) and any(getattr(call, "id", None) not in answered for call in calls)
 
@@ -110,9 +111,10 @@ def _untold(
     stands: Callable[[str], bool],
     shorten: Shorten,
 ) -> list[LLMMessage]:
-    """A turn's last round of calls without what the others were told of it.
+    """A turn's last round of calls, without the parts that are public.
 
-    What a hand-off took along is in public whole, tool and arguments too. Of other calls it is at most the result.
+    A call that a hand-off carried along is public with tool, arguments and result: it is left out. Of any other call
+    at most the result is public: ``STANDS`` refers to it.
     """
     calls = [] if isinstance(asked.content, str) else asked.content
     texts = [form.content for form in public]
@@ -145,9 +147,9 @@ def _referring(message: FunctionExecutionResultMessage, told: Collection[str]) -
 
 
 def before_us(messages: Sequence[LLMMessage], name: str) -> list[list[LLMMessage]]:
-    """What of the context of an agent that had already run may be its alone: its own calls, their results, memories.
+    """The messages in an agent's context from before it was wrapped that only it may have seen, one list for each turn.
 
-    Turn by turn.
+    Its own calls and texts, the results of its calls, and texts of its memory; a turn begins at each user message.
     """
     mine: set[str] = set()
     found: list[list[LLMMessage]] = [[]]
@@ -159,7 +161,7 @@ def before_us(messages: Sequence[LLMMessage], name: str) -> list[list[LLMMessage
             if isinstance(message.content, list):
                 mine |= {call.id for call in message.content}
         elif isinstance(message, FunctionExecutionResultMessage):
-            # Those of others came with a hand-off, and are public.
+            # Results of another agent's calls came with a hand-off, and are public.
             if not all(result.call_id in mine for result in message.content):
                 continue
         elif not isinstance(message, SystemMessage):
@@ -169,9 +171,10 @@ def before_us(messages: Sequence[LLMMessage], name: str) -> list[list[LLMMessage
 
 
 def in_words(own: Sequence[Own], known: Seen[UserMessage]) -> list[LLMMessage]:
-    """What came before the newest public messages and stands behind them: calls with their results as what they were.
+    """Older tool calls and results as text, for where they stand behind newer public messages.
 
-    As calls they would look like the answer to what was said last. ``known`` keeps them, by their results.
+    As calls they would look like the answer to the newest message. ``known`` keeps the texts by their result messages,
+    so that the same bytes are sent again.
     """
     said: list[LLMMessage] = []
     asked: AssistantMessage | None = None
@@ -198,9 +201,9 @@ def _words(asked: AssistantMessage | None, message: FunctionExecutionResultMessa
 
 
 def remembered_once(heard: Heard, made: dict[str, UserMessage]) -> Heard:
-    """The same with each text of a memory once, as a message of ours; ``made`` keeps these by their text.
+    """The messages with each memory text only once, as a user message; ``made`` keeps these by their text.
 
-    AutoGen asks an agent's memory with each turn, which says its text again; clients take no system text there.
+    AutoGen adds the memory's text again in each turn, as a system message, which clients do not take in that place.
     """
     known: set[str] = set()
 
@@ -218,10 +221,10 @@ def remembered_once(heard: Heard, made: dict[str, UserMessage]) -> Heard:
 
 
 def from_history(messages: Sequence[LLMMessage]) -> tuple[tuple[UserMessage, ...], list[Own]]:
-    """An agent's own view of completed turns: the public messages, and what is its own; from nothing but the messages.
+    """Split an agent's own messages of finished turns into public ones and its own, knowing nothing but the messages.
 
-    Calls that the agent's text follows are its own. Where none follows, their results are what the others were told:
-    they stand as the agent's message too, as they do in everybody's.
+    Calls and results that a text of the agent follows are its own. Where none follows, the results were the turn's
+    answer to the others: they stand as the agent's public message too, as in every agent's request.
     """
     forms: list[UserMessage] = []
     own: list[Own] = []
@@ -229,7 +232,7 @@ def from_history(messages: Sequence[LLMMessage]) -> tuple[tuple[UserMessage, ...
     speaker, last = "", 0
 
     def settle() -> None:
-        """What was called last is followed by no text of the agent's, so that its results are public."""
+        """The last results were followed by no text of the agent: make them public, and refer to them in its own."""
         if results:
             forms.append(spoken(speaker, "\n".join(results), speaker or SENDER))
             done = own[last].message

@@ -1,4 +1,7 @@
-"""What a client is about to send: its own ``_prepare_options``, asked beforehand and replaced when it is sent."""
+"""Reads the body that a client is about to send, and replaces it with the marked one as it is sent.
+
+Both through the client's own ``_prepare_options``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _APIS: Mapping[str, Api] = {
     "RawAnthropicClient": "anthropic",
 }
 _BESIDE = frozenset({"betas", "extra_body", "extra_headers", "extra_query", "text_format", "timeout"})
-"""Arguments of the SDKs that are no fields of the body."""
+"""Arguments of the SDKs that are no fields of the request body."""
 _PREPARE = "_prepare_options"
 _BASE = "_cacheprefix_prepare"
 
@@ -37,7 +40,7 @@ class Sending:
     usage: Any = None
 
     def replaced(self, fresh: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The client's arguments with the marked body in them; as they are where something else changed them."""
+        """The client's arguments with the cache marks in them; unchanged where they differ from those seen before."""
         marked = self.turn.body
         if fresh != self.prepared:
             self.session.note("a client changed its request after cacheprefix saw it; it was sent without cache marks")
@@ -46,13 +49,13 @@ class Sending:
             marked = with_volatile(marked, self.api, self.volatile, self.volatile_role)
         before = body_of(self.prepared)
         changed = {name: value for name, value in marked.items() if name not in before or value != before[name]}
-        # The SDKs take fields they have no argument for beside the others.
+        # Fields for which the SDK has no argument go into ``extra_body``.
         added = {name: value for name, value in changed.items() if name not in fresh}
         sent = {**fresh, **{name: value for name, value in changed.items() if name in fresh}}
         return {**sent, "extra_body": {**(fresh.get("extra_body") or {}), **added}} if added else sent
 
     def update(self, update: Any) -> None:
-        """A piece of a stream: the answer has begun, and perhaps the provider's usage is in it."""
+        """Note a piece of a stream: the first one begins the answer, one of them holds the provider's usage."""
         if self.turn.first_token_at is None:
             self.session.attempt("first token", lambda: self._heard(update), None)
         self.session.attempt("usage", lambda: self._note(update), None)
@@ -69,7 +72,7 @@ class Sending:
             self.usage = merge_usage(self.usage or {}, found)
 
     def answered(self, response: Any) -> None:
-        """The whole answer, with the provider's own usage or what the client made of it."""
+        """Record a whole answer's usage: the provider's own, else the framework's counts."""
         self.turn.finish(self.session.attempt("usage", lambda: self._used(response), None))
 
     def _used(self, response: Any) -> Any:
@@ -77,7 +80,7 @@ class Sending:
         return found or _native(getattr(response, "usage_details", None), self.api)
 
     def ended(self, error: BaseException | None) -> None:
-        """A stream has ended, was left early, or failed."""
+        """Record that a stream ended (``error`` is None), or failed."""
         if error is None:
             self.turn.finish(self.usage)
         else:
@@ -85,19 +88,19 @@ class Sending:
 
 
 class Laid(list[Message]):
-    """The messages of a request, with what is known of it on its way."""
+    """The messages of a request, as a list that carries its ``Sending`` to ``_prepare_options``."""
 
     sending: Sending | None = None
 
 
 def api_of(client: Any) -> Api | None:
-    """The wire form a client speaks; None for clients whose requests are not known."""
+    """The API whose requests a client sends; None for a client that this adapter does not know."""
     found = (_APIS[base.__name__] for base in type(client).__mro__ if base.__name__ in _APIS)
     return next(found, None) if hasattr(client, _PREPARE) else None
 
 
 def body_of(prepared: Mapping[str, Any]) -> dict[str, Any]:
-    """The body alone; a response schema that the SDK is to render stands as its JSON schema."""
+    """The request body in the SDK's arguments; a response class stands as its JSON schema, as the SDK sends it."""
     body = {name: value for name, value in prepared.items() if name not in _BESIDE}
     schema = prepared.get("text_format")
     if schema is not None and hasattr(schema, "model_json_schema"):
@@ -109,7 +112,7 @@ def body_of(prepared: Mapping[str, Any]) -> dict[str, Any]:
 async def prepared_by(
     client: Any, messages: Sequence[Message], options: Mapping[str, Any], beside: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the client would hand to its SDK."""
+    """The arguments that the client would hand to its SDK for this request."""
     prepare = vars(client).get(_BASE) or getattr(client, _PREPARE)
     if not inspect.iscoroutinefunction(prepare):
         return dict(prepare(messages, options, **(beside if api_of(client) == "anthropic" else {})))
@@ -117,9 +120,9 @@ async def prepared_by(
 
 
 def watch(client: Any, call: Callable[..., Any]) -> None:
-    """Let ``call(base, **request)`` make this client's calls, and requests with a ``Sending`` go out as it says.
+    """Route this client's calls through ``call(base, **request)``, and send requests with a ``Sending`` as it says.
 
-    ``_inner_get_response`` is the innermost place there is: behind all middlewares, history providers and compaction.
+    ``_inner_get_response`` is replaced, since it runs after all middlewares, history providers and compaction.
     """
     if _BASE in vars(client):
         return
@@ -141,7 +144,7 @@ def watch(client: Any, call: Callable[..., Any]) -> None:
 
 
 def unwatched(client: Any) -> Any:
-    """A copy of a client whose calls are its own."""
+    """A copy of a client without what ``watch`` put into it."""
     made = copy.copy(client)
     for name in (_BASE, _PREPARE, "_inner_get_response"):
         vars(made).pop(name, None)
@@ -154,7 +157,7 @@ def _usage(raw: Any) -> Any:
 
 
 def _native(details: Mapping[str, Any] | None, api: Api) -> dict[str, Any] | None:
-    """The framework's counts in the provider's form; its cache counts go by these two names for every client."""
+    """The framework's token counts in the provider's form; its two cache counts have the same names for all clients."""
     if not details:
         return None
     read, written = (details.get(f"cache_{kind}_input_token_count") for kind in ("read", "creation"))

@@ -1,6 +1,6 @@
-"""The layout of a fork: shared system text, union of tools, transcript; then the role's text and this turn's loop.
+"""Lays a request out as a fork: shared system text, union of tools, transcript; then the role's text and tool loop.
 
-Which of it is laid out so, and where the role's text stands, says the core's planner.
+The core's planner decides whether it is a fork, which tools it carries and where the role's text stands.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cacheprefix_maf.member import Member
 from cacheprefix_maf.tools import carried, plain
 
 OBSERVED: RequestPlan[Message] = RequestPlan("observed", ())
-"""That of a request which is only measured."""
+"""The plan of a request that is only measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Layout:
     messages: list[Message]
     options: Mapping[str, Any]
     plan: RequestPlan[Message] = OBSERVED
-    """How it was laid out, and why."""
+    """What the planner decided, with its reasons."""
     changed: bool = True
-    """Whether anything in it is not the application's own."""
+    """Whether it differs from the application's own request."""
     passing: bool = False
-    """Whether it is in the agent's own layout only until it shares enough, and marked only where it comes again."""
+    """Whether costs decided for the agent's own layout, which may change: it is marked only where it repeats."""
 
     @property
     def tail(self) -> str:
@@ -57,7 +57,7 @@ class Layout:
         return self.plan.forks and self.plan.tools is not None and not self.plan.tools.name
 
     def boundary(self, prompt: Prompt) -> int | None:
-        """Where the shared part ends: before the role's text."""
+        """How many sections of the prompt are shared, up to the role's text; None where it is no fork."""
         if not self.plan.forks:
             return None
         sections = prompt.sections
@@ -75,10 +75,10 @@ def laid_out(
     *,
     private: bool = False,
 ) -> Layout:
-    """The request as a fork. ``private`` says that nobody else has its history.
+    """Lay a request out as a fork, or in the application's own layout. ``private``: no other role has its history.
 
-    The layout stays the application's for a single role, for a response schema (a lane that nobody shares), for
-    instructions in a provider's own blocks, and below the provider's minimum.
+    The layout stays the application's for a single role, for a response schema (which stands in front of the prompt,
+    so that nobody shares it), for instructions in a provider's own blocks, and below the provider's minimum.
     """
     session = member.session
     instructions, shared = options.get("instructions") or "", session.prefix.system.strip()
@@ -110,9 +110,10 @@ def laid_out(
             known=(*_providers(own), *(reason("tool_schema_differs", name) for name in member.differing)),
             holds_shared=session.holds_shared((*texts, *(one.text for one in messages if one.role == "user"))),
             own=refused,
-            # With a history of its own the role stands before that, where it is read again with every later request.
+            # A private history is shared with nobody: the role's text stands in front of it, and is read from the cache
+            # with every later request.
             place="front" if private else "cheapest",
-            # Nobody else reads what the agent alone has seen: behind another place of its text it is paid anew.
+            # What only the agent has seen stands behind its text: when that moves, it is paid uncached again.
             moves=sum(tokens(message) for _, message in history.private),
             text_counts=True,
             alike=run is not None and member.run is not None and member.run.alike(shared),
@@ -120,7 +121,7 @@ def laid_out(
         )
     )
     if plan.at is None:
-        # Another way of asking is another prompt, for good; what costs decide may come again.
+        # Where costs decided (not ``refused``), a later request may be a fork: this one is marked only if it repeats.
         return replace(_plain(member, messages, options), plan=plan, passing=not private and not refused)
     rest = {name: value for name, value in options.items() if name not in ("instructions", "tools")}
     system = {"instructions": session.prefix.text} if session.prefix.text else {}
@@ -131,13 +132,13 @@ def laid_out(
 
 
 def _providers(tools: Sequence[Any]) -> tuple[Reason, ...]:
-    """That an agent has tools which the provider runs, by their types: they are in no union."""
+    """The reason that names tools which the provider runs, by type: they are in no union; empty without any."""
     kinds = sorted({type(tool).__name__ for tool in tools if not plain(tool)})
     return (reason("provider_tools", ", ".join(kinds)),) if kinds else ()
 
 
 def _refused(member: Member, options: Mapping[str, Any], *, alone: bool) -> tuple[Reason, ...]:
-    """Why the agent keeps its own layout whatever it costs; empty where costs decide."""
+    """Why the request keeps its own layout whatever it costs; empty where costs decide."""
     if not member.layout:
         return (reason("own_prompt", "an orchestrator's"),)
     if alone:
@@ -150,7 +151,7 @@ def _refused(member: Member, options: Mapping[str, Any], *, alone: bool) -> tupl
 
 
 def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, Any]) -> Layout:
-    """The agent's own layout, with the shared text where only the session knows it."""
+    """The agent's own layout, with the text that was given to the session alone in front of its instructions."""
     sent = own_history(messages, member.name, lead=False).local
     own = options.get("instructions") or ""
     said = (own, *(one.text for one in messages if one.role in ("system", "user"))) if isinstance(own, str) else ()

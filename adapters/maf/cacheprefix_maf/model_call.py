@@ -1,4 +1,4 @@
-"""One model call at the client's innermost place: laid out as a fork, sent marked, and what came of it recorded."""
+"""Makes one model call inside the client: lays it out as a fork, marks it for the cache, records its usage."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ from cacheprefix_maf.tools import adopt, own_of, refuse_others
 _STATE = "cacheprefix"
 """Where, in an ``AgentSession``'s state, the decisions of a conversation are kept."""
 _PLACES = "standing"
-"""In there, beside the ledger: where the roles' texts stand, by which their next requests go."""
+"""The key in there of the places of the roles' texts, by which their next requests are laid out."""
 _TAKEN: WeakKeyDictionary[AgentSession, _Taken] = WeakKeyDictionary()
 _HELD: WeakKeyDictionary[Conversation, dict[str, weakref.ref[AgentSession]]] = WeakKeyDictionary()
-"""With which ``AgentSession`` each role of a conversation asked last, also where that one is gone."""
+"""By conversation and role: the ``AgentSession`` of the role's last request, held weakly."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """The conversation that took over what an ``AgentSession`` had saved."""
+    """Which conversation the saved decisions of an ``AgentSession`` were loaded into."""
 
     name: str
     conversation: weakref.ref[Conversation]
     forgets: int
-    """How often it had been forgotten by then."""
+    """How often the application had it forgotten by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Whose request is on its way to the client."""
+    """The member whose request is on its way to the client, and the framework's context of it."""
 
     member: Member
     context: ChatContext
 
     @property
     def bounded(self) -> bool:
-        """Whether the application's own compaction goes over the messages; then their layout is left alone."""
+        """Whether the application's own compaction changes the messages; then their layout is left alone."""
         given = self.context.kwargs.get("compaction_strategy")
         return (given or getattr(self.context.client, "compaction_strategy", None)) is not None
 
@@ -65,7 +65,7 @@ ASKED: BlockVar[Asked] = BlockVar("cacheprefix_maf_asked")
 
 
 def called(base: Callable[..., Any], **request: Any) -> Any:
-    """A client's call: its own where no middleware of ours asked, a fork of the session's prefix otherwise."""
+    """Make a client's call: unchanged where no middleware of ours is around it, else through the session."""
     asked = ASKED.get()
     if asked is None:
         return base(**request)
@@ -98,21 +98,25 @@ async def _streamed(asked: Asked, base: Callable[..., Any], request: dict[str, A
         sending.update(update)
         return update
 
-    # The error stands on the stream while its clean-up runs, and nowhere else.
+    # While clean-up runs, an error can be read from the stream alone.
     held = weakref.ref(stream)
     stream.with_cleanup_hook(lambda: sending.ended(getattr(held(), "_stream_error", None)))
-    # One that is dropped tells nobody: the framework's telemetry holds it in a circle, until the collector comes by.
+    # A stream dropped half-read reports no end until garbage collection: the framework's telemetry refers to it in a
+    # circle.
     sending.turn.leave.rests()
     stream.with_pull_context_manager(sending.turn.reading)
     return stream.with_transform_hook(passed)
 
 
 async def _opened(asked: Asked, request: dict[str, Any]) -> tuple[Sending | None, dict[str, Any]]:
-    """What is known of the request, and the request to make; the application's own where anything of ours fails."""
+    """Lay out and begin a request: gives its ``Sending`` (None where that failed), and the arguments to call with.
+
+    Where a step of ours fails these are the application's own, with the volatile text behind them.
+    """
     member, session = asked.member, asked.member.session
     request = session.attempt("layout", lambda: _owned(request), request)
     stored = session.attempt("layout", lambda: _stored(asked.context.client, request["options"]), otherwise=False)
-    # Outside of what fails open: an error of the application's own function is the application's.
+    # The user's own function: its errors are raised to the application.
     volatile = member.volatile_text() if session.mode != "observe" and not stored else ""
     try:
         return await _prepared(asked, volatile, **request)
@@ -121,13 +125,13 @@ async def _opened(asked: Asked, request: dict[str, Any]) -> tuple[Sending | None
     except Exception as error:
         session.failed("layout", error)
     if volatile:
-        # The layout is the application's own; what it wants said with this request is said all the same.
+        # Our layout failed, but the user's volatile text still has to reach the model.
         request = {**request, "messages": [*request["messages"], Message("user", [volatile])]}
     return None, request
 
 
 def _owned(request: dict[str, Any]) -> dict[str, Any]:
-    """Without the stand-ins that an earlier request of the run has put beside the agent's tools."""
+    """The arguments without the stand-in tools that an earlier request of this run put beside the agent's own."""
     options = request["options"]
     own = own_of(options.get("tools"))
     return request if len(own) == len(options.get("tools") or ()) else {**request, "options": {**options, "tools": own}}
@@ -142,6 +146,7 @@ async def _prepared(
     stream: bool = False,
     **rest: Any,
 ) -> tuple[Sending | None, dict[str, Any]]:
+    """Lay out, shorten and begin a request; may raise, ``_opened`` then sends the application's own."""
     member, client = asked.member, asked.context.client
     session, held, api = member.session, asked.context.session, api_of(client) or "openai-chat"
     own = list(options.get("tools") or ())
@@ -153,6 +158,7 @@ async def _prepared(
     if stored:
         session.note(f"agent {member.role!r} is only measured: the service keeps its history (store=False shares)")
     layout, prepared, body, changed = None, given, body_of(given), False
+    # Without a conversation's name or ``AgentSession`` the messages tell which conversation they continue.
     if writes and not name:
         prompt = session.attempt("conversation", lambda: session.decode(body_of(given), api), None)
         name = session.unnamed(() if prompt is None else prompt.digests[prompt.head :], member.scope)
@@ -198,7 +204,7 @@ async def _prepared(
         leave,
     )
     if turn.seen is None:
-        # It writes nothing that a sibling waits for.
+        # It could not be begun and goes out as the application made it: requests that wait for its write go on.
         leave.release(ok=False)
         layout, prepared, turn.body = None, given, body_of(given)
     sending = Sending(session, api, prepared, turn, volatile, member.volatile_role)
@@ -212,20 +218,23 @@ async def _prepared(
 
 
 def _conversation(asked: Asked, name: str) -> Conversation:
-    """The decisions so far; those that were saved with an ``AgentSession`` are taken over."""
+    """The conversation with the decisions so far, after loading what its ``AgentSession`` has saved.
+
+    Without a named conversation, what was saved replaces what is known. In a named one each agent has an
+    ``AgentSession`` of its own, perhaps saved at different times: these are merged, unless a role comes with another
+    session than before. Then the application goes back to an earlier state, which replaces what is known, so that the
+    same is sent as in another process.
+    """
     member, held = asked.member, asked.context.session
     conversation = member.session.conversation(name, scope=member.scope)
     if held is None:
         return conversation
     taken, saved = _TAKEN.get(held), held.state.get(_STATE)
-    # Agents of one conversation have sessions of their own, which may be of different ages where they are saved: what
-    # they hold is merged. Else what was saved is all that was decided, and so it is where a role comes with another
-    # session than it had here: the application goes back to it, and sends what another process would.
     several = bool(member.conversation)
     roles = _HELD.setdefault(conversation, {}) if several else {}
     forgets = member.session.forgets(name, member.scope)
     if taken is not None and taken.name == name and taken.forgets < forgets:
-        # The application had it forgotten since: nothing that is saved here of it comes back.
+        # Privacy: the application had the conversation forgotten since, so its saved decisions are removed too.
         held.state.pop(_STATE, None)
     elif taken is None or taken.conversation() is not conversation:
         if saved:
@@ -236,7 +245,7 @@ def _conversation(asked: Asked, name: str) -> Conversation:
             member.session.attempt("restore", lambda: conversation.restore(saved, rebase=True, merge=merge), None)
             _restore_places(member.session, conversation, saved.get(_PLACES) or {}, merge=merge)
         elif not several and any(isinstance(one, Mapping) and one.get("messages") for one in held.state.values()):
-            # It holds its history itself, and was saved before anything was decided on it.
+            # The session brings a history without decisions: it was saved before any was taken. Start anew.
             member.session.forget(name, member.scope)
             conversation = member.session.conversation(name, scope=member.scope)
     _TAKEN[held] = _Taken(name, weakref.ref(conversation), member.session.forgets(name, member.scope))
@@ -245,10 +254,10 @@ def _conversation(asked: Asked, name: str) -> Conversation:
 
 
 def _save(held: AgentSession, session: AdapterSession, conversation: Conversation, *, several: bool) -> None:
-    """Put what was decided, and where the roles' texts stand, into an ``AgentSession``; nothing where there is none.
+    """Save the decisions and the places of the roles' texts into an ``AgentSession``; nothing where there are none.
 
-    Of ``several`` agents' sessions of one conversation each is brought up to date: in another process the first one to
-    ask goes by what all had asked.
+    With ``several`` agents' sessions in one conversation all are updated: in another process, whichever agent asks
+    first then knows the decisions of all.
     """
     places = session.places(conversation)
     if not len(conversation.ledger) and not places:
@@ -263,13 +272,13 @@ def _save(held: AgentSession, session: AdapterSession, conversation: Conversatio
 def _restore_places(
     session: AdapterSession, conversation: Conversation, saved: Mapping[str, Any], *, merge: bool
 ) -> None:
-    """Take over where the roles' texts stood; with ``merge`` beside what others of the conversation have saved."""
+    """Restore the places of the roles' texts; with ``merge`` together with those known already."""
     known = session.places(conversation) if merge else {}
     session.restore_places(conversation, merged_places(known, saved) if known else saved)
 
 
 def _stored(client: Any, options: Mapping[str, Any]) -> bool:
-    """Whether the service keeps the history, so that it is not all in the request."""
+    """Whether the provider stores the history, so that the request does not contain all of it."""
     given = options.get("store")
     stored = getattr(client, "STORES_BY_DEFAULT", False) if given is None else given
     named = ("conversation_id", "previous_response_id", "continuation_token")
