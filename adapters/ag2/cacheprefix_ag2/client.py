@@ -23,7 +23,7 @@ from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
 from cacheprefix_ag2.state import PrefixState
 
 SUBTASK = "subtask-"
-"""How the names of the agents begin that ag2 makes for sub-tasks."""
+"""The beginning of the names that ag2 gives to agents for sub-tasks."""
 
 
 class PrefixConfig(ModelConfig):
@@ -67,7 +67,7 @@ class PrefixConfig(ModelConfig):
 
 
 def model_of(config: ModelConfig | None) -> str:
-    """The model's name; empty where a config has none to tell, as ag2's scripted one."""
+    """The model's name; empty where a config has none, as ag2's scripted one."""
     try:
         return "" if config is None else config.model
     except NotImplementedError:
@@ -76,7 +76,7 @@ def model_of(config: ModelConfig | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What a client is asked beside the events, with the prompts that stand in the context."""
+    """What a client is called with beside the events; the context holds the prompts."""
 
     context: ConversationContext
     tools: Sequence[ToolSchema]
@@ -113,7 +113,7 @@ class PrefixClient(LLMClient):
         tail = tail_in(messages)
         if tail is None:
             agent = context.dependencies.get(AGENT_CONTEXT_DEPENDENCY_KEY)
-            # Sub-tasks get a name of their own each time.
+            # ag2 names each sub-task anew; in reports they are one agent.
             name = str(getattr(agent, "name", ""))
             name = "subtask" if name.startswith(SUBTASK) else name
             return await self._sent(messages, given, Sending(session, name, conversation_id(None, context)))
@@ -127,20 +127,20 @@ class PrefixClient(LLMClient):
         sending = Sending(session, plan.role, plan.talk.id, fork, volatile=plan.volatile)
         sending.laid = found.laid if isinstance(found, Fork) else found
         if fork is None:
-            # What only the session knows is said in the agent's own layout too.
+            # Text that was given to the session alone has to reach the model in the agent's own layout too.
             missing = session.unsaid(["\n".join(plan.prompts)], plan.role) if session.mode != "observe" else ""
             prompts = [missing, *plan.prompts] if missing else plan.prompts
             response = await self._sent(plan.events, given, sending, prompts=prompts)
         else:
             sending.original = await self._original(plan, given)
             response = await self._sent(fork.events, given, sending, tools=fork.tools)
-        # A channel's stream does not outlive its turn.
+        # A channel's stream ends with its turn, so nothing is saved in it.
         if CHANNEL_DEP not in context.dependencies:
             await self._save(plan, context)
         return response
 
     async def _save(self, plan: Plan, context: ConversationContext) -> None:
-        """Append what is to be remembered to the stream's history."""
+        """Append the conversation's state to the stream's history, where it has changed."""
         try:
             state = plan.talk.unsaved(self._bound, await context.stream.history.get_events())
             if state is not None:
@@ -178,12 +178,12 @@ class PrefixClient(LLMClient):
                 context.prompt = before
 
     async def _original(self, plan: Plan, given: _Request) -> Any:
-        """The body as the application's own client makes it, without sending it."""
+        """The body as the application's own client would make it, not sent; None where that fails."""
         try:
             await self._sent(plan.events, given, Sending(self._bound, "", "", capture=True), prompts=plan.prompts)
         except Captured as found:
             return found.body
         except Exception as error:
-            # The request itself, which is made next, tells the application.
+            # If the request itself fails too, which is made next, the application gets that error.
             self._bound.failed("estimate", error)
         return None

@@ -35,7 +35,7 @@ _NEEDED = ("config", "system_prompt", "tools", "_drive_scope", "_run_subtask")
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    """What holds an agent and its session together; an agent's copies share it."""
+    """What ``wrap`` put on an agent: its session, role and middleware; copies of the agent share it."""
 
     session: AdapterSession
     role: str
@@ -45,7 +45,7 @@ class _Binding:
         return self
 
     def client(self, client: Any, config: Any) -> PrefixClient:
-        """A turn's client, watched."""
+        """The client of a turn, inside a ``PrefixClient``."""
         if isinstance(client, PrefixClient):
             return client
         options = getattr(client, "_create_options", None) or {}
@@ -53,7 +53,7 @@ class _Binding:
 
 
 _PARENT: BlockVar[_Binding] = BlockVar("cacheprefix_ag2_parent")
-"""Whose sub-task runs: ag2 makes an agent for each, with that one's config."""
+"""The binding of the agent whose sub-task runs: ag2 makes a new agent for each, with the parent's config."""
 
 
 def known(target: object) -> bool:

@@ -1,4 +1,4 @@
-"""``PrefixPolicy``: the layout of a fork as an assembly policy, on ag2's own prompts and events."""
+"""``PrefixPolicy``: an assembly policy that lays ag2's prompts and events out as a fork."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PrefixPolicy:
 
     name = "cacheprefix"
     _bound = False
-    """Whether all requests come to a client of ours, which carries the layout out."""
+    """Whether all requests pass a ``PrefixClient``, which carries the layout out."""
 
     def __init__(
         self,
@@ -58,16 +58,16 @@ class PrefixPolicy:
         if not (self._bound or ours):
             session.note("an agent's model config is no PrefixConfig: its requests are left as they are, unmeasured")
             return prompts, events
-        # Outside of what fails open: errors of the application's own functions are the application's.
+        # The application's own functions: their errors are raised to it.
         said = dict(self.volatile()) if self.volatile else {}
         own = None if self.conversation is None else self.conversation(context)
         try:
             talk = team_of(session).talk(conversation_id(None, context) if own is None else own)
-            # From the history itself: the application's own policies leave out what is no conversation.
+            # From the history itself: in ``events`` other policies may have left our state events out.
             stream, history = context.stream, context.stream.history
             held = list(await history.get_events())
             if talk.behind(stream, held):
-                # It went back, or was read before another agent's event and is looked at behind it.
+                # Either the application went back, or another agent's event came after this was read: read again.
                 held = list(await history.get_events())
             talk.load(session, stream, held)
             return self._laid(prompts, events, context, talk, said)
@@ -105,15 +105,15 @@ class PrefixPolicy:
 
 
 class BoundPolicy(PrefixPolicy):
-    """That of a wrapped agent, all of whose clients are watched."""
+    """The policy of a wrapped agent, whose clients are all ``PrefixClient``s."""
 
     _bound = True
 
 
 def _public(events: Sequence[BaseEvent], context: ConversationContext) -> list[BaseEvent]:
-    """A channel's transcript in one form for everyone: each message a user's, with its speaker in the text.
+    """A channel's transcript, the same for all agents: each message a user's, with its speaker in the text.
 
-    ag2 shows an agent its own messages as events that it then does not send, and of two participants no names.
+    ag2 gives an agent its own messages as events that are not sent, and with two participants leaves names out.
     """
     client, channel = context.dependencies[AGENT_CLIENT_DEP], context.dependencies[CHANNEL_DEP]
     others = [each.agent_id for each in channel.metadata.participants if each.agent_id != client.agent_id]

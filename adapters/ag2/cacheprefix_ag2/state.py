@@ -1,4 +1,4 @@
-"""What is remembered of a stream, and how it is saved: as an event in the stream's own history."""
+"""Keeps the decisions on a conversation, and saves them as an event in the stream's own history."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ class Talk:
 
     id: str
     forgets: int = 0
-    """How often the session had forgotten it by then."""
+    """How often the session had been told to forget it when this was made."""
     speakers: set[str] = field(default_factory=set)
     layouts: dict[str, list[bool]] = field(default_factory=dict)
     """By role and the place of its text: whether its requests are forks, and whether they carry the union of tools."""
     tools: list[str] = field(default_factory=list)
-    """Names of the shared tools that there were when it began."""
+    """Names of the shared tools when the conversation began."""
     saved: dict[str, Any] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
-    """How many of our events the history of each of its streams held when it was last read."""
+    """By stream: how many ``PrefixState`` events its history held when it was last read."""
     kept: bool = False
-    """Whether a history was seen to keep our events."""
+    """Whether any history was seen to keep ``PrefixState`` events."""
     holders: WeakSet[Any] = field(default_factory=WeakSet)
-    """The streams whose histories make up what is known here."""
+    """The stream objects whose histories were loaded here."""
 
     def behind(self, stream: Any, events: Iterable[BaseEvent]) -> bool:
-        """Whether a history is not the one that what is known here goes on from.
+        """Whether the application went back to an earlier history, so that what is known here does not belong to it.
 
-        It holds fewer events of ours than when it was last read, or it is another object's than before: the application
-        has put an earlier one in its place, or one of several that went on from it. ag2 lets those ask one by one.
+        It holds fewer ``PrefixState`` events than when it was last read, or it is another stream object of the same
+        id: an earlier one, or one of several branches, which ag2 lets ask one by one.
         """
         known = str(stream.id)
         other = self.kept and known in self.states and stream not in self.holders
         return other or sum(isinstance(event, PrefixState) for event in events) < self.states.get(known, 0)
 
     def load(self, session: AdapterSession, stream: Any, events: Sequence[BaseEvent]) -> None:
-        """Take over what a stream's history holds: at first sight, and where it is not what is known here."""
+        """Load what a stream's history has saved: the first time, and when the application went back (``behind``)."""
         held = [event.state for event in events if isinstance(event, PrefixState)]
         known, back = str(stream.id) in self.states, self.behind(stream, events)
         self.states[str(stream.id)] = len(held)
@@ -64,7 +64,7 @@ class Talk:
         if back and len(self.states) == 1:
             self.holders.clear()
         self.holders.add(stream)
-        # What several streams have in common is not undone by one of them.
+        # A conversation of several streams is not reset because one of them went back.
         if known and not (back and len(self.states) == 1):
             return
         if back:
@@ -82,13 +82,13 @@ class Talk:
         self.speakers |= set(found["speakers"])
         self.layouts |= found["layouts"]
         self.tools = list(found.get("tools") or self.tools)
-        # The ledger's own budget is taken over with it, whatever the prefix is now.
+        # The saved limits for results stay with the saved decisions, even if the session's are others now.
         talk.restore(found["conversation"], rebase=True, merge=not back)
         session.restore_places(talk, places)
         self.saved = self.state(session)
 
     def state(self, session: AdapterSession) -> dict[str, Any]:
-        """As it is to be saved; empty while there is nothing to remember."""
+        """The state to save; empty while nothing was decided."""
         held = session.known(self.id)
         if not any(forks for forks, _ in self.layouts.values()) and (held is None or not len(held.ledger)):
             return {}
@@ -104,7 +104,7 @@ class Talk:
         }
 
     def unsaved(self, session: AdapterSession, events: Iterable[BaseEvent]) -> PrefixState | None:
-        """The event to append to a history of these events; None where it holds all there is to remember."""
+        """The event to append to a history with these events; None where the newest state is saved already."""
         state = self.state(session)
         if not state or (state == self.saved and any(isinstance(event, PrefixState) for event in events)):
             return None

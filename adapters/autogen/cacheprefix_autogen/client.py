@@ -91,7 +91,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
     async def create(
         self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = (), **options: Any
     ) -> CreateResult:
-        """One answer. See the wrapped client for arguments and errors; what it is not given, it is not given here."""
+        """Ask for one answer. For arguments and errors see the wrapped client, which gets only what is given here."""
         if self._laid_out_already():
             return await self.client.create(messages, **_as_given(tools, options))
         given, layout, plan = await self._prepared(messages, tools, options, self.client.create)
@@ -100,8 +100,9 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             sending = self._sending(given, layout, plan)
             result = await self._create(given, sending)
             again = self._refused(sending, result)
-            # Refused twice, a role with tools of its own gets its answer; one that may call none is asked once more,
-            # as the application asked.
+            # The answer called tools that the role may not call. Each further try is a paid request: the first repeats
+            # the fork with the refusal; then a role with own tools gets its answer as it is, and one that may call none
+            # is asked a last time with the application's own request (``_after_refusal``).
             if layout is None or again is None or (tries and layout.restriction.permitted):
                 return result
             layout, plan = _after_refusal(layout, plan, again, tries)
@@ -146,7 +147,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
                         continue
                     result = self._accounted(piece, sending)
                     again = self._refused(sending, result)
-                    # What is said cannot be asked again: the answer goes without the calls.
+                    # The application has the text already, so nothing is asked again: the refused calls are removed.
                     if again is not None and held.passed and held.said and layout is not None:
                         again, result = None, layout.restriction.without_refused(result, held.said)
                     if again is None or (tries and layout is not None and layout.restriction.permitted):
@@ -166,7 +167,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         options: Mapping[str, Any],
         method: Callable[..., Any],
     ) -> tuple[Request, Layout | None, RequestPlan[LLMMessage] | None]:
-        """The request as it came, its layout for a client's ``method``, and why it is laid out so."""
+        """The request as it came, its layout for the client's ``method``, and the plan with the reasons."""
         said, talk = self.member.volatile_text(), self._talk(messages)
         choice, output = options.get("tool_choice", "auto"), options.get("json_output")
         extra = options.get("extra_create_args") or {}
@@ -175,18 +176,18 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return given, *self._layout(given, method)
 
     def _refused(self, sending: Sending, result: CreateResult) -> list[LLMMessage] | None:
-        """What to answer where a fork called tools that its role may not; None when all is well."""
+        """If a fork's answer calls tools that its role may not call, the refusal to send back; else None."""
         if sending.layout is None or sending.undone:
             return None
         return sending.layout.restriction.refusal(result, self.role)
 
     def _laid_out_already(self) -> bool:
-        """Whether a client of ours around this one has the request in hand."""
+        """Whether another ``PrefixClient`` around this one has laid the request out already."""
         sending = SENDING.get()
         return sending is not None and sending.client is self._innermost()
 
     def _talk(self, messages: Sequence[LLMMessage]) -> Conversation | None:
-        """The conversation of a request, told once for all that is done for it."""
+        """The conversation that a request belongs to; None in ``observe`` mode."""
         if self._session.mode == "observe":
             return None
         return self._session.attempt("conversation", lambda: self.member.talk(messages), None)
@@ -195,7 +196,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return self.member.conversation if given.talk is None else given.talk.id
 
     async def _summarise(self, given: Request) -> None:
-        """Before the layout, which does not wait: the summary that a compaction wants of a model."""
+        """If a compaction is due and uses a model, ask for its summary (a paid call) before the layout."""
         session, last = self._session, self._last
         rules = session.histories.compaction
         if rules is None or rules.summarise != "fork" or last is None or session.mode == "observe":
@@ -228,7 +229,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
                 over.append(error)
                 return None, unplanned("request budget")
             changed = made is not None and made.restriction.tool_choice != given.tool_choice
-            # A client of the application's own may be of a time before the argument.
+            # An older client of the application's may not know the argument ``tool_choice``.
             return (None, unplanned("tool_choice")) if changed and not _takes(method, "tool_choice") else (made, plan)
 
         otherwise: Planned = (None, unplanned("layout"))
@@ -261,16 +262,16 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
                 try:
                     api, body = body_of(native, given, self._forms, self.member.tools)
                 except ValueError:
-                    # AutoGen's client refuses it (a memory's system message on Anthropic): without us it costs nothing.
+                    # AutoGen's client refuses this (a memory's system message on Anthropic): nothing to compare with.
                     return None
                 return session.decode(body, api)
 
-            # Our own marks, and tools that AutoGen's client sends again, are in no request of the application's.
+            # Savings are measured against the application's request, without our marks and our repeated tools.
             sending.original = original
         return sending
 
     def _untapped(self, given: Request, sending: Sending) -> None:
-        """A client without an SDK that can be watched: note the request as far as it is known."""
+        """Record a request of a client whose SDK cannot be watched, as far as it is known here."""
         messages, options = _arguments(given, sending)
         known = Request(messages, options.get("tools", ()), json_output=given.json_output)
         api, body = body_of(self._innermost(), known)
@@ -280,8 +281,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         sending.turn = self._session.begin(asked if sending.plan is None else asked.laid_out(sending.plan))
 
     def _asked(self, method: Callable[..., Any], given: Request, sending: Sending) -> Any:
-        """Ask the wrapped client: as the application did, in the place of an undone request too."""
-        # One of ours may have been the newest, and have held the tools of all.
+        """Call the wrapped client with the laid-out request; with the application's own where that was undone."""
+        # AutoGen's client for Anthropic repeats its newest request's tools, which may have been our union.
         ours = sending.layout is not None and not sending.undone and sending.layout.restriction.tools
         if self._session.mode != "observe" and not ours and not given.tools and self.member.tools:
             self._session.attempt("tools", lambda: restore_tools(self._innermost(), self.member.tools), None)
@@ -296,7 +297,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
     def _accounted(self, result: CreateResult, sending: Sending) -> CreateResult:
         if sending.turn is not None and sending.usage is None:
-            # A client without an SDK to watch says how much it sent, and not what was read.
+            # Without an SDK to watch only AutoGen's counts are known: the whole input, and nothing about the cache.
             own = result.usage
             said = {"prompt_tokens": own.prompt_tokens, "completion_tokens": own.completion_tokens}
             sending.turn.finish(said if own.prompt_tokens and not result.cached else None)
@@ -308,7 +309,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         written = result.usage.completion_tokens or usage.output_tokens or 0
         self.last_usage = CachedUsage(usage.input_tokens, written, usage.cache_read_tokens, usage.cache_write_tokens)
         counted = RequestUsage(usage.input_tokens, written)
-        # Unmarked, nothing is read from Anthropic's cache or written to it, and AutoGen's count is the whole input.
+        # Anthropic counts cached input apart, so AutoGen's count lacks it; an unmarked request has none.
         if self._session.mode == "observe" or sending.undone or sending.api != "anthropic":
             return result
         self._added = RequestUsage(
@@ -353,7 +354,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return getattr(self.client, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What is pickled is the wrapped client with the session's settings; what is copied keeps the session."""
+        """Pickle the wrapped client with the session's settings; copying (``__copy__``) keeps the session itself."""
         return _unpickled, (self.client, self.role, self.member.settings())
 
     def __copy__(self) -> Self:
@@ -380,14 +381,14 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
 
 def unwrapped(client: Any) -> Any:
-    """The client under those of ours; what is there already would lay a request out twice."""
+    """The client inside all ``PrefixClient``s around it, which would lay a request out twice."""
     while isinstance(client, PrefixClient):
         client = client.client
     return client
 
 
 def _arguments(given: Request, sending: Sending) -> tuple[Sequence[LLMMessage], dict[str, Any]]:
-    """Messages and options for the wrapped client: those that came, as they came, but for what the layout changes."""
+    """Messages and options for the wrapped client: as they came, except for what the layout changes."""
     messages, tools, options = given.messages, given.tools, dict(given.options)
     if sending.layout is not None and not sending.undone:
         messages, restriction = sending.layout.messages, sending.layout.restriction
@@ -395,7 +396,7 @@ def _arguments(given: Request, sending: Sending) -> tuple[Sequence[LLMMessage], 
         if restriction.tool_choice != given.tool_choice:
             options["tool_choice"] = restriction.tool_choice
     if given.volatile and not sending.volatile:
-        # Without an SDK to watch there is no later place than among the messages.
+        # Without an SDK to watch the volatile text cannot be added to the body: it becomes the last message.
         messages = [*messages, UserMessage(content=given.volatile, source=SENDER)]
     return messages, _as_given(tools, options)
 
@@ -418,14 +419,14 @@ def _unpickled(client: ChatCompletionClient, role: str, settings: PrefixSettings
 def _after_refusal(
     layout: Layout, plan: RequestPlan[LLMMessage] | None, again: Sequence[LLMMessage], tries: int
 ) -> tuple[Layout | None, RequestPlan[LLMMessage] | None]:
-    """The request once more with the refusal in its turn; the second time the application's own."""
+    """What to send after a refusal: the same fork with the refusal behind it; next time the application's own."""
     if tries:
         return None, unplanned("refusal")
     return replace(layout, messages=[*layout.messages, *again]), plan
 
 
 async def _within(sending: Sending, ask: Callable[[], AsyncGenerator[Any, None]]) -> AsyncGenerator[Any, None]:
-    """Iterate with the request in force only while the wrapped client runs; an undone one is asked anew."""
+    """Iterate with ``SENDING`` set only while the wrapped client runs; where the request is undone, ask again."""
     while True:
         async with ending(aiter(ask())) as stream:
             while True:

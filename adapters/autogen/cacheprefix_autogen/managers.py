@@ -1,4 +1,4 @@
-"""What a team's manager asks a model itself: whom the selector picks, and Magentic-One's orchestrator."""
+"""Lays out the requests that a team's manager sends itself: a selector's choice, Magentic-One's orchestrator."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class SelectorMember(Member):
             self.view.receive(messages, self._told)
 
     def layout(self, client: Any, given: Request) -> Planned:
-        """The selector's question behind the shared transcript; as it came where the prompt is not AutoGen's.
+        """Put the selector's question behind the shared transcript.
 
-        As it came also where it holds another conversation than the team's: a context of the application's has bounded
-        it, or knows more.
+        As it came where the prompt is not AutoGen's own, or where it holds another conversation than the team's: the
+        application's model context shortens it, or adds to it.
         """
         session, asked = self.session, self._read(client, given)
         found = None if self.bounded else self._question(given.messages)
@@ -60,13 +60,14 @@ class SelectorMember(Member):
         shared = condensed(views, asked.talk, self.view.forms(), beside=asked.beside).messages
         if self.joins is None:
             opening = sum(views.count(str(form.content)) for form in shared)
-            # A text that was found in the agents' own is not the selector's to read.
+            # Privacy: the selector is not shown a shared text that was only found in the agents' own prompts.
             may = views.model in self._models and session.holds_shared(())
             self.joins = may and session.worth_joining(
                 views.model, carried=views.static_tokens(), opening=opening, speakers=len(self._models)
             )
         behind = [UserMessage(content=found, source=SENDER), *given.messages[1:]]
-        # Another model reads nothing of the agents' cache, and a large system text costs more than it saves.
+        # Joined: it carries the union, to read the agents' cache. Not where its model is another, which reads nothing
+        # of that, nor where shared text and tools cost more than they save.
         tools = OwnTools((), carried="union") if self.joins else None
         asked = replace(asked, texts=())
         plan = session.plan(replace(self._request(asked, shared, behind, tools), place="end"))
@@ -85,7 +86,7 @@ class SelectorMember(Member):
         return "\n".join(self._said)
 
     def _question(self, messages: Sequence[LLMMessage]) -> str | None:
-        """AutoGen's prompt without the conversation; None where it does not hold all of that, or holds it with more."""
+        """AutoGen's prompt without the conversation; None where parts of that are missing or other text is among it."""
         text, lines = messages[0].content if messages else None, sorted(set(self._said), key=len, reverse=True)
         if not isinstance(text, str) or not lines or any(line not in text for line in lines):
             return None
@@ -99,7 +100,7 @@ class SelectorMember(Member):
 
 
 def _lines(message: BaseChatMessage) -> list[str]:
-    """A message in the selector's prompt, behind what a hand-off carries with it."""
+    """A message as lines of the selector's prompt; a hand-off's carried messages come first."""
     context = message.context if isinstance(message, HandoffMessage) else []
     given = [one for one in (*context, message.to_model_message()) if isinstance(one, (UserMessage, AssistantMessage))]
     return [f"{one.source}: {one.content}".rstrip() + "\n\n" for one in given]
@@ -108,16 +109,16 @@ def _lines(message: BaseChatMessage) -> list[str]:
 class OrchestratorMember(Member):
     """Leaves the orchestrator's messages as they are.
 
-    Its ledger calls carry a response schema and so share among themselves and with nobody else; the facts
-    and the plan come before any agent has spoken. As forks of the agents' prefix they cost more at half price
-    reads. Every call ends with a question that stands there once, so what is kept ends before it.
+    Its ledger calls carry a response schema and so share a cache only among themselves; the facts and the plan come
+    before any agent has spoken. Where cache reads cost half the input price, forks of the agents' prefix would cost
+    more. Every call ends with a question that is asked only once, so the cached part ends before it.
     """
 
     def __init__(self, session: AdapterSession, transcript: Transcript, options: Options) -> None:
         super().__init__(session, "orchestrator", View(transcript), alone=True, options=options)
 
     def layout(self, client: Any, given: Request) -> Planned:
-        """The application's own messages, all but the last kept in the cache."""
+        """The application's own messages; all but the last are marked for the cache."""
         plan = self._plan_own(self._read(client, given), reason("own_prompt", "orchestrator"))
         rest = lead(given.messages)[1]
         if len(rest) < 2:
@@ -126,7 +127,7 @@ class OrchestratorMember(Member):
 
 
 def bind_manager(team: BaseGroupChat, group: Group, binding: Binding) -> None:
-    """Put a client of ours under a team's manager, where that asks a model itself."""
+    """Give a team's manager a ``PrefixClient``, where it sends requests itself."""
     client = unwrapped(getattr(team, "_model_client", None))
     if not isinstance(client, ChatCompletionClient):
         return
@@ -171,7 +172,7 @@ def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: S
 
 
 def _manager(team: BaseGroupChat, binding: Binding) -> list[Binding]:
-    """The manager of a team that has already run, bound beside it."""
+    """The binding of the manager's object, which exists once the team has run; empty before."""
     found = instance_of(team, team._group_chat_manager_topic_type)
     if found is None:
         return []

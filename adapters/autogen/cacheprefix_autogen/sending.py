@@ -1,7 +1,7 @@
-"""The place where a request is finished: the SDK's own ``_post``, which sees the body as it will be sent.
+"""Marks a request and reads its usage in the SDK's own ``_post``, which gets the body exactly as it is sent.
 
-AutoGen's clients neither pass cache markers on (Anthropic) nor cached-token counts back, streaming or not.
-Both pass here, whatever HTTP library or client subclass is in use.
+AutoGen's clients do not pass cache marks on (Anthropic), nor cached-token counts back, streaming or not. ``_post``
+handles both, whatever HTTP library or client subclass is in use.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ _TAPPED = "_cacheprefix_tapped"
 
 
 class Undone(BaseException):
-    """Leaves a client whose request was ours and could not be begun; no handler of an application's may take it."""
+    """Raised where a laid-out request could not be begun, to ask anew with the application's own.
+
+    A ``BaseException``, so that no handler of the application's catches it on the way.
+    """
 
 
 @dataclass(slots=True)
@@ -52,7 +55,7 @@ class Sending:
 
     session: AdapterSession
     client: Any = None
-    """AutoGen's own client under all that are wrapped around it."""
+    """AutoGen's own client, inside all wrappers."""
     agent: str = ""
     conversation: str = ""
     layout: Layout | None = None
@@ -60,29 +63,29 @@ class Sending:
     plan: RequestPlan[Any] | None = None
     """Why it was laid out so; None where a session only observes."""
     original: Callable[[Prompt], Prompt | None] | None = None
-    """What the application would have sent, in place of the prompt that is sent."""
+    """Gives the prompt that the application would have sent, with which costs are compared."""
     scope: str | None = None
     """The tenant whose request it is; None for the session's."""
     volatile: str = ""
     """Text for this request alone; it goes out behind everything else."""
     volatile_role: VolatileRole = "user"
     once: bool = False
-    """Whether no later request is known to begin with this one: then it is marked only where an earlier one did."""
+    """Whether no later request is known to begin with this one: then it is marked only if it repeats an earlier one."""
     rewrite: bool = False
     """Whether the body may be changed: not in ``observe`` mode."""
     undone: bool = False
-    """Whether the request could not be begun: it is the application's own, and nobody watches it."""
+    """Whether the request could not be begun: it goes out as the application made it, unmeasured."""
     turn: PendingCall | None = None
     api: Api = "openai-chat"
     usage: Usage | None = None
     asks_usage: bool = False
-    """Whether a stream says its usage only because we asked; the application does not see it."""
+    """Whether a stream reports usage only because we asked: then it is removed from what the application sees."""
     sent: Mapping[str, Any] | None = None
     """The body before it was marked."""
     reports: list[Any] = field(default_factory=list)
 
     async def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Begin the turn, behind a sibling that is writing the same cold prefix.
+        """Begin the turn; if another request is just writing the same uncached prefix, wait for it.
 
         Gives the body and options to send, the very same objects when nothing changes. Raises ``Undone`` where
         the turn could not be begun and the request is not laid out as the application's own.
@@ -141,7 +144,7 @@ class Sending:
         return {**full, **added} if added else full
 
     def _boundary(self, prompt: Prompt) -> int | None:
-        """Sections before the first that is the request's own."""
+        """How many sections of the prompt are shared with other requests; None where it is no fork."""
         if self.layout is None or self.layout.shared is None:
             return None
         system = 0
@@ -150,26 +153,26 @@ class Sending:
             system = len({section.path.split("]", 1)[0] for section in head if section.tier == "system"})
         end = system + self.layout.shared
         at = len(prompt.sections)
-        # From the end: what a fork has to itself is short, and what it shares is not.
+        # Searched from the end, where a fork's own part is, which is short.
         while at and prompt.sections[at - 1].tier == "messages" and message_index(prompt.sections[at - 1].path) >= end:
             at -= 1
         return at
 
     def answered(self, report: Any, diagnostics: Any = None) -> None:
-        """The whole answer is here, with the provider's own usage."""
+        """Record a complete answer, with the usage that the provider reported."""
         raw = _plain(report)
         self.usage = normalise_usage(raw, self.api) if raw is not None else None
         if self.turn is not None:
             self.turn.finish(raw, diagnostics=_plain(diagnostics))
 
     def failed(self) -> None:
-        """There will be no answer."""
+        """Record that there will be no answer."""
         if self.turn is not None:
             self.turn.fail()
 
 
 def _policy(layout: Layout) -> ForkPolicy:
-    """Whether the end of a request is written to the cache: where another one will begin with it."""
+    """Pay for a cache write of the request's end only where a later request may begin with it."""
     restriction = layout.restriction
     loops = bool(restriction.tools) and restriction.permitted != ()
     return ForkPolicy(skip_cache_write=not (layout.continues or loops), purpose="agent")
@@ -221,7 +224,7 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
 
 @asynccontextmanager
 async def ending(stream: T) -> AsyncIterator[T]:
-    """The stream, closed with the block: what its maker does at its end has been done when ours has come."""
+    """Close the stream with the block, so that its own clean-up has run before ours."""
     try:
         yield stream
     finally:
@@ -276,12 +279,12 @@ class _Tee:
     def _end(self) -> None:
         reports = self._sending.reports
         if not self._heard:
-            # Left before anything came of it.
+            # Closed before its first event.
             self._sending.failed()
         self._sending.answered(merge_usage(*reports) if reports else None, self._diagnostics)
 
     def __del__(self) -> None:
-        # Dropped without an end or a close: nobody waits for it any longer.
+        # Dropped without an end or a close: end the turn.
         self._end()
 
     async def __aenter__(self) -> Self:

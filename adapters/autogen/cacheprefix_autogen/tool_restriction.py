@@ -1,4 +1,4 @@
-"""How a role is kept to its own tools, although its requests carry those of all: told, restricted, refused."""
+"""Keeps a role to its own tools although its requests carry the union: by text, ``tool_choice``, and refusals."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ About what a model says before such a call ("Let me look that up."); a longer te
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """How a role's tools are told to the model."""
+    """The tools that a request carries, and which of them the role may call."""
 
     tools: Sequence[Any]
     tool_choice: Any
     permitted: tuple[str, ...] | None = None
     """Tools the role may call; None leaves that to the application."""
     allowed: tuple[str, ...] | None = None
-    """Tools to restrict to by ``tool_choice``."""
+    """Tools to restrict the model to by ``tool_choice``; None for no such list."""
     closing: str = ""
-    """What stands behind the turn's own messages."""
+    """Text behind the turn's own messages; empty for none."""
 
     def refusal(self, result: CreateResult, role: str) -> list[LLMMessage] | None:
-        """What to answer when the role called tools it may not use: the call and its errors; None when all is well."""
+        """If an answer calls tools that the role may not use, the calls with error results to send back; else None."""
         calls = [] if isinstance(result.content, str) else result.content
         if self.permitted is None or {call.name for call in calls} <= set(self.permitted):
             return None
@@ -112,12 +112,12 @@ def own_tools(given: Request, own: Sequence[Tool | ToolSchema], carried: Carried
     """
     names = tuple(name_of(tool) for tool in own)
     calls = given.tool_choice != "none" and bool(given.tools or not own)
-    # Under a response schema, or made to call a tool, a request reads nothing that the siblings wrote.
+    # Provider's rule: under a response schema or a forced tool nothing that others wrote is read, so own tools do.
     return OwnTools(names, carried=names if set_apart(given) else carried, calls=calls)
 
 
 def set_apart(given: Request) -> tuple[Reason, ...]:
-    """What makes a request another prompt for the provider than its siblings'."""
+    """Why this request can read no cache of the other roles': a response schema or a forced tool; empty otherwise."""
     if isinstance(given.json_output, type):
         return (reason("response_schema"),)
     return (reason("forced_tool"),) if _forced(given) else ()
@@ -130,7 +130,7 @@ def _forced(given: Request) -> bool:
 def restricted(
     session: AdapterSession, plan: RequestPlan[Any], given: Request, own: Sequence[Tool | ToolSchema], role: str
 ) -> Restriction:
-    """The planned tools in place of the role's, in AutoGen's form, and what keeps it from those of others."""
+    """The tools of the plan in AutoGen's form, and how the role is kept from calling other roles' tools."""
     names = set() if plan.tools is None or set_apart(given) else set(plan.tools.tools)
     if not names and (given.tools or not own or _forced(given)):
         return Restriction(given.tools, given.tool_choice)
@@ -146,7 +146,8 @@ def restricted(
         tools = [frozen_schema(tool) for tool in own]
     planned = plan.restriction
     if planned.permitted == ():
-        # Where another ``tool_choice`` would invalidate the messages, it stays and the model is asked in words.
+        # Provider's rule: where a change of ``tool_choice`` would invalidate the cached messages, it stays "auto" and
+        # the text ``ANSWER`` asks for an answer without tools.
         keeps = planned.allowed is None
         return Restriction(tools, "auto" if keeps else "none", (), closing=ANSWER if keeps and own else "")
     return Restriction(tools, "auto", planned.permitted, planned.allowed)

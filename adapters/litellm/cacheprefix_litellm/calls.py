@@ -1,7 +1,7 @@
-"""``wrap`` and ``install``: LiteLLM's completions are measured and, in a role, become forks.
+"""``wrap`` and ``install``: measure LiteLLM's completions and, within a role, send them as forks.
 
-All end in ``litellm.completion`` or ``litellm.acompletion``, those of a router and of fallbacks once an attempt, with
-that attempt's model. These two ask here first; where no session is around they are LiteLLM's own.
+All calls end in ``litellm.completion`` or ``litellm.acompletion``; a router's and those with fallbacks once for each
+attempt, with that attempt's model. Both functions are replaced: outside of a session they do what LiteLLM's own do.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _OWN: dict[str, Callable[..., Any]] = {name: getattr(litellm, name) for name in 
 _CONNECTION = {"api_base", "api_key", "api_version", "base_url", "default_headers", "deployment_id", "extra_headers"}
 _CONNECTION |= {"max_retries", "organization", "request_timeout", "timeout"}
 _BODY = {"model", "messages", "prompt_cache_options", *OPENAI_CHAT_COMPLETION_PARAMS} - _CONNECTION
-"""The arguments that are the request's body."""
+"""Names of the arguments that go into the request's body."""
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
-"""What a fork may add and LiteLLM refuses where the provider does not know it."""
+"""Fields that a fork may add, and that LiteLLM refuses for a provider that does not know them."""
 _ATTEMPTS = [each for each in ("_completion", "_acompletion") if each in vars(Router)]
-"""A router's attempts where they are methods of its class, up to LiteLLM 1.108: they may run in another thread than
-the one that asks. From 1.110 on they run where the router is asked, and its class may not be derived from."""
+"""Names of a router's methods for one attempt. Up to LiteLLM 1.108 they are in its class, and may run in another thread
+than the caller's. From 1.110 on there are none: attempts run in the caller's, and no class may derive from Router."""
 
 
 def wrap(target: T, session: Session | None = None, *, role: str = "", conversation: str = "") -> T:
@@ -113,7 +113,8 @@ def install(session: Session | None = None, *, role: str = "", conversation: str
 
 
 def _installed() -> Bound | None:
-    # Whose a call is where several sessions are installed is not guessed: it would show one's handbook to another's.
+    # Privacy: with several sessions installed it is not guessed which one a call belongs to; a wrong guess would show
+    # one session's shared text to another's requests.
     return _INSTALLED[-1] if len({id(session) for session, _ in tuple(_INSTALLED)}) == 1 else None
 
 
@@ -128,7 +129,7 @@ def _bound(session: Session | None, role: str, conversation: str) -> Bound:
 
 
 def _attempts(name: str, session: AdapterSession, role: Role | None) -> property:
-    """A router's method for one attempt, taken where the router is asked: it may run in a thread that has no role."""
+    """A router's method for one attempt, bound to the caller's role: it may run in a thread that has none."""
 
     def method(router: Any) -> Any:
         own = getattr(type(router).__unwrapped__, name).__get__(router)
@@ -138,9 +139,9 @@ def _attempts(name: str, session: AdapterSession, role: Role | None) -> property
 
 
 def _call(name: str, *given: Any, **named: Any) -> Any:
-    """LiteLLM's own function, asked by what the session makes of the request."""
+    """Call LiteLLM's own function with the request as the session lays it out."""
     own, bound = _OWN[name], _BOUND.get() or _installed()
-    # With fallbacks it calls itself, once for each attempt.
+    # With fallbacks LiteLLM calls itself once for each attempt, and each of those calls comes here.
     if bound is None or bound[0].off or named.get("fallbacks"):
         return own(*given, **named)
     session = bound[0]
@@ -149,7 +150,7 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
         return own(*given, **named)
     asked, body, rules = read
     unknown = () if rules.known else (reason("rules_unknown", body["model"].partition("/")[0]),)
-    # LiteLLM takes no list of allowed tools.
+    # ``lists=False``: LiteLLM takes no list of allowed tools as ``tool_choice``.
     fork = fork_body(session, body, "openai-chat", bound[1] or current_role(), lists=False, own=unknown)
 
     def arguments(laid: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +167,7 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
 
     def streamed(answer: Any, fork: ForkBody, turn: Any) -> Any:
         if fork.body.get("stream_options") != fork.given.get("stream_options"):
-            # The usage stays where LiteLLM has it for those who do not ask for it, also where we fail behind this.
+            # We asked for the usage, and not the application: LiteLLM keeps it out of the chunks that it sees.
             answer.stream_options, answer.send_stream_usage = None, False
         return _streamed(ForkBody.awatch if name == "acompletion" else ForkBody.watch, answer, fork, turn)
 
@@ -174,7 +175,7 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
 
 
 def _read(session: AdapterSession, own: Any, given: Any, named: Any) -> tuple[Any, Any, Any]:
-    """The arguments by name, the body that they make in OpenAI's form, and the rules of who serves its model."""
+    """The arguments by name, the body that they make in OpenAI's form, and the rules of the model's provider."""
     asked = {**dict(zip(inspect.signature(own).parameters, given, strict=False)), **named}
     body = {name: value for name, value in asked.items() if name in _BODY and value is not None}
     said, custom, schema = body["messages"], asked.get("custom_llm_provider"), body.get("response_format")

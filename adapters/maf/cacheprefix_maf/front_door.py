@@ -25,7 +25,7 @@ _TEXTS = "maf.instructions"
 
 
 def known(target: object) -> bool:
-    """Whether ``wrap`` takes it."""
+    """Whether ``wrap`` takes ``target``."""
     if isinstance(target, (list, tuple, dict)):
         return bool(target) and all(isinstance(agent, Agent) for agent in _each(target))
     return isinstance(target, (Agent, Workflow, WorkflowAgent))
@@ -74,7 +74,7 @@ def wrap(
 
 
 def _foresee(target: Any, agents: Sequence[Any]) -> None:
-    """Tell the agents of a workflow what is known of its run beforehand."""
+    """Give each agent of a workflow the order of the run's calls, where that is known beforehand."""
     members = {id(agent): member for agent in agents if (member := member_of(agent)) is not None}
     workflow = target.workflow if isinstance(target, WorkflowAgent) else target
     run = run_of(workflow, {agent: member.role for agent, member in members.items()})
@@ -103,15 +103,16 @@ def bind(found: Sequence[tuple[Any, bool, Member | None]], session: AdapterSessi
 
 
 def _common(agents: Sequence[Any], session: AdapterSession, *, together: bool) -> str:
-    """What most instructions have in common: of these agents and, before the first request, of those wrapped before."""
+    """The text that most agents' instructions have in common; before the first request, with those wrapped earlier."""
     said = {agent.name or agent.id: str(agent.default_options.get("instructions") or "") for agent in agents}
     if together:
         return majority_text(list(said.values()))[0]
-    # By name, as an application may make its agents anew for each request.
+    # Kept by name, since an application may make its agents anew for each request.
     asked = session.shared.totals.last is not None
     kept: dict[str, tuple[frozenset[str], str]] = {} if asked else session.beside.setdefault(_TEXTS, {})
     kept |= {agent.name or agent.id: (_tools_of(agent), said[agent.name or agent.id]) for agent in agents}
-    # With histories of their own they carry their own tools, which stand in front: others' requests begin otherwise.
+    # Agents with histories of their own carry their own tools, which stand in front of the system text: only agents
+    # with equal tools can share it.
     sets = [tools for tools, _ in kept.values()]
     return majority_text([text for tools, text in kept.values() if sets.count(tools) > 1])[0]
 

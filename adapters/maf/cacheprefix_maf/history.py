@@ -1,4 +1,4 @@
-"""The history in one form for all roles, and what the core decides on it.
+"""Gives a history the same form for all roles, and carries out what the core decides on it.
 
 The framework shows an agent its own tool traffic of earlier turns and hides it from the others, and several
 clients leave out who spoke. Here the speaker stands in the text, and an agent's own tool traffic behind its role's.
@@ -25,7 +25,7 @@ _SPEAKER = re.compile(r"\[[^\]\n]+\]\n")
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """``shared`` is the same for all roles; ``beside`` were system texts; ``local`` is the turn under way."""
+    """A split history: ``beside`` system texts, ``shared`` messages equal for all roles, ``local`` the current turn."""
 
     beside: tuple[str, ...]
     shared: list[Message]
@@ -34,10 +34,10 @@ class History:
     """The agent's own tool traffic of earlier turns, each message with how many shared ones stood before it."""
 
     def behind(self, at: int) -> list[Message]:
-        """What follows a role's text that stands behind ``at`` shared messages.
+        """The messages that follow a role's text which stands behind ``at`` shared messages.
 
-        As long as the text keeps its place, tool traffic stands where it came to be, so that the agent's requests only
-        grow at their end; what is older than the place stands first.
+        Tool traffic older than that place comes first. The rest stands where it arose, so that the agent's requests
+        only grow at their end as long as the text keeps its place.
         """
         found: list[Message] = []
         left = list(self.private)
@@ -49,7 +49,7 @@ class History:
 
 
 def history_of(messages: Sequence[Message], name: str, memory: ToolMemory) -> History:
-    """An agent's messages, split and in canonical form; a pure function of them."""
+    """Split an agent's messages and give them the form that all roles see; depends on nothing but the messages."""
     lead = 0
     while lead < len(messages) and messages[lead].role == "system":
         lead += 1
@@ -81,7 +81,7 @@ def history_of(messages: Sequence[Message], name: str, memory: ToolMemory) -> Hi
 
 
 def own_history(messages: Sequence[Message], name: str, *, lead: bool = True) -> History:
-    """An agent's messages as they are, for a history that nobody else has; ``lead`` takes system texts out of it."""
+    """The messages of a history that no other agent has, all as ``local``; ``lead`` takes system texts out of them."""
     start = 0
     while lead and start < len(messages) and messages[start].role == "system":
         start += 1
@@ -90,7 +90,7 @@ def own_history(messages: Sequence[Message], name: str, *, lead: bool = True) ->
 
 
 def _turn_start(messages: Sequence[Message], name: str) -> int:
-    """Where the tool loop under way begins: nothing of it has been said to anyone."""
+    """The index at which the current tool loop begins: no other agent has seen it yet."""
     at = len(messages)
     while at:
         message = messages[at - 1]
@@ -111,7 +111,7 @@ def _spoken(message: Message) -> list[Message]:
 
 
 def _nameless(message: Message, name: str) -> Message:
-    """An agent's own message as it was in its tool loop: the framework names the author only when the turn is over."""
+    """An agent's own message without its author, as it was sent in its tool loop: the framework adds the name later."""
     if message.role != "assistant" or message.author_name != name:
         return message
     twin = copy.copy(message)
@@ -167,7 +167,7 @@ def condensed(
 
 
 def _ends(decision: Decision, end: int) -> bool:
-    """Whether something is inserted behind the shared part: there it still belongs to that."""
+    """Whether a decision inserts something at the end of the shared part, to which it then belongs."""
     return isinstance(decision, Insert) and decision.index == end
 
 
@@ -183,13 +183,13 @@ def _says(message: Mapping[str, Any], text: str) -> bool:
 
 
 def _views(messages: Sequence[Mapping[str, Any]], form: Form, count: Count, parts: int) -> list[MessageView]:
-    """Views of the messages; what was asked last stands in so many ``parts``."""
+    """The core's views of the messages; the newest question is sent as ``parts`` messages."""
     views = views_of(messages, form, count)
-    # A canonical message is sent as a user's; for what may be dropped, it is an agent's.
+    # An agent's public message is sent as a user's; for compaction, which may drop it, it counts as an agent's.
     found = [replace(view, role="assistant") if _SPEAKER.match(view.text) else view for view in views]
     last = max((at for at, view in enumerate(found) if view.role == "user" and view.is_prompt), default=0)
-    # The client sends each part of a message, such as an image, as a message of its own: a question's words stay with
-    # the last of them, which no compaction removes.
+    # The client sends each part of a message, such as an image, as a message of its own. A compaction keeps the last
+    # of them; the question's other parts are pinned, so that it keeps these too.
     for at in range(max(0, last - parts + 1), last):
         if found[at].role == "user":
             found[at] = replace(found[at], pinned=True)

@@ -1,4 +1,4 @@
-"""What is known beforehand of a workflow's run: which agents are asked, once each, and in which order."""
+"""Works out before a workflow's run which agents will be asked, where that is once each in a fixed order."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _PASSING = {"_InputToConversation", "_DispatchToAllParticipants", "_AggregateAge
 
 @dataclass(slots=True)
 class WorkflowRun:
-    """The first run of a workflow without circles and conditions, whose agents have no tools and see all that was said.
+    """The first run of a workflow without cycles and conditions, whose agents have no tools and see all messages.
 
-    Of a second run nothing is known: each agent holds what it saw in the first one.
+    For a second run nothing is predicted: each agent then also holds what it saw in the first one.
     """
 
     depths: Mapping[str, int]
-    """How many agents are asked before each, by role; those of one depth are asked side by side."""
+    """Each role's depth, the longest path to it in the workflow; agents of one depth are asked side by side."""
     texts: Mapping[str, str]
     """Their instructions."""
     asked: set[str] = field(default_factory=set)
     over: bool = False
 
     def ahead(self, role: str, session: AdapterSession, model: str) -> RunAhead | None:
-        """The calls from a role's own on, which is due; None once it is no longer the first run."""
+        """The run's calls from this role's, which is due now; None once it is no longer the first run."""
         decides = session.histories
         self.over = self.over or role in self.asked or role not in self.depths
         if self.over or decides.compaction or decides.request_budget:
@@ -54,9 +54,9 @@ class WorkflowRun:
 
 
 def run_of(workflow: Any, roles: Mapping[int, str]) -> WorkflowRun | None:
-    """What is known of a workflow's run; None where it goes by what is said.
+    """What is known beforehand of a workflow's run; None where its order depends on what agents say.
 
-    ``roles`` are those of its agents, by their identity.
+    ``roles`` gives the role of each agent, by the agent's ``id``.
     """
     executors, edges = dict(getattr(workflow, "executors", {})), []
     for group in getattr(workflow, "edge_groups", ()):
@@ -82,7 +82,7 @@ def run_of(workflow: Any, roles: Mapping[int, str]) -> WorkflowRun | None:
 
 
 def _asks_once(agent: Any) -> bool:
-    """Whether an agent asks its model once a turn, with nothing but what it was sent."""
+    """Whether an agent sends one request a turn, with nothing but the messages that it was sent."""
     if not isinstance(agent, Agent):
         return False
     options = agent.default_options
@@ -91,7 +91,7 @@ def _asks_once(agent: Any) -> bool:
 
 
 def _depths(executors: Mapping[str, Any], edges: list[tuple[str, str]]) -> dict[str, int] | None:
-    """How far each executor is from the beginning, by the longest way; None where there is a circle."""
+    """The longest path from the start to each executor, in edges; None where there is a cycle."""
     found = dict.fromkeys(executors, 0)
     for _ in found:
         for source, target in edges:

@@ -1,4 +1,4 @@
-"""Tools of the shared union: frozen declarations for the wire, and what refuses a role's call of another one's."""
+"""Tools of the shared union: their frozen declarations, and stand-ins that refuse calls of other roles' tools."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from cacheprefix_maf.member import Member
 
 
 class Refusing(FunctionTool):
-    """Stands in a role's tool loop for a tool of the others: a call is answered with which tools it may use."""
+    """Stands for another role's tool in a role's tool loop: it answers a call with the tools that the role may use."""
 
     said: str = ""
 
     def refuse(self, **_: Any) -> str:
-        """The answer, where no middleware of ours gives it before."""
+        """Give the refusal, where ``PrefixFunctionMiddleware`` has not given it already."""
         return self.said
 
 
 def plain(tool: Any) -> bool:
-    """Whether a tool is a function of the application's, and not one that the provider runs or names itself."""
+    """Whether a tool is a function of the application's, and not one that the provider runs or declares itself."""
     return isinstance(tool, FunctionTool) and not tool.kind
 
 
 def own_of(tools: Any) -> list[Any]:
-    """The tools that are the agent's own."""
+    """The agent's own tools: all but our stand-ins."""
     return [tool for tool in tools or () if not isinstance(tool, Refusing)]
 
 
 def runner_of(tool: Any) -> Any:
-    """The agent that a tool asks which the framework's ``as_tool`` made of it; None for any other tool."""
+    """The agent behind a tool that the framework's ``as_tool`` made; None for any other tool."""
     function = getattr(tool, "func", None)
     if not isinstance(function, FunctionType) or function.__module__ != Agent.as_tool.__module__:
         return None
@@ -45,7 +45,7 @@ def runner_of(tool: Any) -> Any:
 
 
 def adopt(member: Member, tools: Sequence[Any]) -> None:
-    """Put an agent's tools into the union; one that clashes keeps its own, and that is noted."""
+    """Put an agent's tools into the union; where one clashes the agent keeps all its own tools, with a note."""
     session = member.session
     try:
         if tools or session.prefix.tools:
@@ -60,7 +60,7 @@ _SCHEMAS: WeakKeyDictionary[FunctionTool, dict[str, Any]] = WeakKeyDictionary()
 
 
 def _schema(tool: FunctionTool) -> dict[str, Any]:
-    """A tool's schema as it was when it was first seen: the client of OpenAI's responses writes into the tool's own."""
+    """A copy of a tool's schema from when it was first seen: OpenAI's responses client changes the tool's own."""
     if tool not in _SCHEMAS:
         parameters = copy.deepcopy(tool.parameters())
         _SCHEMAS[tool] = {"name": tool.name, "description": tool.description, "parameters": parameters}
@@ -85,7 +85,8 @@ def carried(session: AdapterSession, own: Sequence[Any], plan: RequestPlan[Any],
     listed = [*(declared(tool.name, tool.schema) for tool in union), *(tool for tool in own if tool.name not in names)]
     if not listed:
         return {}
-    # What the others' requests say too: a field that only one of them has would invalidate their messages.
+    # Provider's rule: another ``tool_choice`` than the other roles' would invalidate their cached messages, so a
+    # role without tools of its own says the same.
     said = plan.restriction.said is not None and free and not own
     return {"tools": listed, **({"tool_choice": "auto"} if said else {})}
 

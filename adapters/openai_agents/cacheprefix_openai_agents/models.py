@@ -1,7 +1,7 @@
-"""``wrap``: agents whose models' requests are forks, with all that they hand off to or call as a tool.
+"""``wrap``: makes agents send forks, with all the agents that they hand off to or call as a tool.
 
-A model of the Agents SDK sends with a client of OpenAI's; the copy that a wrapped agent has sends with a watched one,
-in the role of the agent. Agents, sessions and what the application sees of them stay as they are.
+A model of the Agents SDK sends with OpenAI's client. A wrapped agent gets a copy of its model with a watched client,
+which sends in the agent's role. Agents, sessions and what the application sees of them stay as they are.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _adopt(session: adapter.AdapterSession, agent: Any, model: agents.Model) -> 
 
 
 def model_of(agent: Any, provider: agents.ModelProvider) -> agents.Model:
-    """The agent's own model, or that of the name which it has."""
+    """The agent's own model; where it has only a model's name, the provider's model of that name."""
     own = _own(agent.model)
     return own if isinstance(own, agents.Model) else provider.get_model(own)
 
@@ -116,7 +116,7 @@ def team_of(agent: Any) -> Iterator[Any]:
 
 
 def _declared(agent: Any, model: agents.Model) -> list[Any]:
-    """The functions that requests of an agent declare, as far as they are known before a run."""
+    """The tools that an agent's requests declare, in the API's form, as far as they are known before a run."""
     functions = [one for one in agent.tools if isinstance(one, agents.FunctionTool)]
     handoffs = [one if isinstance(one, agents.Handoff) else agents.handoff(one) for one in agent.handoffs]
     if isinstance(model, agents.OpenAIChatCompletionsModel):
@@ -136,7 +136,7 @@ def _provider(given: Any, session: adapter.AdapterSession, role: str, conversati
 
 
 def _model(given: Any, session: adapter.AdapterSession, role: str, conversation: Conversation) -> Any:
-    """A copy of a model that asks in a role: the given one, or that of the agent that runs."""
+    """A copy of a model whose requests are in ``role``; if that is empty, in the role of the agent that runs."""
     base, made = type(given), copy.copy(given)
 
     def asking() -> AbstractContextManager[None]:
@@ -156,13 +156,13 @@ def _model(given: Any, session: adapter.AdapterSession, role: str, conversation:
 
 
 def sdk_of(model: agents.Model) -> Any:
-    """The SDK's client that a model asks by; None where its requests cannot be seen."""
+    """The SDK client with which a model sends; None where its requests cannot be watched, as over a websocket."""
     client = None if isinstance(model, _WEBSOCKET) else getattr(model, "_client", None)
     return client if adapter.vendor_of(client) else None
 
 
 def _speaker() -> str:
-    """The name of the agent whose turn it is."""
+    """The name of the agent whose turn it is, from the current trace span; empty where there is none."""
     data = getattr(get_current_span(), "span_data", None)
     kind = getattr(data, "type", "")
     return str(getattr(data, {"turn": "agent_name", "agent": "name"}.get(kind, ""), ""))
