@@ -1,4 +1,4 @@
-"""One request laid out as a fork: shared text, tools, transcript; the role's text where it belongs; this turn."""
+"""Puts a fork's messages in order: shared text, transcript, the role's text at its place, the current turn."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Layout:
     restriction: Restriction
     """The tools it carries, and how the role is kept to its own."""
     shared: int | None
-    """Messages behind the system text that siblings share; None where the messages are the application's own."""
+    """How many messages behind the system text are shared with others; None in the application's own layout."""
     continues: bool = False
     """Whether the role's next turn may begin with this request."""
 
     def continued(self) -> Layout:
-        """The same, of which the role's next turn may repeat all but what asks for this answer."""
+        """The same layout, marked as one that the role's next turn may begin with, all but ``closing``."""
         leading = sum(isinstance(one, SystemMessage) for one in self.messages[:1])
         behind = len(self.messages) - leading - bool(self.restriction.closing)
         return replace(self, shared=behind, continues=True)
@@ -38,10 +38,10 @@ def compose(
     restriction: Restriction,
     known: Seen[UserMessage],
 ) -> Layout:
-    """The fork's messages as planned, the role's text where it belongs; those of the turn stay the same objects.
+    """The fork's messages as planned, with the role's text at its place; those of the turn stay the same objects.
 
-    What the agent alone has seen stands in front of its text where the text was put behind it, and else where it came
-    to be among the public messages, so that the request only grows for as long as the text stays.
+    Messages that only the agent has seen stand in front of its text where they are older than the text's place, else
+    where they arose among the public messages: so the request only grows at its end as long as the text stays.
     """
     at, opening, closing = plan.at or 0, session.prefix.text, restriction.closing
     messages: list[LLMMessage] = [SystemMessage(content=opening)] if opening else []
@@ -49,7 +49,7 @@ def compose(
     messages += in_words([one for one in heard.own if one.at < at], known)
     messages += [UserMessage(content=plan.text, source=SENDER)] if plan.text else []
     for index in range(at, len(heard.public) + 1):
-        # In the turn in which the text was put there, what came of that turn stood behind it.
+        # A turn's own messages were behind the text in the turn in which it got this place, so they stay there.
         messages += [one.message for one in heard.own if one.at == index]
         messages += heard.public[index : index + 1]
     messages += heard.now
@@ -61,7 +61,8 @@ def introduced(messages: list[LLMMessage], text: str) -> list[LLMMessage]:
     """The messages with ``text`` in front of their own system text; the very same list where there is none to add."""
     if not text:
         return messages
-    # Wherever the first one stands, a memory's too: clients refuse system messages that do not follow each other.
+    # Joined to the first system message, wherever it stands, even a memory's: clients refuse system messages that are
+    # not next to each other.
     for at, message in enumerate(messages):
         if isinstance(message, SystemMessage):
             joined = f"{text}\n\n{message.content}" if message.content else text

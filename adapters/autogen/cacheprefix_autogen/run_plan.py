@@ -1,4 +1,4 @@
-"""What is known beforehand of a team's run: how often its agents speak, and whether one of them will speak again."""
+"""Works out before a team's run how often its agents will speak, and whether a turn is an agent's last one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class TurnAhead(NamedTuple):
     """A turn that is known to come."""
 
     rank: int
-    """The place of its agent among the participants."""
+    """The index of its agent among the participants."""
     beside: bool = False
-    """Whether it is taken beside the one before it, which it does not hear."""
+    """Whether it runs at the same time as the one before it, whose answer it does not see."""
 
 
 class RunPlan:
@@ -32,7 +32,7 @@ class RunPlan:
 
     @property
     def rounds(self) -> float | None:
-        """Turns of each agent in a run; None where nobody knows."""
+        """How many turns each agent has in a run; None where that is not known."""
         team = self._team
         if isinstance(team, GraphFlow):
             return 1.0 if _acyclic(team) else None
@@ -42,9 +42,10 @@ class RunPlan:
         return most / max(1, len(team._participants))
 
     def ahead(self, rank: int, had: int, asked: Callable[[int], bool]) -> list[TurnAhead] | None:
-        """The turns to the end of the first run, from the one under way on; None where they are not all known.
+        """The turns from the current one to the end of the first run; None where not all of them are known.
 
-        Agents had so many turns before it; ``asked`` says of a rank whether its turn is under way too, or over.
+        ``rank`` is the current agent's, ``had`` the number of turns of all agents before it; ``asked`` tells whether
+        the agent of a rank has begun its turn.
         """
         team = self._team
         if isinstance(team, GraphFlow):
@@ -69,7 +70,7 @@ class RunPlan:
         return min(found, default=None)
 
     def ends(self, rank: int, turns: int) -> bool:
-        """Whether the turn under way is the last one of the participant of this rank, which has had so many before."""
+        """Whether the current turn is the last one of the agent of this ``rank``, which had ``turns`` turns before."""
         team, most = self._team, self._most
         if isinstance(team, GraphFlow) and _acyclic(team):
             return turns == 0

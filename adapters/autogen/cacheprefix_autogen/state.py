@@ -1,4 +1,4 @@
-"""What an agent's and a team's saved state carry for us, beside AutoGen's own."""
+"""Saves and loads this adapter's part of an agent's and a team's state, beside AutoGen's own part."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ VERSION = 1
 
 
 def hold(group: Group, state: Mapping[str, Any] | None) -> None:
-    """From here on, as long as nothing is said or decided, what is saved is what was loaded: ``state``, or nothing.
+    """Remember the loaded ``state``: it is what is saved again as long as nothing is said or decided.
 
-    None is a state that says nothing of us, and what had none when it was wrapped: where it is loaded, all that we had
-    taken over from the application's own is taken over again.
+    None stands for a loaded state without this adapter's part, and for no loaded state, just after wrapping: then the
+    save has no such part either, and loading it takes the messages over from the application's own state again.
     """
     group.kept = None if group.joined else Kept(state, _seen(group), _decided(group))
 
@@ -34,7 +34,7 @@ def _untouched(group: Group) -> bool:
 
 
 def _seen(group: Group) -> Any:
-    """All that a saved state says of the group and its members, but for the messages themselves."""
+    """What a saved state holds of the group and its members, without the messages; to find out whether it changed."""
     members = [
         (
             None if member.view is None else [entry.id for entry in member.view.everything()],
@@ -51,13 +51,13 @@ def _seen(group: Group) -> Any:
 
 
 def _decided(group: Group) -> Any:
-    """What the conversation holds, as a saved state says it; None where there is none yet."""
+    """The conversation's decisions as they would be saved; None where there is no conversation yet."""
     known = group.session.known(group.transcript.id, group.options.scope)
     return None if known is None else (known.to_json(places=False), group.session.places(known))
 
 
 def saved_member(member: Member, group: Group) -> dict[str, Any]:
-    """What an agent's saved state has of ours: nothing under our key where there is nothing to say."""
+    """This adapter's part of an agent's saved state, under its key; empty where there is none."""
     if _untouched(group):
         said = group.said_of.get(member)
         return {} if said is None else {STATE: said}
@@ -66,7 +66,7 @@ def saved_member(member: Member, group: Group) -> dict[str, Any]:
 
 
 def saved_transcript(group: Group) -> dict[str, Any]:
-    """What a team's saved state has of ours: nothing under our key where there is nothing to say."""
+    """This adapter's part of a team's saved state, under its key; empty where there is none."""
     kept = group.kept
     if kept is not None and _untouched(group):
         return {} if kept.state is None else {STATE: kept.state}

@@ -1,4 +1,4 @@
-"""A team bound in place, and an agent alone, with all that is inside them: agents, inner teams, agents as tools."""
+"""Binds a team, or an agent in no team, in place, with all inside: agents, inner teams, agents as tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cacheprefix_autogen.state import hold, load_transcript, saved_transcript
 
 
 def agents_in(target: Any) -> list[BaseChatAgent]:
-    """All agents inside, those of nested teams and filters included; agents used as tools are not."""
+    """All agents inside ``target``, also in nested teams and filters; not those used as tools."""
     if isinstance(target, BaseGroupChat):
         return [agent for participant in target._participants for agent in agents_in(participant)]
     if isinstance(target, MessageFilterAgent):
@@ -63,9 +63,9 @@ def bind_alone(
 
 
 def _bind_runner(runner: Any, session: AdapterSession, options: Options) -> list[Binding]:
-    """An agent or team that works as a tool: a conversation of its own, from an empty context.
+    """Bind an agent or team that works as a tool: it has a conversation of its own, from an empty context.
 
-    One that is bound already, by another agent's tool or by itself, stays as it is.
+    One that is bound already, by another agent's tool or by the user, stays as it is.
     """
     known = binding_of(runner)
     if known is not None:
@@ -78,7 +78,8 @@ def _bind_runner(runner: Any, session: AdapterSession, options: Options) -> list
     shared, found = session.prefix, not session.holds_shared(())
     child = session.child(runner.name, replace(shared, system="" if found else shared.system, tools=(), roles={}))
     if found:
-        # Nobody gave it to them: one that does not hold it is not shown it here either.
+        # Privacy: the shared text was found in agents' prompts, not given by the user. It is adopted anew, so that an
+        # agent whose own prompt lacks it is not shown it here either.
         child.adopt_system(shared.system, with_context=True)
     if isinstance(runner, BaseGroupChat):
         return [bind_team(runner, child, options)]
@@ -102,7 +103,7 @@ def bind_team(team: BaseGroupChat, session: AdapterSession, options: Options, *,
             continue
         known = binding_of(participant)
         if known is not None:
-            # Another team's too, with all that is inside it.
+            # It is in another team as well, which has bound it with all inside it.
             binding.inner.append(known)
             continue
         binding.inner.append(bind_agent(participant, group, rank=rank))  # type: ignore[arg-type]
@@ -142,7 +143,7 @@ def _joined(team: BaseGroupChat, options: Options) -> Group | None:
                 "they share a conversation, so give both the same, or none to the second"
             )
             raise SetupError(message)
-        # Its agents have turns in both teams, so that nothing is known of them beforehand; new ones may share too.
+        # Its agents have turns in both teams, so their order is not known beforehand; lanes are decided anew.
         group.plan, group.lanes, group.nested, group.joined = None, None, True, True
     return group
 
@@ -188,7 +189,7 @@ def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> Non
 
 
 def _take_over(team: BaseGroupChat, group: Group, members: Sequence[Member]) -> None:
-    """Put what was already said in the team into the views of these members."""
+    """Put the messages that the team has exchanged already into the views of these members."""
     group.session.attempt("take over", lambda: _take_over_thread(team, group, members), None)
 
 
@@ -197,17 +198,17 @@ def _take_over_thread(team: BaseGroupChat, group: Group, members: Sequence[Membe
     thread = [m for m in getattr(manager, "_message_thread", []) if isinstance(m, BaseChatMessage)]
     if not thread:
         return
-    # By rank: what an agent's container holds back until its next turn.
+    # By rank: ids of messages that AutoGen's container of an agent holds back until the agent's next turn.
     waiting = {
         rank: {message.id for message in getattr(instance_of(team, topic), "_message_buffer", [])}
         for rank, topic in enumerate(team._participant_topic_types)
     }
     for member in members:
         if member.filtered:
-            # What its filter let through stands in its own context alone.
+            # Only its own context tells which messages its filter let through.
             member.take_over()
             continue
-        # What a context was made with is in no thread, and is found at the next turn.
+        # A context's initial messages are not in the thread; ``Member.enter`` notices them at the next turn.
         if not getattr(member.context, "_initial_messages", None):
             member.held = member.length
         if member.view is not None:
@@ -217,7 +218,7 @@ def _take_over_thread(team: BaseGroupChat, group: Group, members: Sequence[Membe
 
 
 def _beside(member: Member, thread: Sequence[BaseChatMessage]) -> bool:
-    """Whether an agent's context holds texts that the team's thread does not: a task of its own, say, or a hint."""
+    """Whether an agent's context holds texts that are not in the team's thread, such as a task of its own."""
     native = application_context(member.context)
     first = len(getattr(native, "_initial_messages", None) or ())
     held = getattr(native, "_messages", None) or []
@@ -230,13 +231,13 @@ def _beside(member: Member, thread: Sequence[BaseChatMessage]) -> bool:
 
 
 def _plain(content: Any) -> str | None:
-    """A message's words; None for calls of tools."""
+    """A message's text without white space, to compare; None for tool calls."""
     parts = [content] if isinstance(content, str) else [part for part in content if not isinstance(part, Image)]
     return "".join("".join(parts).split()) if all(isinstance(part, str) for part in parts) else None
 
 
 def copied(target: Any) -> Any:
-    """A copy with contexts of its own; tools, model clients and conditions without state are shared."""
+    """A copy with model contexts of its own; it shares tools and model clients with the original."""
     if isinstance(target, BaseGroupChat):
         return _copied_team(target)
     new = copy.copy(target)
