@@ -112,7 +112,7 @@ def test_a_specialist_that_fails_is_reported_and_left_out(bench):
         run(prefix_team(model, ROLES[:1]))
 
 
-@ONE
+@pytest.mark.parametrize("bench", ["openai-chat", "openai-responses", "anthropic"], indirect=True)
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 def test_specialists_use_their_tools_and_tell_how_far_they_are(bench, how):
     """Errors and unknown tools go back to the model; progress is told by a fork that reads the worker's prefix."""

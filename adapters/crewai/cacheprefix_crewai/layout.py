@@ -222,6 +222,8 @@ class Layouts:
         """What requests began with."""
         self.said: dict[str, str] = {}
         """Each agent's text as forks sent it last, by its role."""
+        self.listed: dict[str, Part] = {}
+        """The tools of each agent's last request in the application's own layout, by its role."""
         self._settled: Bounded[tuple[str, bytes, bool, tuple[str, ...]], TaskLayout] = Bounded(_KEEP)
         self._seen: Bounded[tuple[str, bytes], Words] = Bounded(_KEEP_TEXTS)
         """What agents without a crew were asked, by model and opening."""
@@ -416,7 +418,7 @@ def _planned(case: _Case, plain: TaskLayout, plan: RequestPlan[Piece], instructi
     """The layout of a task as it was planned; what its requests will carry is known to the tasks that follow."""
     layouts, draft, role = case.layouts, case.layout, plain.role
     session, pieces, log = layouts.binding.session, draft.pieces, draft.log
-    layouts.said[role] = case.front
+    layouts.said[role], layouts.listed[role] = case.front, case.tools
     layouts.crews.send(case.ahead, RolePosition(plan.at, plan.continues) if plan.forks else None)
     if not plan.forks:
         return replace(plain, plan=plan)
@@ -614,8 +616,8 @@ class _Case:
         return Part(layout.start, self.size(layout.offer.tools) + self.count(layout.opened))
 
     @once
-    def _tools(self) -> Part:
-        """The tools of a request in the application's own layout."""
+    def tools(self) -> Part:
+        """The tools of this task's request in the application's own layout."""
         schemas = [_schema(tool) for tool in self.layout.tools or ()]
         return Part(_digest("tools", *schemas), sum(map(self.count, schemas)))
 
@@ -634,10 +636,12 @@ class _Case:
         """A task that holds these texts, some of them at the beginning of its words, and shares those as a fork."""
         front = held & self.material.backgrounds
         begun = [(end, piece) for end, piece in begins if piece not in front]
+        # What an agent that asked before has in the provider's cache begins with its own tools, and not with these.
+        others = {} if words.agent == self.layout.role else self.layouts.listed
         return CrewTask(
             words.agent,
             Part(_digest("text", text), self.count(text) if text else 0),
-            self._tools,
+            others.get(words.agent, self.tools),
             self.count(self.moved) + self.sum(front),
             tuple(Part(_digest(words.agent, words.task[:end]), self.count(piece.text)) for end, piece in begun),
             self.sum(held - front - {piece for _, piece in begun}),
