@@ -17,7 +17,7 @@ STEPS = (
     "cacheprefix_litellm.calls._streamed",
     "cacheprefix_litellm.calls._usage",
     "cacheprefix_litellm.calls.watched_stream",
-    "cacheprefix.bodies._laid",
+    "cacheprefix.bodies._fork_layout",
     "cacheprefix.bodies._read",
     "cacheprefix.bodies.views_of",
     "cacheprefix.layout.role_position.RolePositions.choose",

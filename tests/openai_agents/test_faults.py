@@ -13,7 +13,7 @@ from tests.fault_matrix import FOUND, HANDBOOK, PROVIDER, Case, check, check_eve
 
 STEPS = (
     "cacheprefix_openai_agents.models._declared",
-    "cacheprefix.bodies._laid",
+    "cacheprefix.bodies._fork_layout",
     "cacheprefix.bodies._read",
     "cacheprefix.bodies.read_answer",
     "cacheprefix.bodies.views_of",

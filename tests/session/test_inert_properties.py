@@ -31,7 +31,7 @@ STEPS = (
     "cacheprefix.calls.begin.Requests._own",
     "cacheprefix.calls.state.decode",
     "cacheprefix.cache.CacheModel.begin",
-    "cacheprefix.bodies._laid",
+    "cacheprefix.bodies._fork_layout",
     "cacheprefix.bodies._completed",
     "cacheprefix.bodies.views_of",
     "cacheprefix.bodies.apply",
