@@ -68,7 +68,6 @@ from cacheprefix.layout import (
 )
 from cacheprefix.layout.baseline import unmodified
 from cacheprefix.layout.economics import Lane, Seat
-from cacheprefix.layout.known_crews import AHEAD, ITEMS, CrewAhead, CrewTask, KnownCrews, Part
 from cacheprefix.layout.known_runs import RunAhead, RunCall
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, failed
 from cacheprefix.layout.reflections import Reflections
@@ -105,10 +104,12 @@ from cacheprefix.watched_clients import derived, vendor_of, watched_client, watc
 
 if TYPE_CHECKING:
     from cacheprefix.dry_run import Preview, Unsent, preview_of, rehearsed, unsent_client, until_sent
+    from cacheprefix.layout.known_crews import AHEAD, ITEMS, CrewAhead, CrewTask, KnownCrews, Part
     from cacheprefix.toolcache import AnswerForm, Attempt, NotKeptError, Origin, looks_like_error, origin_of
 
 _LATER = {
     **dict.fromkeys(("Preview", "Unsent", "preview_of", "rehearsed", "unsent_client", "until_sent"), "dry_run"),
+    **dict.fromkeys(("AHEAD", "ITEMS", "CrewAhead", "CrewTask", "KnownCrews", "Part"), "layout.known_crews"),
     **dict.fromkeys(("AnswerForm", "Attempt", "NotKeptError", "Origin", "looks_like_error", "origin_of"), "toolcache"),
 }
 """Rooms that not every adapter needs, by the names that are had from them."""
