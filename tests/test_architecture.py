@@ -82,7 +82,7 @@ the session. Of ``calls`` the hooks' signatures name nothing but values."""
 
 LEAVES = {
     "server": set(),
-    "audit": {"server"},
+    "audit": set(),
     "report": {"server", "audit"},
     "telemetry": set(),
     "record": set(),
@@ -91,8 +91,8 @@ LEAVES = {
     "cli": {"server", "audit", "report", "telemetry", "testing", "record", "verify"},
     "__main__": {"cli"},
 }
-"""Nothing below imports these. Among them arrows point one way too: an audit replays a log through the
-simulated provider's rules, a report shows an audit, fixtures serve and audit, the command line starts all."""
+"""Nothing below imports these. Among them arrows point one way too: a server and an audit know nothing of each
+other, a report shows an audit, fixtures serve and audit, the command line starts all."""
 
 FRAMEWORKS = ("ag2", "agent_framework", "autogen", "crewai", "deepagents", "langchain", "langgraph", "litellm")
 EXTRAS = (

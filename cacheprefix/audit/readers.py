@@ -263,6 +263,10 @@ def _by_span(found: Iterable[Found | Broken]) -> Iterator[Found | Broken]:
             continue
         for record in records:
             name, answered = otel.span_named(record)
+            if not name and otel.is_part(record):
+                # Of two requests under way at once, nothing would say whose message it is.
+                yield _broken(entry, "log records without spanId: nothing says which messages are of one request")
+                continue
             first, held = spans.get(name, (entry._replace(size=0), []))
             spans[name] = first._replace(size=first.size + entry.size // len(records)), [*held, record]
             if answered or not name:

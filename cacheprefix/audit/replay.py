@@ -390,6 +390,7 @@ class _Run:
         judged = self._counts.judge(ready.number, record.session, usage, ready.profile)
         totals = self.totals
         totals.without_text += 1
+        totals.uncounted += usage.input_tokens is None
         totals.textless[ready.reader] += 1
         totals.counted += usage.reported
         totals.reported += 1
@@ -460,8 +461,12 @@ def _notes(totals: Totals, reading: Reading, conversations: Conversations, playe
         yield f"{some} no usage; a simulated cache stands in for them"
     elif totals.simulated:
         yield "the log has no usage; all cached tokens are those of a simulated cache"
+    if totals.without_text > totals.uncounted:
+        counts = totals.without_text - totals.uncounted
+        yield f"{counts} calls have counts and no text, so nothing can be said about causes"
+    if totals.uncounted:
+        yield f"{totals.uncounted} calls have neither text nor counts, so nothing can be said about them"
     if totals.without_text:
-        yield f"{totals.without_text} calls have counts and no text, so nothing can be said about causes"
         missing = {reader.name: reader.missing for reader in reading.readers if reader.missing}
         yield from (missing[name] for name in sorted(totals.textless) if name in missing)
     told = conversations
@@ -474,6 +479,7 @@ def _notes(totals: Totals, reading: Reading, conversations: Conversations, playe
     if reading.unknown_models:
         names = ", ".join(sorted(named(name) or "(none)" for name in reading.unknown_models)[:5])
         yield f"no cache rules are known for {names}; name the provider or the rules"
+    yield from _unpriced(totals)
     if totals.failed:
         yield f"{totals.failed} failed requests are left out"
     for kind, count in sorted(totals.aside.items()):
@@ -482,3 +488,14 @@ def _notes(totals: Totals, reading: Reading, conversations: Conversations, playe
         yield f"counts of {count} calls were left out or mended: {problem}"
     if played is not None and played < totals.all.calls - totals.without_text:
         yield f"the what-if figures are for the first {played} calls ({SECTIONS:,} prompt sections)"
+
+
+def _unpriced(totals: Totals) -> Iterator[str]:
+    """The calls that the sum in dollars leaves out."""
+    unpriced = totals.unpriced
+    nameless = unpriced.pop("", 0)
+    if nameless:
+        yield f"{nameless} calls name no model, so they have no price in dollars; give it with --model"
+    if unpriced and totals.all.priced:
+        names = ", ".join(sorted(map(named, unpriced))[:5])
+        yield f"{unpriced.total()} calls are not in the sum in dollars: no price is known for {names}"

@@ -12,10 +12,10 @@ from typing import Any
 from cacheprefix.audit.log_records import Broken
 from cacheprefix.audit.readers import BUILTIN, Reader
 from cacheprefix.audit.reading import Overrides, Reading
+from cacheprefix.cache.arrival import Arrival
 from cacheprefix.errors import SetupError
 from cacheprefix.profiles import Registry, default_registry
 from cacheprefix.prompt import chain, lane_key
-from cacheprefix.server import Arrival
 
 MOONCAKE_BLOCK = 512
 """Tokens of a block in Mooncake's traces (github.com/kvcache-ai/Mooncake, README of its traces, 2024-06)."""

@@ -127,6 +127,8 @@ class Totals:
     """The same by the form of the log."""
     counted: int = 0
     """Those of them that say how many tokens were read from the cache."""
+    uncounted: int = 0
+    """Those of them that have no counts at all."""
     failed: int = 0
     refused: int = 0
     """Requests that the rules would have answered with an error."""
@@ -162,6 +164,17 @@ class Totals:
         """Model, day (``2026-11-22``, empty where it is not known) and sum, by day and then by model."""
         found = sorted(self.days.items(), key=lambda item: (-1 if item[0][1] is None else item[0][1], item[0][0]))
         return [(model, "" if day is None else _date(day), held) for (model, day), held in found]
+
+    @property
+    def unpriced(self) -> Counter[str]:
+        """Calls of models whose price in dollars nobody knows, by model; empty for those that name none."""
+        calls: Counter[str] = Counter()
+        priced: Counter[str] = Counter()
+        for (model, _), held in self.days.items():
+            if held.input_tokens:
+                calls[model] += held.calls
+                priced[model] += held.priced
+        return Counter({model: count for model, count in calls.items() if not priced[model]})
 
     def lost(self, usd: float | None) -> None:
         """Add up lost money; stays None while no price is known."""

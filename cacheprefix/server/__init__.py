@@ -1,7 +1,8 @@
 """A simulated provider: the cache rules of a profile interpreted, and put on HTTP."""
 
+from cacheprefix.cache.arrival import Arrival
 from cacheprefix.server.engine import ProviderCache, Serving
-from cacheprefix.server.fleet import Arrival, Outcome, Routing, Setting, play
+from cacheprefix.server.fleet import Outcome, Routing, Setting, play
 from cacheprefix.server.latency import Latency
 from cacheprefix.server.local_engine import SMOLLM2, LocalEngine, idle_threads, smollm2
 from cacheprefix.server.outcome import CacheOutcome, RefusedError

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, TypeVar
 
+from cacheprefix.cache.arrival import Arrival
 from cacheprefix.cache.routing import Keys, RoutingKeys
 from cacheprefix.calls.fleet_traffic import FleetTraffic
 from cacheprefix.errors import SetupError
@@ -28,19 +29,6 @@ RATE = 15
 _MINUTE = 60.0
 _CONTINUES = 0.5
 """A prompt of which an earlier one begins more than this share is taken for the same conversation's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """One request: when it came, in seconds, and the blocks of its prompt in order.
-
-    A block's name stands for everything up to and including it, so equal names mean equal beginnings.
-    """
-
-    at: float
-    blocks: tuple[Hashable, ...]
-    sizes: tuple[int, ...]
-    """Tokens of each block."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -500,6 +500,60 @@ def test_counts_alone_say_what_they_can_and_what_is_missing(tmp_path, form):
         assert form == "codex" or any("record" in note or "store_prompts" in note for note in found.notes)
 
 
+def without(value, *names):
+    """The same without these fields, however deep they stand."""
+    if isinstance(value, dict):
+        return {name: without(held, *names) for name, held in value.items() if name not in names}
+    return [without(one, *names) for one in value] if isinstance(value, list) else value
+
+
+def notes_of(tmp_path, entries):
+    """What an audit of these entries says beside its figures, and how many calls it saw."""
+    log = tmp_path / "log"
+    log.write_text(lines(entries))
+    with audit([str(log)], what_if=False) as found:
+        return " / ".join(found.notes), found.calls, found.totals
+
+
+def test_calls_without_a_model_say_why_they_have_no_price(tmp_path):
+    """A log of bodies whose model the address would have told has its costs in units alone, and says so."""
+    entries = [{"provider": "openai", "request": without(one.body, "model"), "usage": one.usage} for one in calls()]
+    notes, count, _ = notes_of(tmp_path, entries)
+    assert count == 5
+    assert "5 calls name no model, so they have no price in dollars; give it with --model" in notes
+
+
+def test_a_sum_in_dollars_says_whose_calls_it_leaves_out(tmp_path):
+    """Of two models one has no price: half a sum does not pass for a whole one."""
+    entries = [
+        {"provider": "openai", "request": {**one.body, "model": f"house-model-{at}" if at < 2 else "gpt-4.1"},
+         "usage": one.usage}
+        for at, one in enumerate(calls())
+    ]  # fmt: skip
+    notes, _, totals = notes_of(tmp_path, entries)
+    assert totals.all.usd > 0
+    assert "2 calls are not in the sum in dollars: no price is known for house-model-0, house-model-1" in notes
+
+
+def test_log_records_of_messages_without_a_span_are_named_and_not_counted_as_calls(tmp_path):
+    """Nothing says which of them are one request, and each alone would be a request that nobody sent."""
+    log = tmp_path / "log"
+    log.write_text(lines(without(genai_logs(one), "spanId", "traceId") for one in calls()))
+    with audit([str(log)], what_if=False) as found:
+        assert found.calls == 0
+        assert "log records without spanId" in found.totals.broken[0]
+
+
+def test_calls_without_text_and_counts_are_not_said_to_have_counts(tmp_path):
+    """Rows that keep neither say nothing, and the note says so beside how to get the text."""
+    rows = [without(json.loads(row), "prompt_tokens") for row in COUNTS["litellm spend rows"](calls()).splitlines()]
+    notes, count, _ = notes_of(tmp_path, [without(row, "completion_tokens") for row in rows])
+    assert count == 5
+    assert "5 calls have neither text nor counts" in notes
+    assert "have counts and no text" not in notes
+    assert "store_prompts_in_spend_logs" in notes
+
+
 @pytest.mark.parametrize(
     ("entry", "kind"),
     [

@@ -170,6 +170,11 @@ def span_named(record: Mapping[str, Any]) -> tuple[str, bool]:
     return _span_of(record), not _MESSAGE_EVENT.fullmatch(_event(record))
 
 
+def is_part(record: Mapping[str, Any]) -> bool:
+    """Whether a log record holds one message, or one answer, of a request that others hold the rest of."""
+    return _MESSAGE_EVENT.fullmatch(_event(record)) is not None or _event(record) == "gen_ai.choice"
+
+
 class _Span:
     """One span with its attributes, those of its events that carry content put in."""
 
