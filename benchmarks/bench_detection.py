@@ -21,7 +21,7 @@ import faults  # noqa: E402 - the generator lives with the tests
 
 from benchmarks import _table  # noqa: E402
 from benchmarks.traces_at_hand import say_missing, traces_folder  # noqa: E402
-from cacheprefix.cache import CacheModel  # noqa: E402
+from cacheprefix.cache import CacheModel, SentBy  # noqa: E402
 from cacheprefix.profiles import default_registry  # noqa: E402
 from cacheprefix.wire import Memo, decode  # noqa: E402
 
@@ -80,7 +80,7 @@ def speed(messages: int = 1000) -> Iterator[Row]:
         best = float("inf")
         for at, prompt in enumerate(prompts):
             start = time.perf_counter()
-            seen = model.begin(prompt, profile, agent="a", at=float(at))
+            seen = model.begin(prompt, profile, SentBy(agent="a"), at=float(at))
             model.finish(seen, None, float(at))
             best = min(best, time.perf_counter() - start)
         yield _table.topic(f"{rules}: expectation and verdict, {messages} messages appended to", best * 1000, "ms")

@@ -63,8 +63,11 @@ class Unnamed:
         self._keep = keep
         self._lock = Lock()
         self._said: OrderedDict[tuple[Owner, str], _Said] = OrderedDict()
+        """By owner and conversation, the one recorded longest ago first."""
         self._runs: OrderedDict[tuple[Owner, int], tuple[object, str]] = OrderedDict()
+        """The conversation of each run. The run is held, so that no other object gets its ``id``."""
         self._ends: dict[tuple[Owner, int], set[str]] = {}
+        """The conversations of an owner whose last recorded message has this hash."""
 
     def __len__(self) -> int:
         return len(self._said)
@@ -75,33 +78,46 @@ class Unnamed:
         Of several the one with most messages counts; two that said the very same are nobody's. The request is
         recorded. Requests of one ``run``, an object that is there as long as that, are one conversation.
         """
+        # Privacy: hashes are held, no texts; and everything here is looked up by owner, so that a request never joins a
+        # conversation of another tenant or session, whatever it says.
         said = [hash(message) for message in messages]
         with self._lock:
-            mine = None if run is None else self._runs.get((owner, id(run)))
-            found, kin = None if mine is None else mine[1], ""
+            kin = ""
+            found = self._of_run(owner, run)
             if found is None:
-                found = self._of(owner, said)
+                found = self._continued(owner, said)
             if found is None:
                 found, kin = new_name(), self._resembles(owner, said)
             if run is not None:
-                self._runs[owner, id(run)] = run, found
-                self._runs.move_to_end((owner, id(run)))
-                while len(self._runs) > self._keep:
-                    self._runs.popitem(last=False)
+                self._note_run(owner, run, found)
             known = self._said.get((owner, found))
             # What a member of a run says to itself goes on from nothing that the others know of.
             gone = [] if known is not None and not _begins(said, known) else self._record(owner, found, said, kin)
         return Found(found, gone)
 
-    def _of(self, owner: Owner, said: Sequence[int]) -> str | None:
+    def _of_run(self, owner: Owner, run: object) -> str | None:
+        """The conversation of an earlier request of the same run."""
+        known = None if run is None else self._runs.get((owner, id(run)))
+        return None if known is None else known[1]
+
+    def _note_run(self, owner: Owner, run: object, conversation: str) -> None:
+        """Note whose a run's requests are; the runs that asked longest ago are let go."""
+        self._runs[owner, id(run)] = run, conversation
+        self._runs.move_to_end((owner, id(run)))
+        while len(self._runs) > self._keep:
+            self._runs.popitem(last=False)
+
+    def _continued(self, owner: Owner, said: Sequence[int]) -> str | None:
+        """The conversation that a request goes on from: all of what is recorded of it stands at the request's start."""
         for length in range(len(said), 0, -1):
-            ends = self._ends.get((owner, said[length - 1]))
-            if ends is None:
-                continue
-            found = [one for one in ends if self._said[owner, one].length == length]
-            found = [one for one in found if _begins(said, self._said[owner, one])]
-            if found:
-                return found[0] if len(found) == 1 else None
+            ends = self._ends.get((owner, said[length - 1]), ())
+            # Privacy: a last message that is the same (``ok``) is no proof. All before it must be the same as well.
+            alike = [one for one in ends if self._said[owner, one].length == length]
+            alike = [one for one in alike if _begins(said, self._said[owner, one])]
+            if alike:
+                # Privacy: two people may have said the very same so far. Whose this is nobody can tell, so it is
+                # neither's and begins one of its own.
+                return alike[0] if len(alike) == 1 else None
         return None
 
     def kin(self, owner: Owner, conversation: str) -> str | None:
@@ -110,7 +126,11 @@ class Unnamed:
         return None if known is None else known.kin
 
     def _resembles(self, owner: Owner, said: Sequence[int]) -> str:
-        """The conversation whose last two messages, an answer and what was said to it, stand in a request."""
+        """The conversation whose last two messages, an answer and what was said to it, stand in a request.
+
+        Privacy: that is a likeness and no proof, so the request is only compared with it, to name what was edited. It
+        does not become a part of that conversation, and nothing of it is used.
+        """
         for at in range(len(said) - 1, 0, -1):
             for one in self._ends.get((owner, said[at]), ()):
                 if self._said[owner, one].before == said[at - 1]:
@@ -118,6 +138,7 @@ class Unnamed:
         return ""
 
     def _record(self, owner: Owner, conversation: str, said: Sequence[int], kin: str) -> list[tuple[Owner, str]]:
+        """Put a request in the place of what is recorded of its conversation; those that are let go for it."""
         if not said:
             return []
         key = (owner, conversation)
@@ -134,6 +155,7 @@ class Unnamed:
         return gone
 
     def _leave(self, key: tuple[Owner, str]) -> None:
+        """Let go what is recorded of a conversation."""
         known = self._said.pop(key, None)
         if known is None:
             return

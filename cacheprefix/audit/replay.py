@@ -27,7 +27,7 @@ from cacheprefix.audit.rows import CallRow, Rows, public, public_counts, view, v
 from cacheprefix.audit.totals import BreakGroup, Totals
 from cacheprefix.audit.what_if import SECTIONS, PlayedCall, Saving, WhatIf
 from cacheprefix.bounded import Bounded
-from cacheprefix.cache import FIXES, Breakpoint, CacheModel, Observation, Verdict, plan_breakpoints
+from cacheprefix.cache import FIXES, Breakpoint, CacheModel, Observation, SentBy, Verdict, plan_breakpoints
 from cacheprefix.errors import SetupError, named
 from cacheprefix.profiles import Registry, Usage, cost_units, default_registry
 from cacheprefix.prompt import CountTokens, Marker, Prompt
@@ -213,12 +213,8 @@ class _Run:
         observation = self._model.begin(
             prompt,
             ready.profile,
-            scope=record.scope,
-            agent=placed.agent,
-            session=conversation,
+            SentBy(record.scope, placed.agent, conversation, related=placed.related, events=record.events),
             at=now,
-            events=record.events,
-            related=placed.related,
         )
         self.conversations.began(placed, observation.index)
         self._begun.append(ready.number)

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cacheprefix.cache.breakpoints.read import Marks, marks, message_ends, reach, request_ttl
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from cacheprefix.cache.tree import CacheEntry, Node
 
 _NEIGHBOURS = 500
+"""Of so many prompts that differ from one at the same section the nearest is looked for, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +47,31 @@ class Expectation:
     """The whole usage expected: input, read, written by lifetime."""
 
 
+class Near(NamedTuple):
+    """What shares a beginning with the first section that no earlier prompt has in its place."""
+
+    part: int = 0
+    """Tokens of that beginning."""
+    sibling: Node | None = None
+    """One that stood in its place, the nearest; None where nothing is shared."""
+
+
 class Expected(NamedTuple):
     """An expectation with what the model needs to act on it."""
 
-    read: int
-    sections: int
-    """Whole sections read."""
     reason: Cause
     place: int | None
     """The section that ``reason`` is about."""
-    billed: Mapping[str, int]
-    """Tokens written, by lifetime, where the provider bills them."""
-    ends: Mapping[int, Ttl]
-    """Where entries end that this request writes or confirms."""
     marks: Marks
-    part: int = 0
-    """Tokens that the first unknown section shares with a sibling."""
-    sibling: Node | None = None
-    """That sibling."""
+    near: Near
+    read: int = 0
+    """Tokens."""
+    sections: int = 0
+    """Whole sections read."""
+    billed: Mapping[str, int] = MappingProxyType({})
+    """Tokens written, by lifetime, where the provider bills them."""
+    ends: Mapping[int, Ttl] = MappingProxyType({})
+    """Where entries end that this request writes or confirms."""
     alive: int = 0
     """Sections from the start whose entries this read keeps alive."""
     common: tuple[int, int, int] | None = None
@@ -102,60 +111,71 @@ def outlook(request: Request) -> Expected:
     """What the rules say about a request."""
     profile = request.profile
     found = marks(request.prompt, profile, request.totals, request.planned)
-    part, sibling = _part(request, readable=False)
+    near = _near(request, readable=False)
     if profile.control in ("none", "named") or not request.sections:
-        return Expected(0, 0, "cold_start", None, {}, {}, found, part, sibling)
+        return Expected("cold_start", None, found, near)
     if request.taken is not None:
-        return _in_line(request, request.taken, found, part, sibling)
+        return _in_line(request, request.taken, found, near)
     if profile.match == "breakpoint":
-        return _breakpoints(request, found, part, sibling)
+        return _breakpoints(request, found, near)
     if profile.match == "unit":
-        return _units(request, found, part, sibling)
-    return _blocks(request, found, part, sibling)
+        return _units(request, found, near)
+    return _blocks(request, found, near)
 
 
-def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> Expected:
-    """What is read where no marks are needed: the longest beginning that the provider still has, in whole blocks.
-
-    ``part`` is how many tokens the first section that no earlier prompt has in this place begins with like
-    ``sibling``, one that stood there.
-    """
-    profile, totals, path, now = request.profile, request.totals, request.path, request.now
+def _blocks(request: Request, found: Marks, near: Near) -> Expected:
+    """What is read where no marks are needed: the longest beginning that the provider still has, in whole blocks."""
+    profile, totals, path = request.profile, request.totals, request.path
     total = totals[-1]
+    related = bool(path or near.part)
     # A provider's rule: prompts below a minimum are neither read nor kept.
     if total < profile.min_tokens:
-        return Expected(0, 0, "below_minimum" if path or part else "cold_start", None, {}, {}, found, part, sibling)
-    # Of the sections that earlier prompts begin with too, those up to the first one that cannot be read (any more, or
-    # not yet), which is then what the expectation names.
-    whole = readable_sections(path, now)
-    reason: Cause = "hit"
-    place: int | None = None
-    shared = totals[whole - 1] if whole else 0
-    if whole < len(path):
-        reason, place = _state(path[whole].entry, now), whole
-    # Behind them a part of the next section. Where the nearest sibling of all can be read, it is the nearest of those
-    # that can.
-    nearest = whole == len(path) and (sibling is None or sibling.readable(now))
-    here = part if nearest else _part(request, readable=True, index=whole)[0]
-    if whole == len(path) and here < part and sibling is not None:
-        reason, place = _state(sibling.entry, now), whole
-    shared += here + _markers(request, whole)
-    # Some engines compute the last token again even where they have it: they need what follows from it.
+        return Expected("below_minimum" if related else "cold_start", None, found, near)
+    whole = readable_sections(path, request.now)
+    reason, place, part = _where_it_ends(request, near, whole)
+    shared = (totals[whole - 1] if whole else 0) + part + _markers(request, whole)
+    # A provider's rule: some engines compute the last token again even where they have it, since they need what
+    # follows from it.
     if profile.recomputes_last:
         shared = min(shared, total + request.envelope.answer - 1)
+    # A provider's rule: whole blocks are read, and nothing below the minimum.
     read = shared - shared % profile.block_tokens
     if read < max(profile.min_tokens, 1):
         read = 0
         if reason == "hit":
-            reason = "below_minimum" if path or part else "cold_start"
-    complete = bisect_right(totals, read, hi=whole)
-    # What was not read is written, which some providers bill.
+            reason = "below_minimum" if related else "cold_start"
+    # Money: what was not read is written, which some providers bill.
     ttl = request_ttl(request.prompt, profile)
-    writes = total > read and ("write" in profile.usage_fields or ttl.write != 1)
-    billed = {ttl.name: total - read} if writes else {}
-    ends = dict.fromkeys(range(whole if read else 0, len(totals)), ttl)
+    bills = total > read and ("write" in profile.usage_fields or ttl.write != 1)
     alive = whole if read else 0
-    return Expected(read, complete if read else 0, reason, place, billed, ends, found, part, sibling, alive)
+    return Expected(
+        reason,
+        place,
+        found,
+        near,
+        read=read,
+        sections=bisect_right(totals, read, hi=whole) if read else 0,
+        billed={ttl.name: total - read} if bills else {},
+        ends=dict.fromkeys(range(alive, len(totals)), ttl),
+        alive=alive,
+    )
+
+
+def _where_it_ends(request: Request, near: Near, whole: int) -> tuple[Cause, int | None, int]:
+    """Why no more can be read than ``whole`` sections, which section that is about, and what is read of the next one.
+
+    Of the sections that earlier prompts begin with too, the first one that cannot be read (any more, or not yet) is
+    what the expectation names. Behind all of them it is a sibling of the next one that cannot be read.
+    """
+    path, now = request.path, request.now
+    if whole < len(path):
+        return _state(path[whole].entry, now), whole, _near(request, readable=True, index=whole).part
+    part, sibling = near
+    if sibling is None or sibling.readable(now):
+        return "hit", None, part
+    # The nearest of all cannot be read: the nearest of those that can counts.
+    readable = _near(request, readable=True, index=whole).part
+    return (_state(sibling.entry, now), whole, readable) if readable < part else ("hit", None, readable)
 
 
 def readable_sections(path: Sequence[Node], now: float) -> int:
@@ -167,14 +187,16 @@ def readable_sections(path: Sequence[Node], now: float) -> int:
     return len(path)
 
 
-def _in_line(request: Request, taken: Taken, found: Marks, part: int, sibling: Node | None) -> Expected:
+def _in_line(request: Request, taken: Taken, found: Marks, near: Near) -> Expected:
     """What the slot holds; where another request took it since, its earlier content has had its time."""
     path = request.path
-    shared = (request.totals[len(path) - 1] if path else 0) + part
+    shared = (request.totals[len(path) - 1] if path else 0) + near.part
     reason: Cause = "hit" if shared else "cold_start"
     if shared > taken.read + 1:
         reason = "concurrent_cold_start" if taken.busy > taken.read else "ttl_expired"
-    return Expected(taken.read, taken.whole, reason, min(taken.whole, len(path)), {}, {}, found, part, sibling)
+    return Expected(
+        reason, min(taken.whole, len(path)), found, near, read=taken.read, sections=taken.whole
+    )  # fmt: skip
 
 
 def _state(life: CacheEntry | None, now: float) -> Cause:
@@ -186,13 +208,13 @@ def _state(life: CacheEntry | None, now: float) -> Cause:
     return "concurrent_cold_start" if life.readable_at > now else "hit"
 
 
-def _part(request: Request, *, readable: bool, index: int | None = None) -> tuple[int, Node | None]:
-    """Tokens that a section shares with the beginning of one that stood in its place, and which that was."""
+def _near(request: Request, *, readable: bool, index: int | None = None) -> Near:
+    """What the first unknown section shares with one that stood in its place; ``readable`` looks at such ones only."""
     at = len(request.path) if index is None else index
     parent = request.path[at - 1] if at else request.root
     if parent is None or at >= len(request.sections):
-        return 0, None
-    own, best, which = request.sections[at], 0, None
+        return Near()
+    own, best = request.sections[at], Near()
     for side in parent.neighbours(own):
         # Of thousands of first requests that nobody can read any more only the nearest are looked at.
         near = islice(side, _NEIGHBOURS)
@@ -200,9 +222,9 @@ def _part(request: Request, *, readable: bool, index: int | None = None) -> tupl
         if node is None or node.section is None:
             continue
         tokens = shared_tokens(node.section, own, request.count_tokens, request.prompt.model)
-        if tokens > best:
-            best, which = tokens, node
-    return best, which
+        if tokens > best.part:
+            best = Near(tokens, node)
+    return best
 
 
 def _markers(request: Request, at: int) -> int:
@@ -223,34 +245,55 @@ def _markers(request: Request, at: int) -> int:
     return max((envelope.shared(own, head) for head in (*heads, None)), default=0)
 
 
-def _breakpoints(request: Request, found: Marks, part: int, sibling: Node | None) -> Expected:
+def _breakpoints(request: Request, found: Marks, near: Near) -> Expected:
     """Only where an earlier request set a breakpoint, and only from this request's own ones."""
-    profile, totals = request.profile, request.totals
+    # A provider's rule: a request with too many marks is refused as a whole.
     if found.refused:
-        return Expected(0, 0, "breakpoints_over_limit", found.all[0], {}, {}, found, part, sibling)
-    reading = found.reading
-    read = _deepest(request, reading)
-    read_tokens = totals[read] if read >= 0 else 0
+        return Expected("breakpoints_over_limit", found.all[0], found, near)
+    read = _deepest(request, found.reading)
     reason, place = _shortfall(request, found, read)
-    if not reading:
-        return Expected(0, 0, reason, place, {}, {}, found, part, sibling)
+    if not found.reading:
+        return Expected(reason, place, found, near)
+    read_tokens = request.totals[read] if read >= 0 else 0
+    return Expected(
+        reason,
+        place,
+        found,
+        near,
+        read=read_tokens,
+        sections=read + 1,
+        billed=_billed(request, found, read_tokens),
+        ends=_ends(request, found),
+        alive=read + 1,
+        unmarked=any(node.entry is not None for node in request.path[found.reading[-1] + 1 :]),
+    )
+
+
+def _billed(request: Request, found: Marks, read_tokens: int) -> dict[str, int]:
+    """Tokens that are paid as written, by lifetime: behind what is read, up to the last mark of each lifetime.
+
+    Longer lifetimes stand in front of shorter ones, as Anthropic asks for.
+    """
     billed: dict[str, int] = {}
     done = read_tokens
     for ttl in sorted({*found.written.values()}, key=lambda ttl: -(ttl.seconds or 0)):
         last = max(index for index, own in found.written.items() if own.name == ttl.name)
-        if totals[last] > done:
-            billed[ttl.name] = totals[last] - done
-            done = totals[last]
-    ends = dict(found.written)
+        if request.totals[last] > done:
+            billed[ttl.name] = request.totals[last] - done
+            done = request.totals[last]
+    return billed
+
+
+def _ends(request: Request, found: Marks) -> dict[int, Ttl]:
+    """Where entries end that a request with marks writes or confirms."""
+    profile, ends = request.profile, dict(found.written)
+    # A provider's rule: some let later requests read up to any message before the last mark, too.
     if profile.implicit_reads == "prefix":
         default = request_ttl(request.prompt, profile)
-        for index in message_ends(request.sections[: reading[-1] + 1]):
-            if totals[index] >= profile.min_tokens:
+        for index in message_ends(request.sections[: found.reading[-1] + 1]):
+            if request.totals[index] >= profile.min_tokens:
                 ends.setdefault(index, default)
-    unmarked = any(node.entry is not None for node in request.path[reading[-1] + 1 :])
-    return Expected(
-        read_tokens, read + 1, reason, place, billed, ends, found, part, sibling, read + 1, unmarked=unmarked
-    )
+    return ends
 
 
 def _deepest(request: Request, reading: Sequence[int]) -> int:
@@ -280,44 +323,57 @@ def _standing(request: Request, end: int, most: int | None) -> list[int]:
 
 
 def _shortfall(request: Request, found: Marks, read: int) -> tuple[Cause, int | None]:
-    """Why less is read than is shared, and at which section.
+    """Why less is read than is shared, and at which section; ``read`` is the last section that is read, or -1.
 
     The deepest position that could hold an entry decides: one that stands but is out of reach, has expired or
     is not readable yet; else none was written there, and the question is where the marks were.
     """
-    profile, totals, path, now = request.profile, request.totals, request.path, request.now
+    path = request.path
     shared = len(path)
     if not shared:
-        return ("cold_start", None)
-    every, reading = found.all, found.reading
-    too_short = bool(every) and not reading
-    if too_short and any(node.entry is not None for node in path[every[-1] + 1 :]):
-        too_short = False  # Marks stood behind these, and are no longer set.
-    if totals[-1] < profile.min_tokens or too_short:
-        return ("below_minimum", None)
-    if totals[shared - 1] < profile.min_tokens:
-        return ("below_minimum", None)
+        return "cold_start", None
+    if _too_short(request, found):
+        return "below_minimum", None
     for index in range(shared - 1, read, -1):
-        life = path[index].entry
-        if path[index].dropped and life is None:
-            return ("breakpoints_over_limit", index)
-        if life is None:
-            continue
-        if not reading or reading[-1] < index:
-            # The last mark stands before an entry of an earlier request: marks are no longer set where they were.
-            # Where not even what they cover lives, it is too old all the same.
-            covered = next((at for at in reversed(reading) if at < shared and path[at].entry is not None), None)
-            state = "hit" if covered is None else _state(path[covered].entry, now)
-            return (state, covered) if state == "ttl_expired" else ("breakpoint_missing", shared - 1)
-        state = _state(life, now)
-        return (state, index) if state != "hit" else ("lookback_exceeded", index)
+        entry = path[index].entry
+        if entry is not None:
+            return _why_unread(request, found, index, entry)
+        if path[index].dropped:
+            # An earlier request had a mark here, beyond what the provider takes: nothing was written.
+            return "breakpoints_over_limit", index
     if read == shared - 1:
-        return ("hit", None)
-    behind = any(mark >= shared for mark in request.earlier)
-    return ("breakpoint_after_change" if behind else "breakpoint_missing", shared - 1)
+        return "hit", None
+    marked_behind = any(mark >= shared for mark in request.earlier)
+    return "breakpoint_after_change" if marked_behind else "breakpoint_missing", shared - 1
 
 
-def _units(request: Request, found: Marks, part: int, sibling: Node | None) -> Expected:
+def _too_short(request: Request, found: Marks) -> bool:
+    """Whether the provider's minimum explains it: for the prompt, what is shared, or what stands before each mark."""
+    least, path = request.profile.min_tokens, request.path
+    if request.totals[-1] < least or request.totals[len(path) - 1] < least:
+        return True
+    if found.reading or not found.all:
+        return False
+    # Where marks stood behind these, they are no longer set, and that is what explains it.
+    return not any(node.entry is not None for node in path[found.all[-1] + 1 :])
+
+
+def _why_unread(request: Request, found: Marks, index: int, entry: CacheEntry) -> tuple[Cause, int | None]:
+    """Why an entry that an earlier request wrote at a section is not read, and which section that is about."""
+    path, reading = request.path, found.reading
+    state = _state(entry, request.now)
+    if reading and reading[-1] >= index:
+        # It stands before a mark: where it could be read, it is too far from that.
+        return "lookback_exceeded" if state == "hit" else state, index
+    # The last mark stands before it: marks are no longer set where they were. Where not even what these cover lives,
+    # it is too old all the same.
+    covered = next((at for at in reversed(reading) if at < len(path) and path[at].entry is not None), None)
+    if covered is not None and _state(path[covered].entry, request.now) == "ttl_expired":
+        return "ttl_expired", covered
+    return "breakpoint_missing", len(path) - 1
+
+
+def _units(request: Request, found: Marks, near: Near) -> Expected:
     """Whole units only: ends of earlier requests, and beginnings found to be common to two of them.
 
     DeepSeek's guide to context caching (api-docs.deepseek.com/guides/kv_cache, read 2026-11-21): after A+B and
@@ -334,7 +390,7 @@ def _units(request: Request, found: Marks, part: int, sibling: Node | None) -> E
         whole, read = known, (totals[known - 1] if known else 0) + kept
     elif whole < known < len(totals):
         ends[known - 1] = ttl
-    reason: Cause = "hit" if known or part else "cold_start"
+    reason: Cause = "hit" if known or near.part else "cold_start"
     place = None
     if whole < known:
         life = path[known - 1].entry
@@ -343,7 +399,9 @@ def _units(request: Request, found: Marks, part: int, sibling: Node | None) -> E
         reason, place = (_state(life, now), known - 1) if waiting else ("cold_start", None)
     if read < max(request.profile.min_tokens, 1):
         read = whole = 0
-    return Expected(read, whole, reason, place, {}, ends, found, part, sibling, whole, common)
+    return Expected(
+        reason, place, found, near, read=read, sections=whole, ends=ends, alive=whole, common=common
+    )  # fmt: skip
 
 
 def _common(request: Request) -> tuple[int, tuple[int, int, int] | None]:

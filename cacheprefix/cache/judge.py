@@ -60,10 +60,13 @@ class VerdictInput(NamedTuple):
 
 
 class _Reason(NamedTuple):
+    """Why less was read than could have been, before the provider's own word on it."""
+
     cause: Cause
     reusable: int
     """Tokens, by our counter, that could be read without it."""
     sure: bool = False
+    """Whether it holds whatever was read."""
     exact: int = 0
     """The same before it was rounded down to blocks of ours: the provider's blocks are cut by its own count."""
 
@@ -77,48 +80,36 @@ def judge(
     told: Diagnosis,
     calibration: Calibration,
 ) -> Verdict:
-    """The verdict on one finished call."""
+    """The verdict on one finished call.
+
+    What was expected is brought into the provider's tokens, and so is what could have been read without the cause that
+    was found. What is missing of that is lost, as far as it is more than our counting may be off. ``told`` is the
+    provider's own word on it.
+    """
     seen = sight.outlook
     total = record.totals[-1] if record.totals else 0
-    scale = _scale(usage, total, sight.answer)
-    counts = _Counts(record, path, scale, calibration)
-    expected, doubt = _in_their_tokens(record, sight, path, counts, profile, known=_counted(usage))
-    reported = None if usage is None else usage.cache_read_tokens
-    read = expected if reported is None else reported
+    counts = _Counts(record, path, _scale(usage, total, sight.answer), calibration)
     reason = _reason(sight, record, profile)
-    reusable = (
-        max(expected, _reusable(reason, sight, counts, usage, profile)) if reason.reusable > seen.read else expected
-    )
-    noise = max(profile.block_tokens, 0 if _counted_up_to(reason, seen, path) else doubt)
-    if reason.reusable <= seen.read and not read and expected - doubt < profile.min_tokens:
-        # By their count it may be too short to be cached at all.
-        expected = reusable = 0
-    lost = max(0, reusable - read)
-    if lost <= noise and reason.reusable <= seen.read:
-        lost = 0  # nothing was to be had beyond what was expected, and that is only as good as our counting
-    cause, lost = _settle(reason, told, lost, noise, reported=reported, read=read)
+    reported = None if usage is None else usage.cache_read_tokens
+    found = _tokens(reason, record, sight, path, counts, profile, usage)
+    cause, lost = _settle(reason, told, found.lost, found.noise, reported=reported, read=found.read)
     if sight.compacted and cause.startswith("history"):
         cause = "compacted"
-    finding = sight.finding if sight.finding is not None and cause in STRUCTURAL else None
-    loud = (
-        lost > max(noise if cause == "provider_miss" else profile.block_tokens, _LOUD * total * scale)
-        and cause not in QUIET
-        and sight.line.alarmed != cause
-        and not (sight.opening and cause in _FIRST_CALLS)
-    )
+    difference = sight.finding.divergence if sight.finding is not None and cause in STRUCTURAL else None
+    # Money: as much is lost as would have been read, and was paid as written where the provider bills that.
     written = bool(seen.billed)
     paid = profile.default_ttl.write if written else 1.0
     return Verdict(
-        kind=_kind(reported, read, lost),
+        kind=_kind(reported, found.read, lost),
         cause=cause,
-        alarm=loud,
-        path=finding.path if finding else _path(cause, record, seen, told),
-        offset=finding.divergence.offset if finding else 0,
-        before=finding.divergence.before if finding else "",
-        after=finding.divergence.after if finding else "",
-        size=finding.divergence.size if finding else 0,
-        expected_tokens=expected,
-        reusable_tokens=reusable,
+        alarm=_alarms(cause, lost, found.noise, profile, sight, total * counts.scale),
+        path=sight.finding.path if sight.finding and difference else _path(cause, record, seen, told),
+        offset=difference.offset if difference else 0,
+        before=difference.before if difference else "",
+        after=difference.after if difference else "",
+        size=difference.size if difference else 0,
+        expected_tokens=found.expected,
+        reusable_tokens=found.reusable,
         reported_tokens=reported,
         lost_tokens=lost,
         lost_units=lost * max(0.0, paid - profile.read),
@@ -134,6 +125,55 @@ def judge(
         index=record.index,
         at=record.at,
     )
+
+
+class _Tokens(NamedTuple):
+    """What was to be read of a request and what was, as the provider counts."""
+
+    expected: int
+    reusable: int
+    """What could have been read without the cause."""
+    read: int
+    """As reported; as expected where nothing was."""
+    lost: int
+    noise: int
+    """By how many all that may be off."""
+
+
+def _tokens(
+    reason: _Reason,
+    record: SentRequest,
+    sight: VerdictInput,
+    path: Sequence[Node],
+    counts: _Counts,
+    profile: Profile,
+    usage: Usage | None,
+) -> _Tokens:
+    """What was expected, what could have been read without the cause, and what of that is missing."""
+    seen = sight.outlook
+    expected, doubt = _in_their_tokens(record, sight, path, counts, profile, known=_counted(usage))
+    reported = None if usage is None else usage.cache_read_tokens
+    read = expected if reported is None else reported
+    noise = max(profile.block_tokens, 0 if _counted_up_to(reason, seen, path) else doubt)
+    if reason.reusable > seen.read:
+        reusable = max(expected, _reusable(reason, sight, counts, usage, profile))
+        return _Tokens(expected, reusable, read, max(0, reusable - read), noise)
+    # A provider's rule: what is too short is not cached. By their count it may be that.
+    if not read and expected - doubt < profile.min_tokens:
+        return _Tokens(0, 0, read, 0, noise)
+    # Nothing was to be had beyond what was expected, and that is only as good as our counting.
+    lost = max(0, expected - read)
+    return _Tokens(expected, expected, read, lost if lost > noise else 0, noise)
+
+
+def _alarms(cause: Cause, lost: int, noise: int, profile: Profile, sight: VerdictInput, sent: float) -> bool:
+    """Whether people are told of a break; ``sent`` are the tokens of the whole prompt."""
+    if cause in QUIET or sight.line.alarmed == cause:
+        return False
+    if sight.opening and cause in _FIRST_CALLS:
+        return False
+    least = noise if cause == "provider_miss" else profile.block_tokens
+    return lost > max(least, _LOUD * sent)
 
 
 def _settle(
@@ -160,40 +200,62 @@ def _settle(
 
 
 def _reason(sight: VerdictInput, record: SentRequest, profile: Profile) -> _Reason:
-    """The one cause that precedence leaves, and what could be read without it."""
+    """The one cause that precedence leaves, and what could be read without it.
+
+    A difference from an earlier prompt comes first, where without it more could be read; then what the rules expected,
+    such as a lifetime that is over.
+    """
+    return _from_difference(sight, profile) or _from_rules(sight, record, profile)
+
+
+def _from_difference(sight: VerdictInput, profile: Profile) -> _Reason | None:
+    """The difference from an earlier prompt, where it explains what is not read."""
     seen, finding = sight.outlook, sight.finding
-    if finding is not None:
-        could = min(finding.tokens, max(sight.available, seen.read))
-        whole = could - could % profile.block_tokens
-        counted = finding.record.leaf.known
-        theirs = could * counted / finding.whole if counted and finding.whole else whole
-        if theirs < profile.min_tokens and finding.cause != "model_changed":
-            whole = 0  # Too short for this model; another model's minimum is another.
-        if finding.sure or whole > seen.read:
-            return _Reason(finding.cause, max(whole, seen.read), finding.sure, could)
+    if finding is None:
+        return None
+    could = min(finding.tokens, max(sight.available, seen.read))
+    # A provider's rule: whole blocks are read.
+    whole = could - could % profile.block_tokens
+    counted = finding.record.leaf.known
+    theirs = could * counted / finding.whole if counted and finding.whole else whole
+    # A provider's rule: what is too short for a model is not read. Another model's minimum is another.
+    if theirs < profile.min_tokens and finding.cause != "model_changed":
+        whole = 0
+    if finding.sure or whole > seen.read:
+        return _Reason(finding.cause, max(whole, seen.read), finding.sure, could)
+    return None
+
+
+def _from_rules(sight: VerdictInput, record: SentRequest, profile: Profile) -> _Reason:
+    """Why the rules expected no more to be read, where what is missing by that is worth a word; else a hit."""
+    seen = sight.outlook
     if seen.reason in ("hit", "cold_start", "below_minimum"):
         related = sight.finding is not None or not sight.first
-        cause: Cause = seen.reason
-        if cause == "below_minimum" and not related:
-            cause = "cold_start"
-        return _Reason(cause, seen.read)
+        cold = seen.reason == "below_minimum" and not related
+        return _Reason("cold_start" if cold else seen.reason, seen.read)
     if seen.place is None or seen.marks.refused:
         return _Reason(seen.reason, max(seen.read, sight.shared_tokens), sure=True)
-    place = seen.place
-    tokens = record.totals[place]
-    if profile.match == "block":
-        known = sight.shared_tokens
-        tokens = known - known % profile.block_tokens
-    if seen.reason == "ttl_expired":
-        # What others left, hours ago perhaps, was never this line's to read: its own earlier requests count.
-        tokens = min(tokens, sight.mine)
     if seen.reason == "concurrent_cold_start" and _met_by_chance(sight, record):
         return _Reason("hit", seen.read)
-    if tokens - seen.read < (_NEAR if seen.reason in _FIRST_CALLS and not seen.unmarked else _SLIGHT) * tokens:
+    tokens = _held_back(sight, record, profile, seen.place)
+    enough = _NEAR if seen.reason in _FIRST_CALLS and not seen.unmarked else _SLIGHT
+    if tokens - seen.read < enough * tokens:
         return _Reason("hit", seen.read)
     if tokens < profile.min_tokens:
         return _Reason("cold_start" if sight.first else "below_minimum", seen.read)
     return _Reason(seen.reason, max(tokens, seen.read), sure=seen.reason == "breakpoints_over_limit")
+
+
+def _held_back(sight: VerdictInput, record: SentRequest, profile: Profile, place: int) -> int:
+    """Tokens that could have been read but for what the rules name, which stands at the section ``place``."""
+    tokens = record.totals[place]
+    # A provider's rule: where no marks are needed, all that is shared is read, in whole blocks.
+    if profile.match == "block":
+        tokens = sight.shared_tokens - sight.shared_tokens % profile.block_tokens
+    if sight.outlook.reason == "ttl_expired":
+        # What others left, hours ago perhaps, was never this line's to read: its own earlier requests count.
+        return min(tokens, sight.mine)
+    return tokens
 
 
 def _met_by_chance(sight: VerdictInput, record: SentRequest) -> bool:
@@ -330,6 +392,7 @@ def _in_their_tokens(
 
 
 def _kind(reported: int | None, read: int, lost: int) -> VerdictKind:
+    """How it came out in one word."""
     if reported is None:
         return "unknown"
     if not read:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache.breakpoints.read import request_ttl
@@ -139,6 +139,56 @@ _NEAREST = 4
 _CLOSE = 0.75
 
 
+@dataclass(frozen=True, slots=True)
+class SentBy:
+    """Who sends a request, and what is known of it beside its prompt."""
+
+    scope: str = ""
+    """The tenant, whose cache it is."""
+    agent: str = ""
+    """Empty for several that are not told apart."""
+    session: str = ""
+    """The conversation that it belongs to; an agent's requests in it are one line, held against one another."""
+    kin: str | None = None
+    """For a session that was told by its beginning and not by a name: the session that it may be an altered history of
+    (empty for none). Its first request is held against that, or else against the agent's last one as far as tools,
+    system text and settings go. None for a session with a name."""
+    related: Iterable[int] = ()
+    """Numbers of requests of other lines that it is known to go on from or to repeat: held against it as well."""
+    events: Iterable[Any] = ()
+    """Those recorded since the agent's last request: strings, or mappings with a ``type``. A compaction among them
+    explains a rewritten history."""
+    spared: bool = False
+    """Whether marks were left out of what comes before on purpose, so that none of them is missed."""
+
+
+NOBODY = SentBy()
+"""A request of which nothing is known but its prompt."""
+
+
+class _Address(NamedTuple):
+    """Where a prompt stands in the trees."""
+
+    prompt: Prompt
+    lane: bytes
+    salts: Sequence[bytes]
+    keys: Sequence[bytes]
+    """Per section, under the one before."""
+
+
+class _Against(NamedTuple):
+    """What a request is held against."""
+
+    rows: list[tuple[SentRequest, int]]
+    """Earlier requests, each with how many sections it begins with as the new one does."""
+    root: Node | None
+    """Of its lane; None before the first request there."""
+    path: list[Node]
+    """The nodes that it begins with."""
+    begins: bool = False
+    """Whether nobody said before what it says: then only tools, system text and settings can have changed."""
+
+
 @dataclass(slots=True, eq=False)
 class Observation:
     """One request under way; hand it back to the model that made it."""
@@ -225,9 +275,7 @@ class CacheModel:
         """What a request would read if it were sent at ``at``; changes nothing."""
         with self._lock:
             now = self._clock() if at is None else at
-            lane, salts = self._addresses.of(prompt, profile, scope)
-            known = self._known((), prompt, lane, salts)
-            root, path = self._forest.look(lane, keys_of(prompt, salts), known)
+            root, path = self._look(self._address(prompt, profile, scope))
             taken = self._servers.look(prompt, profile, scope)
             request = Request(
                 prompt, profile, prompt.totals, root, path, now, self._count, self._earlier(path),
@@ -238,94 +286,127 @@ class CacheModel:
     def standing(self, prompt: Prompt, profile: Profile, *, scope: str, at: float) -> tuple[int, ...]:
         """The sections of a prompt at whose end something of an earlier one can be read, in order."""
         with self._lock:
-            lane, salts = self._addresses.of(prompt, profile, scope)
-            _, path = self._forest.look(lane, keys_of(prompt, salts), self._known((), prompt, lane, salts))
+            _, path = self._look(self._address(prompt, profile, scope))
             return tuple(index for index, node in enumerate(path) if node.readable(at))
 
-    def begin(
-        self,
-        prompt: Prompt,
-        profile: Profile,
-        *,
-        scope: str = "",
-        agent: str = "",
-        session: str = "",
-        at: float | None = None,
-        events: Iterable[Any] = (),
-        spared: bool = False,
-        related: Iterable[int] = (),
-        kin: str | None = None,
-    ) -> Observation:
-        """A request goes out: what it should read, noted before anything else is.
+    def begin(self, prompt: Prompt, profile: Profile, by: SentBy = NOBODY, *, at: float | None = None) -> Observation:
+        """A request goes out at ``at``: what it should read, and then what it writes is entered.
 
-        ``events`` are those recorded since the agent's last request: strings, or mappings with a ``type``; a
-        compaction among them explains a rewritten history. ``spared`` says that marks were left out of what comes
-        before on purpose, so that none of them is missed. ``related`` are numbers of requests of other lines that
-        this one is known to go on from or to repeat: it is held against them as well. ``kin`` is for a session that was
-        told by its beginning and not by a name: the session that it may be an altered history of (empty for none). Its
-        first request is held against that, or else against the agent's last one as far as tools, system text and
-        settings go.
+        In this order, since it cannot read what it writes itself.
         """
         with self._lock:
             self._take_back()
             now = self._clock() if at is None else at
-            lane, salts = self._addresses.of(prompt, profile, scope)
-            line = self._line(session, agent)
-            held = line if kin is None or line.records else self._lines.get((kin, agent), line)
-            rows = held.shared(prompt.digests)
-            if related != ():
-                rows += self._related(related, prompt, rows)
-            known = self._known(rows, prompt, lane, salts)
-            keys, totals = keys_of(prompt, salts), prompt.totals
-            root, path = self._forest.look(lane, keys, known)
-            if kin is not None and not held.records:
-                held, begins = self._stranger(agent, prompt, path, line)
-                rows = held.shared(prompt.digests)
-            else:
-                begins = False
-            earlier = self._earlier(path)
-            taken = self._servers.take(prompt, profile, scope)
-            request = Request(prompt, profile, totals, root, path, now, self._count, earlier, taken, self._envelope)
+            where, line = self._address(prompt, profile, by.scope), self._line(by.session, by.agent)
+            against = self._against(where, by, line)
+            path = against.path
+            request = Request(
+                prompt,
+                profile,
+                prompt.totals,
+                against.root,
+                path,
+                now,
+                self._count,
+                self._earlier(path),
+                self._servers.take(prompt, profile, by.scope),
+                self._envelope,
+            )
             seen = outlook(request)
             expectation = self._expectation(request, seen)
             record = SentRequest(
-                self._next, agent, session, scope, profile.name, prompt, lane, prompt.digests, keys, totals,
-                path[-1] if path else self._forest.root(lane), now, seen.marks.all, line, salts,
-            )  # fmt: skip
+                index=self._next,
+                agent=by.agent,
+                session=by.session,
+                scope=by.scope,
+                provider=profile.name,
+                prompt=prompt,
+                lane=where.lane,
+                digests=prompt.digests,
+                keys=where.keys,
+                totals=prompt.totals,
+                leaf=path[-1] if path else self._forest.root(where.lane),
+                at=now,
+                marks=seen.marks.all,
+                line=line,
+                salts=where.salts,
+            )
             self._next += 1
-            compacted = events != () and any(_type(event) in _COMPACTIONS for event in events)
-            finding = self._finding(record, path, rows, profile, rewritten=compacted)
-            if begins and finding is not None and finding.cause.startswith("history"):
-                finding = None
-            available = self._available(finding, profile, now) if finding is not None else 0
-            starts = not line.records if agent else not any(map(answers, prompt.sections[len(path) :]))
-            mine = 0
-            for one, equal in () if begins else rows:
-                if equal > mine and one.lane == lane and one.salts == salts:
-                    mine = equal
-            sight = VerdictInput(
-                seen, finding, available, compacted, line, not line.records,
-                expectation.shared_tokens, expectation.ancestor, spared or starts, totals[mine - 1] if mine else 0,
-                self._forest.record(expectation.ancestor) if expectation.ancestor is not None else None,
-                self._envelope.answer,
-            )  # fmt: skip
-            self._forest.grow(lane, keys, prompt.sections, path)
-            record.leaf = path[-1] if path else self._forest.root(lane)
-            record.path = path
-            record.alike = rows[0][1] if line.records else None
-            before = [node.last for node in path]
-            for node in path:
-                node.last = record.index
-            observation = Observation(expectation, record, profile, sight, path, seen, before=before, taken=taken)
+            sight = self._sight(record, profile, by, against, seen, expectation)
+            record.alike = against.rows[0][1] if line.records else None
+            observation = Observation(expectation, record, profile, sight, path, seen, taken=request.taken)
+            observation.before = self._grow(record, path)
             observation.fresh, observation.used = enter(seen, profile, path, prompt.sections, now)
-            old = line.add(record)
-            if kin is not None:
-                self._strangers[agent] = session
-                self._agents.setdefault(session, set()).add(agent)
-            self._forest.remember(record)
-            if old is not None:
-                self._forest.slim(old)
+            self._remember(record, unnamed=by.kin is not None)
             return observation
+
+    def _against(self, where: _Address, by: SentBy, line: AgentHistory) -> _Against:
+        """What a request is held against: its own line, or where that is empty and nobody named it, another's."""
+        prompt = where.prompt
+        held = line if by.kin is None or line.records else self._lines.get((by.kin, by.agent), line)
+        rows = held.shared(prompt.digests)
+        if by.related != ():
+            rows += self._related(by.related, prompt, rows)
+        root, path = self._look(where, rows)
+        if by.kin is None or held.records:
+            return _Against(rows, root, path)
+        held, begins = self._stranger(by.agent, prompt, path, line)
+        return _Against(held.shared(prompt.digests), root, path, begins)
+
+    def _sight(
+        self,
+        record: SentRequest,
+        profile: Profile,
+        by: SentBy,
+        against: _Against,
+        seen: Expected,
+        expectation: Expectation,
+    ) -> VerdictInput:
+        """What the verdict will go by, as it is to be seen before the request is entered."""
+        line, path, rows = record.line, against.path, against.rows
+        compacted = by.events != () and any(_type(event) in _COMPACTIONS for event in by.events)
+        finding = self._finding(record, path, rows, profile, rewritten=compacted)
+        if against.begins and finding is not None and finding.cause.startswith("history"):
+            finding = None  # It says something new: what another session has said is not its history.
+        # Several may ask without a name: one of them starts where no answer stands in what nobody has said before.
+        starts = not line.records if record.agent else not any(map(answers, record.sections[len(path) :]))
+        alike = [equal for one, equal in rows if one.lane == record.lane and one.salts == record.salts]
+        mine = 0 if against.begins else max(alike, default=0)
+        ancestor = expectation.ancestor
+        return VerdictInput(
+            outlook=seen,
+            finding=finding,
+            available=0 if finding is None else self._available(finding, profile, record.at),
+            compacted=compacted,
+            line=line,
+            first=not line.records,
+            shared_tokens=expectation.shared_tokens,
+            ancestor=ancestor,
+            opening=by.spared or starts,
+            mine=record.totals[mine - 1] if mine else 0,
+            ancestor_record=None if ancestor is None else self._forest.record(ancestor),
+            answer=self._envelope.answer,
+        )
+
+    def _grow(self, record: SentRequest, path: list[Node]) -> list[int]:
+        """Add what a request says to the tree of its lane; for each node which request went through it before."""
+        self._forest.grow(record.lane, record.keys, record.sections, path)
+        record.leaf = path[-1] if path else self._forest.root(record.lane)
+        record.path = path
+        before = [node.last for node in path]
+        for node in path:
+            node.last = record.index
+        return before
+
+    def _remember(self, record: SentRequest, *, unnamed: bool) -> None:
+        """Keep a request in its line and in the trees, so that later ones are held against it."""
+        old = record.line.add(record)
+        if unnamed:
+            self._strangers[record.agent] = record.session
+            self._agents.setdefault(record.session, set()).add(record.agent)
+        self._forest.remember(record)
+        if old is not None:
+            self._forest.slim(old)
 
     def first_token(self, observation: Observation, at: float | None = None) -> None:
         """The answer has begun: what the request wrote can be read, where the provider makes it so."""
@@ -426,6 +507,7 @@ class CacheModel:
     # ------------------------------------------------------------------ inside
 
     def _forget(self) -> None:
+        """Begin with empty trees; what was counted of finished calls stays."""
         self._failed: deque[Observation] = deque()
         self._forest = PromptTrees(self._max_bytes)
         self._servers = Servers(self._count, self._envelope)
@@ -439,6 +521,7 @@ class CacheModel:
             self._forget()
 
     def _line(self, session: str, agent: str) -> AgentHistory:
+        """An agent's requests in a session; of one without a name more are held, since it may be several."""
         return self._lines.of((session, agent), lambda: AgentHistory(_KEEP_NAMED if agent else _KEEP_UNNAMED))
 
     def _related(
@@ -468,30 +551,40 @@ class CacheModel:
             return self._lines.get((ancestor.session, agent), line), False
         return self._lines.get((self._strangers.get(agent, ""), agent), line), True
 
-    def _known(
-        self, earlier: Sequence[tuple[SentRequest, int]], prompt: Prompt, lane: bytes, salts: Sequence[bytes]
-    ) -> Sequence[Node]:
-        """The nodes that a prompt has in common with one of its line's, or else with the latest of its lane."""
+    def _address(self, prompt: Prompt, profile: Profile, scope: str) -> _Address:
+        """Where a tenant's prompt stands in the trees."""
+        lane, salts = self._addresses.of(prompt, profile, scope)
+        return _Address(prompt, lane, salts, keys_of(prompt, salts))
+
+    def _look(self, where: _Address, earlier: Sequence[tuple[SentRequest, int]] = ()) -> tuple[Node | None, list[Node]]:
+        """The root of a prompt's lane, and the nodes that it begins with; changes nothing.
+
+        Where one of ``earlier``, the requests of its line, or else the latest of its lane begins with the same
+        sections, their nodes are taken from that: of a long prompt only the new end is looked up.
+        """
         record, shared = None, 0
         for one, equal in earlier[:_NEAREST]:
-            if (record is None or equal > shared) and one.lane == lane and one.salts == salts:
+            if (record is None or equal > shared) and one.lane == where.lane and one.salts == where.salts:
                 record, shared = one, equal
         if record is None:
-            latest = self._forest.latest.get(lane)
-            if latest is not None and latest.salts == salts:
-                record, shared = latest, equal_digests(prompt.digests, latest.digests)
-        return () if record is None else record.path[:shared]
+            latest = self._forest.latest.get(where.lane)
+            if latest is not None and latest.salts == where.salts:
+                record, shared = latest, equal_digests(where.prompt.digests, latest.digests)
+        known = () if record is None else record.path[:shared]
+        return self._forest.look(where.lane, where.keys, known)
 
     def _earlier(self, path: Sequence[Node]) -> tuple[int, ...]:
+        """The marks of the latest request that a prompt has most in common with."""
         record = self._forest.record(path[-1].last) if path else None
         return record.marks if record is not None else ()
 
     def _expectation(self, request: Request, seen: Expected) -> Expectation:
+        """What the rules say, in the form that others are shown."""
         path, totals = request.path, request.totals
-        shared = (totals[len(path) - 1] if path else 0) + seen.part
+        shared = (totals[len(path) - 1] if path else 0) + seen.near.part
         ancestor = path[-1].last if path else -1
-        if not path and seen.sibling is not None:
-            ancestor = seen.sibling.last
+        if not path and seen.near.sibling is not None:
+            ancestor = seen.near.sibling.last
         written = dict(seen.billed)
         total = (totals[-1] if totals else 0) + request.envelope.answer
         usage = Usage(input_tokens=total, cache_read_tokens=seen.read, cache_write=written)
@@ -503,6 +596,7 @@ class CacheModel:
         record: SentRequest, path: Sequence[Node], earlier: Sequence[tuple[SentRequest, int]],
         profile: Profile, *, rewritten: bool,
     ) -> Finding | None:  # fmt: skip
+        """What a request says differently from the earlier ones of its line (``earlier``); None where nothing is."""
         if not earlier or not record.sections:
             return None
         if path and not path[-1].children and any(one.leaf is path[-1] for one, _ in earlier):
@@ -543,6 +637,7 @@ class CacheModel:
         self._forest.forget(record)
 
     def _note(self, observation: Observation, verdict: Verdict, usage: Usage | None) -> None:
+        """Take a finished call into the summary, what the provider counted, and whether its line raised an alarm."""
         self._calls += 1
         if usage is not None:
             if usage is not observation.expectation.usage:  # as where no provider counted, and our own stands in
@@ -588,5 +683,6 @@ def _learn(observation: Observation, usage: Usage, calibration: Calibration) -> 
 
 
 def _type(event: Any) -> str:
+    """What kind of event one is, a string or a mapping with a ``type``."""
     name = event.get("type", "") if isinstance(event, Mapping) else event
     return str(name).lower()

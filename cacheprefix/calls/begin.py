@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from cacheprefix.cache import Breakpoint, mark, plan_breakpoints
+from cacheprefix.cache import Breakpoint, Observation, SentBy, mark, plan_breakpoints
 from cacheprefix.cache.breakpoints.plan import carries
 from cacheprefix.cache.lifetimes import AUTO, offered
 from cacheprefix.calls.gating import AnyGate
@@ -80,9 +80,7 @@ class Request:
     def laid_out(self, plan: RequestPlan[Any]) -> Request:
         """The same, with what its plan says of it."""
         tail = plan.text if plan.forks else ""
-        return replace(
-            self, layout=plan.layout, reasons=plan.reasons, tail=tail, said_as=plan.said_as, last=plan.last
-        )
+        return replace(self, layout=plan.layout, reasons=plan.reasons, tail=tail, said_as=plan.said_as, last=plan.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +90,30 @@ class _Sender:
     talk: tuple[str, str]
     """The tenant, and the id of the conversation."""
     now: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Going:
+    """A request as it goes out."""
+
+    held: Conversation | None
+    """Its conversation, where that is held here."""
+    sender: _Sender
+    kin: str | None
+    """As in ``SentBy``."""
+    agent: str
+    profile: Profile
+    """The provider's rules, in its own tokens."""
+    laid: Mapping[str, Any]
+    """The body before it was marked."""
+    given: Prompt
+    """The same, decoded."""
+    body: Mapping[str, Any]
+    """The body that is sent."""
+    prompt: Prompt
+    """The same, decoded."""
+    again: bool
+    """Whether it was marked only as far as an earlier request began like it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,63 +149,97 @@ class Requests:
         if self.off:
             leave.release(ok=False)
             return PendingCall(asked.body)
-        state, services, team = self.state, self.state.services, self.team
-        owner = team.owner(asked.scope)
-        held, talk = self._held(asked, owner)
-        scope = owner[1]
-        observation = None
+        state, observation = self.state, None
         try:
-            now = services.clock()
-            sent = laid = self._spoken(asked)
-            prompt = state.decode(sent, asked.api, headers=asked.headers)
-            profile = services.profile(prompt.model, asked.api, asked.provider)
-            # ``given`` is the prompt before marks; ``rules`` counts as we do, ``profile`` as the provider does.
-            given, rules = prompt, in_our_tokens(profile, services.scale(prompt.model))
-            # A conversation that the user keeps out of the roll-out, and a role that got dearer, are left alone.
-            marks = self.forks and not any(one.why in LEFT_ALONE for one in asked.reasons)
-            agent = team.agent(asked.agent)
-            if not talk and asked.agent:
-                # Privacy: a request without a name joins a conversation only where it says all that was said there.
-                talk = state.find(owner, given.digests[given.head :])
-            sender = _Sender((scope, talk), now)
-            # Money: what nobody shares is marked only where it comes again, or its write is paid for in vain.
-            again = marks and asked.repeated and profile.markers is not None and not profile.implicit_breakpoint
-            if again:
-                sent, prompt = self._marked_again(sent, prompt, rules, sender, asked)
-            elif marks and asked.rewrite:
-                limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
-                skip = asked.policy is not None and asked.policy.skip_cache_write
-                marking = _Marking(limit, skip, asked.continues, asked.trailing)
-                sent, prompt = self._marked(sent, prompt, rules, marking, sender)
-            kin = state.unnamed.kin(owner, talk)
-            self._foresee(prompt, agent, talk)
-            self.plugins.call_all("before_call", prompt=prompt)
-            events, epoch = ((), 0) if held is None else (held.events_for(agent), held.ledger.epoch)
-            observation = state.model.begin(
-                prompt, profile, scope=scope, agent=agent, session=talk, at=now, events=events,
-                spared=again, kin=kin,
-            )  # fmt: skip
-            state.cards.sent(asked.agent, prompt.sections, observation.outlook.sections)
-            own = self._own(asked, given, Own(given, scope, agent, talk, now - leave.waited))
-            if asked.original is not None and own[0] is not None and own[0].prompt.sections:
-                team.asked(asked.agent, own[0].prompt)
-            purpose = asked.policy.purpose if asked.policy else ""
-            layout, reasons = self._why(asked)
-            started = Started(
-                prompt, profile, observation, agent, talk, purpose, now, *own, held, epoch, layout, reasons
-            )
+            going = self._going(asked)
+            self._foresee(going)
+            self.plugins.call_all("before_call", prompt=going.prompt)
+            held = going.held
+            events, epoch = ((), 0) if held is None else (held.events_for(going.agent), held.ledger.epoch)
+            scope, talk = going.sender.talk
+            by = SentBy(scope, going.agent, talk, going.kin, events=events, spared=going.again)
+            observation = state.model.begin(going.prompt, going.profile, by, at=going.sender.now)
+            started = self._started(asked, going, observation, epoch=epoch, waited=leave.waited)
         except Exception as error:
-            services.notices.failed("begin", error)
+            state.notices.failed("begin", error)
             # Nothing of ours is written by it, so that siblings need not wait and the next one leads.
             leave.release(ok=False)
             if observation is not None:
                 begun = observation
-                services.notices.attempt("fail", lambda: state.model.fail(begun), None)
+                state.notices.attempt("fail", lambda: state.model.fail(begun), None)
             return PendingCall(asked.body, None, *self._reports(leave, asked.agent), leave=leave)
         except BaseException:
             leave.release(ok=False)
             raise
-        return PendingCall(sent, started, *self._reports(leave, asked.agent), leave=leave, unmarked=laid)
+        return PendingCall(going.body, started, *self._reports(leave, asked.agent), leave=leave, unmarked=going.laid)
+
+    def _going(self, asked: Request) -> _Going:
+        """A request decoded, its conversation found, and marked where it may be and that gains something."""
+        state, services, team = self.state, self.state.services, self.team
+        owner = team.owner(asked.scope)
+        held, talk = self._held(asked, owner)
+        now = services.clock()
+        laid = self._spoken(asked)
+        given = state.decode(laid, asked.api, headers=asked.headers)
+        profile = services.profile(given.model, asked.api, asked.provider)
+        agent = team.agent(asked.agent)
+        if not talk and asked.agent:
+            # Privacy: a request without a name joins a conversation only where it says all that was said there.
+            talk = state.find(owner, given.digests[given.head :])
+        sender = _Sender((owner[1], talk), now)
+        # A conversation that the user keeps out of the roll-out, and a role that got dearer, are left alone.
+        marks = self.forks and not any(one.why in LEFT_ALONE for one in asked.reasons)
+        # Money: what nobody shares is marked only where it comes again, or its write is paid for in vain.
+        again = marks and asked.repeated and profile.markers is not None and not profile.implicit_breakpoint
+        # Marks are placed by the provider's rules in our own tokens; what is expected goes by its own.
+        rules = in_our_tokens(profile, services.scale(given.model))
+        body, prompt = laid, given
+        if again:
+            body, prompt = self._marked_again(laid, given, rules, sender, asked)
+        elif marks and asked.rewrite:
+            limit = asked.boundary(given) if callable(asked.boundary) else asked.boundary
+            skip = asked.policy is not None and asked.policy.skip_cache_write
+            marking = _Marking(limit, skip, asked.continues, asked.trailing)
+            body, prompt = self._marked(laid, given, rules, marking, sender)
+        return _Going(
+            held=held,
+            sender=sender,
+            kin=state.unnamed.kin(owner, talk),
+            agent=agent,
+            profile=profile,
+            laid=laid,
+            given=given,
+            body=body,
+            prompt=prompt,
+            again=again,
+        )
+
+    def _started(
+        self, asked: Request, going: _Going, observation: Observation, *, epoch: int, waited: float
+    ) -> Started:
+        """What is to be known of a request when its answer ends; ``waited`` are the seconds it was held back."""
+        (scope, talk), now = going.sender.talk, going.sender.now
+        self.state.cards.sent(asked.agent, going.prompt.sections, observation.outlook.sections)
+        # Without us it would have gone out before it waited.
+        own, known = self._own(asked, going.given, Own(going.given, scope, going.agent, talk, now - waited))
+        if asked.original is not None and own is not None and own.prompt.sections:
+            self.team.asked(asked.agent, own.prompt)
+        layout, reasons = self._why(asked)
+        return Started(
+            prompt=going.prompt,
+            profile=going.profile,
+            observation=observation,
+            agent=going.agent,
+            conversation=talk,
+            purpose=asked.policy.purpose if asked.policy else "",
+            started_at=now,
+            own=own,
+            known=known,
+            held=going.held,
+            epoch=epoch,
+            layout=layout,
+            reasons=reasons,
+        )
 
     def _spoken(self, asked: Request) -> Mapping[str, Any]:
         """The body with the role's text said as its plan says; where no such message may stand there, as a user's."""
@@ -212,9 +268,10 @@ class Requests:
             return "observed", asked.reasons or (reason("outside_fork"),)
         return asked.layout, asked.reasons
 
-    def _foresee(self, prompt: Prompt, agent: str, talk: str) -> None:
-        look, note = self.state.preflight.look, self.state.notices.note
-        self.state.notices.attempt("lint", lambda: look(prompt, agent=agent, talk=talk, note=note), None)
+    def _foresee(self, going: _Going) -> None:
+        """Say once what in a request will keep the cache from hitting, before anything is paid for it."""
+        look, note, talk = self.state.preflight.look, self.state.notices.note, going.sender.talk[1]
+        self.state.notices.attempt("lint", lambda: look(going.prompt, agent=going.agent, talk=talk, note=note), None)
 
     def gate_key(
         self, body: Mapping[str, Any], api: Api, boundary: Boundary, scope: str | None, *, streams: bool | None
@@ -373,6 +430,7 @@ class Requests:
         state, gating, went = self.state, self.state.gating, time.monotonic()
 
         def released(turn: PendingCall) -> None:
+            """Let siblings go: what they wait for is written; and learn how long they had to wait for it."""
             gating.led(agent, leave)
             leave.release(ok=True)
             seen = turn.seen
@@ -384,6 +442,7 @@ class Requests:
         def finished(
             turn: PendingCall, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None
         ) -> Call | None:
+            """The answer is complete: judge it, let siblings go, and tell plugins."""
             try:
                 call = self._finished(turn, raw, at, diagnostics)
             finally:
@@ -396,6 +455,7 @@ class Requests:
             return call
 
         def failed(turn: PendingCall) -> None:
+            """There will be no answer: nothing was written, so that the next sibling leads."""
             seen = turn.seen
             try:
                 if seen is not None:
@@ -405,10 +465,12 @@ class Requests:
                 leave.release(ok=False)
 
         def begun(turn: PendingCall, at: float | None) -> None:
+            """The answer has begun, at ``at`` by the session's clock."""
             seen = turn.seen
             turn.first_token_at = when = state.services.clock() if at is None else at
             if seen is not None:
                 state.notices.attempt("first token", lambda: state.model.first_token(seen.observation, when), None)
+                # A provider's rule: where what is written can be read from the first token on, nobody waits longer.
                 if seen.profile.readable == "first_token":
                     released(turn)
 
@@ -417,6 +479,10 @@ class Requests:
     def _finished(
         self, turn: PendingCall, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None
     ) -> Call | None:
+        """What came of a request, entered into the totals, the roles' costs and its conversation.
+
+        ``raw`` is the usage as the provider reported it; None where we did not know the request, or judging it failed.
+        """
         seen = turn.seen
         if seen is None:
             return None
@@ -452,6 +518,7 @@ class Requests:
         ended: float,
         diagnostics: Mapping[str, Any] | None,
     ) -> Call:
+        """A finished request: its usage in one shape, the verdict on it, and what it cost in either layout."""
         usage = raw if isinstance(raw, Usage) else normalise_usage(raw, seen.prompt.api, profile=seen.profile)
         verdict = self.state.model.finish(seen.observation, usage, ended, diagnostics=diagnostics)
         expectation = seen.observation.expectation
@@ -563,6 +630,7 @@ class Waiting:
         return await adrive(self._following(gates))
 
     def _following(self, gates: Sequence[_Gate]) -> Flow[Pass]:
+        """Enter the gates, the longest part first, up to the first one at which another leads and was waited for."""
         leave, keys = FOLLOW, list[bytes]()
         for key, worth in gates:
             try:
@@ -590,6 +658,7 @@ class Waiting:
         return await adrive(self._followed(leave, agent, model, expected=expected))
 
     def _followed(self, leave: Pass, agent: str, model: str, *, expected: bool) -> Flow[bool]:
+        """Whether a sibling that waits would gain by this answer's first token, so that it is to be streamed."""
         if not leave.leader:
             return False
         gating = self.requests.state.gating

@@ -22,6 +22,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cacheprefix.bounded import Bounded
+from cacheprefix.cache.model import SentBy
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import Prompt, Section, dumps, section
@@ -156,9 +157,8 @@ class Unmodified:
         if not prompt.sections:
             return Usage(0, 0, {})
         scale = self._scale(sent.record.prompt, prompt, usage)
-        seen = self._model.begin(
-            prompt, scale.rules(profile), scope=own.scope, agent=own.agent, session=own.conversation, at=own.arrived
-        )
+        by = SentBy(own.scope, own.agent, own.conversation)
+        seen = self._model.begin(prompt, scale.rules(profile), by, at=own.arrived)
         # It would have been answered as fast, but for the wait.
         earlier = times.started - own.arrived
         if times.first_token is not None:

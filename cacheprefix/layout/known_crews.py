@@ -1,5 +1,9 @@
 """Lays out the tasks of a crew, whose order is known beforehand: both layouts of all that are left are played.
 
+To *play* tasks is to go through them in their order, in one layout, and to add up what their requests cost: what an
+earlier one began with, sent already or played before it, is read from the cache. ``_Play`` does that, for the layout of
+the application's own and for forks, and ``KnownCrews.position`` takes the forks where they cost less.
+
 Beside its own words, a task's first request holds tools, its agent's text, texts that other tasks hold too, and results
 of earlier tasks. In the application's own layout, and as a fork with the agent's text behind the results or in front:
 
@@ -129,17 +133,18 @@ class KnownCrews:
         kept = play.keeping()
         if not (wanted or (declared and not play.stays())):
             likely = max(ahead.likely, int(ahead.repeats and not ahead.left))
+            # Money: forks must pay both in the runs that are known to come and with those that may come.
             for runs in dict.fromkeys((ahead.left, ahead.left + likely)):
-                refused = play.refused(kept, runs)
-                if refused is not None:
-                    return refused
+                loses = play.loses(kept, runs)
+                if loses is not None:
+                    return loses
         if ahead.due.agent in kept:
             return RolePosition(0, continues=True)
         return RolePosition(len(ahead.due.results))
 
     def cost(self, ahead: CrewAhead, place: RolePosition | None) -> float:
         """What a task's first request costs, in cost units; ``place`` is None for the application's own layout."""
-        return _Play(ahead, self.sent).costs([(1, ahead.due, 0)], _kept(ahead.due, place)).first
+        return _Play(ahead, self.sent).costs([_Step(1, ahead.due, 0)], _kept(ahead.due, place)).first
 
     def send(self, ahead: CrewAhead, place: RolePosition | None) -> None:
         """Note a task's first request as it is sent."""
@@ -153,8 +158,21 @@ def _kept(task: CrewTask, place: RolePosition | None) -> frozenset[str] | None:
     return None if place is None else frozenset([task.agent] if place.continues else ())
 
 
+class _Step(NamedTuple):
+    """One task among those that are played."""
+
+    times: int
+    """How often it comes."""
+    task: CrewTask
+    at: int
+    """How many stand before it in its run."""
+
+
 class _Play:
-    """The tasks of a crew from one on, played in one layout or the other."""
+    """The tasks of a crew from one on, played in one layout or the other.
+
+    In all of it ``kept`` are the agents whose texts stand in front of the results; None for the application's layout.
+    """
 
     def __init__(self, ahead: CrewAhead, sent: Bounded[int, None]) -> None:
         self.ahead, self.sent = ahead, sent
@@ -199,14 +217,14 @@ class _Play:
 
     # ------------------------------------------------------------------ costs
 
-    def costs(self, tasks: Sequence[tuple[int, CrewTask, int]], kept: frozenset[str] | None) -> _Costs:
-        """Of tasks, each with how often it comes and how many stand before it in its run; ``kept`` None: unmodified."""
+    def costs(self, steps: Sequence[_Step], kept: frozenset[str] | None) -> _Costs:
+        """What these tasks come to, played one after the other."""
         ahead, sent, warm = self.ahead, self.sent, set[int]()
         # About the minimum a few tokens decide: for the unmodified request, whose costs forks must not exceed.
         least = ahead.least * (1.0 - SURE) if kept is None else ahead.least
         first, size = 0.0, 0
         new: list[Part] = []
-        for number, (times, task, at) in enumerate(tasks):
+        for number, (times, task, at) in enumerate(steps):
             if not at:
                 new = []
             logged = new if task.logs else ()
@@ -227,10 +245,10 @@ class _Play:
                 new = [*new, Part(f"result {number}", ahead.grows)]
         return _Costs(first, size)
 
-    def tasks(self, runs: int) -> list[tuple[int, CrewTask, int]]:
-        """Those of this run and of so many later ones, which cost the same among each other."""
-        found = [(1, task, at) for at, task in enumerate((self.ahead.due, *self.later))]
-        return found + [(runs, task, at) for at, task in enumerate(self.again)] if runs else found
+    def steps(self, runs: int) -> list[_Step]:
+        """The tasks of this run and of so many later ones, which cost the same among each other."""
+        found = [_Step(1, task, at) for at, task in enumerate((self.ahead.due, *self.later))]
+        return found + [_Step(runs, task, at) for at, task in enumerate(self.again)] if runs else found
 
     # ------------------------------------------------------------------ decisions
 
@@ -243,8 +261,8 @@ class _Play:
         due = self.ahead.due
         if not self.ahead.long:
             return frozenset()
-        once = not self.ahead.left and not self.ahead.repeats and not self.later
-        if once and self.ahead.blocks and not due.results:
+        only_one = not self.ahead.left and not self.ahead.repeats and not self.later
+        if only_one and self.ahead.blocks and not due.results:
             return frozenset()  # whatever is in front, nobody reads it again
         sizes: dict[str, int] = {}
         for task in (due, *self.later, *self.again):
@@ -252,44 +270,48 @@ class _Play:
         able = sorted((one for one, size in sizes.items() if size >= LONG), key=lambda one: (sizes[one], one))
         if not able:
             return frozenset()
-        tasks = self.tasks(max(1, self.ahead.left))
+        steps = self.steps(max(1, self.ahead.left))
         ways = [frozenset(able[at:]) for at in range(len(able) + 1)]
-        return min(ways, key=lambda way: self.costs(tasks, way).first)
+        return min(ways, key=lambda way: self.costs(steps, way).first)
 
     def stays(self) -> bool:
         """Whether an agent's long text is cached in the crew's own layout, or nothing in front of it in a fork."""
         due, ahead = self.ahead.due, self.ahead
         if due.text.size < LONG:
             return False
+        # A provider's rule: what is shorter than its minimum is not kept, so that a fork would have nothing to read.
         short = sum(part.size for part in due.shared) < ahead.least
         known = [key in self.sent for key in self.keys(self.own(due))]
         return short or all(known[: 1 + ahead.blocks])
 
-    def refused(self, kept: frozenset[str], runs: int) -> Reason | None:
+    def loses(self, kept: frozenset[str], runs: int) -> Reason | None:
         """Why forks do not pay, with so many later runs; None where they do, however long tasks loop."""
         due = self.ahead.due
         text = (due.text,) if due.agent in kept else ()
-        # What others may read of it: once that is written, each task that reads it gains or loses for itself.
+        # Money: a first fork may be paid for what others read of it, so that all are weighed together. Once all that
+        # they may read of it is written, each task that reads it gains or loses for itself.
         written = all(key in self.sent for key in self.keys((*due.shared, *text, *due.results)))
-        tasks = [(1, due, 0)] if written else self.tasks(runs)
-        cost, saved = self._weighed(tasks, kept)
+        steps = [_Step(1, due, 0)] if written else self.steps(runs)
+        cost, saved = self._weighed(steps, kept)
         if cost < saved * MARGIN:
             return None
-        agents = {task.agent for _, task, _ in tasks} | {task.agent for task in self.again}
-        if len(tasks) == 1 and len(agents) == 1:
+        # From here on it is settled that there is no fork, and only the reason is looked for.
+        agents = {step.task.agent for step in steps} | {task.agent for task in self.again}
+        if len(steps) == 1 and len(agents) == 1:
             return reason("alone")
-        bare = [(times, replace(task, text=Part(task.text.key, 0)), at) for times, task, at in tasks]
-        units, gained = self._weighed(bare, kept)
-        if due.text.size >= LONG and units < gained * MARGIN:
+        without_texts = [step._replace(task=replace(step.task, text=Part(step.task.text.key, 0))) for step in steps]
+        bare_cost, bare_saved = self._weighed(without_texts, kept)
+        if due.text.size >= LONG and bare_cost < bare_saved * MARGIN:
             return reason("role_costs_more", size=due.text.size)
         return reason("little_to_share", cost=round(cost), saved=round(saved))
 
-    def _weighed(self, tasks: Sequence[tuple[int, CrewTask, int]], kept: frozenset[str]) -> tuple[float, float]:
-        """What sharing costs and what it saves: where that is worst, with no further requests of a task or the most.
+    def _weighed(self, steps: Sequence[_Step], kept: frozenset[str]) -> tuple[float, float]:
+        """What forks cost and what the application's own requests would: where that is worst for forks.
 
-        Both costs grow evenly with the requests of a task, so that what holds for none and for the most holds between.
+        That is with no further requests of a task or with the most: both costs grow evenly with these, so that what
+        holds for none and for the most holds between.
         """
-        forks, own = self.costs(tasks, kept), self.costs(tasks, None)
+        forks, own = self.costs(steps, kept), self.costs(steps, None)
         ahead = self.ahead
         ways = [
             (forks.first + ahead.read * loops * forks.size, own.first + ahead.read * loops * own.size)

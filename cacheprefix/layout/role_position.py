@@ -5,6 +5,19 @@ stood before, it is read from the cache with what follows it there, and only wha
 application's own layout. A long text before short messages would cost more behind them than sharing saves: of the two
 places the cheaper one is taken for each request. Dearer than without us is only what is paid beforehand for others to
 read (``_STAKE``), a short text that goes to the end each time, and a start of sharing that nobody makes use of.
+
+All weighing here is in tokens that are paid in full. The symbols, the same in every formula below:
+
+    o  the opening: the shared system text
+    e  the conversation so far
+    s  the role's text, with all that moves with it
+    n  what was said since the role's last request
+    u  what was said since anybody's last request
+    v  what of the conversation nobody has sent in front of a role's text yet, so that it cannot be read there
+    S  the stake, (o + e) / 4: what may be paid beforehand for others to read
+
+A role that asks again pays n where its text stood (or in the application's own layout), and s + v behind the
+conversation: going there saves ``n - s - v``.
 """
 
 from __future__ import annotations
@@ -124,6 +137,8 @@ class _LastRequest:
 
 @dataclass(slots=True)
 class _Talk:
+    """What the requests of one conversation with one model and tool set come to so far."""
+
     line: _Point = _START
     """The longest beginning of the conversation that was sent in front of a role's text."""
     before: _Point = _START
@@ -141,6 +156,14 @@ class _Talk:
     asked: int = 0
     """Requests so far."""
     seats: Bounded[str, _LastRequest] = field(default_factory=lambda: Bounded(_SEATS))
+    """The last request of each role."""
+
+    def overspent(self, saves: int) -> bool:
+        """Whether short texts at the end, with one more that saves (or costs) so much, have cost too much in all.
+
+        That is more than a 32nd of what the application's own requests would have paid in full by now.
+        """
+        return self.saved + saves < -(self.fresh // _SPARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +261,7 @@ class TextDue(Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class _Known(Generic[M]):
-    """What is known of a conversation when a role asks in it. Token counts."""
+    """What is known of a conversation when a role asks in it. Token counts, by the symbols of the module."""
 
     talk: _Talk
     seat: _LastRequest | None
@@ -250,9 +273,9 @@ class _Known(Generic[M]):
     last: _Point
     end: _Point
     spoken: int
-    """e: of the conversation so far."""
+    """e"""
     stake: int
-    """S = (o + e) / 4: what may be paid beforehand for others to read."""
+    """S"""
 
     @classmethod
     def of(cls, talk: _Talk, due: TextDue[M]) -> _Known[M]:
@@ -260,12 +283,19 @@ class _Known(Generic[M]):
         history, seat = due.history, talk.seats.get(due.role)
         line, before, last = (one if history.holds(one) else _START for one in (talk.line, talk.before, talk.last))
         if seat is not None and not (seat.text == due.text and all(map(history.holds, (seat.end, seat.at or _START)))):
-            seat = None
+            seat = None  # It was told something else, or its history was edited: what it sent cannot be read.
         spoken = history.since(last) + (talk.spoken if last.index else 0)
         return cls(
-            talk, seat, line, before if due.rules.units else line, last, history.point(len(history.messages)), spoken,
-            (due.opening + spoken) // _STAKE,
-        )  # fmt: skip
+            talk=talk,
+            seat=seat,
+            line=line,
+            # A provider's rule (DeepSeek): what requests have in common is kept only from the second one on.
+            readable=before if due.rules.units else line,
+            last=last,
+            end=history.point(len(history.messages)),
+            spoken=spoken,
+            stake=(due.opening + spoken) // _STAKE,
+        )
 
 
 class _Choice(NamedTuple):
@@ -281,6 +311,11 @@ class _Choice(NamedTuple):
     """What sharing saves by this request; less than 0 where the text is paid for what others may yet read."""
     missed: int = 0
     """What sharing would have saved by it."""
+
+    @property
+    def position(self) -> RolePosition:
+        """The same for who lays the request out."""
+        return RolePosition(None if self.at is None else self.at.index, self.continues)
 
 
 class RolePositions:
@@ -310,10 +345,10 @@ class RolePositions:
         known = _Known.of(self._talk(key), due)
         seat = known.seat
         if due.holds and seat is not None and seat.end == known.end and seat.shared == due.shared:
-            return RolePosition(None if seat.at is None else seat.at.index, seat.continues)
+            return _Choice(seat.at, seat.kept, seat.continues).position
         choice = _chosen(due, known)
         self._note(due, known, choice)
-        return RolePosition(None if choice.at is None else choice.at.index, choice.continues)
+        return choice.position
 
     def settle(
         self, team: Team, services: Services, asked: RoleAsked[M], position: RolePosition, *, last_call: bool = False
@@ -348,18 +383,18 @@ class RolePositions:
         if asked.joint and team.alone and self._asked_by(conversation) <= {key}:
             readers = "none yet"
         return TextDue(
-            key,
-            own,
-            self.size(own, asked.text, model, services.count) + asked.moves,
-            asked.history,
-            self.size(team.prefix.key, team.prefix.text, model, services.count),
-            CacheRules.of(rules_in(conversation, services, model), cached=asked.cached),
-            asked.shared,
-            readers,
-            asked.holds,
-            asked.resumed,
-            asked.written,
-            lambda: _recorded(conversation, own, asked.history),
+            role=key,
+            text=own,
+            size=self.size(own, asked.text, model, services.count) + asked.moves,
+            history=asked.history,
+            opening=self.size(team.prefix.key, team.prefix.text, model, services.count),
+            rules=CacheRules.of(rules_in(conversation, services, model), cached=asked.cached),
+            shared=asked.shared,
+            readers=readers,
+            holds=asked.holds,
+            resumed=asked.resumed,
+            written=asked.written,
+            recorded=lambda: _recorded(conversation, own, asked.history),
         )
 
     def _note(self, due: TextDue[M], known: _Known[M], choice: _Choice) -> None:
@@ -384,7 +419,7 @@ class RolePositions:
         ``lane`` is the model and the name of the role's own tool set; ``units`` as in ``CacheRules``.
         """
         with self._lock:
-            talks = self._talks.get((conversation.scope, conversation.id), {})
+            talks = self._held(conversation)
             own, all_tools = talks.get(lane), talks.get(f"{lane.partition(_PART)[0]}{_PART}")
             seat = own.seats.get(role) if own is not None else None
             if seat is None or all_tools is None:
@@ -394,7 +429,7 @@ class RolePositions:
     def paid(self, conversation: Decided, model: str) -> int:
         """Tokens that the application's own requests of a conversation would have paid in full by now."""
         with self._lock:
-            talks = self._talks.get((conversation.scope, conversation.id), {})
+            talks = self._held(conversation)
             return sum(talk.fresh for name, talk in talks.items() if name.partition(_PART)[0] == model)
 
     def saved(self, scope: str, conversation: str, *, sparing: bool = False) -> dict[str, Any]:
@@ -431,10 +466,14 @@ class RolePositions:
     def _asked_by(self, conversation: Decided) -> set[str]:
         """The roles that asked in a conversation."""
         with self._lock:
-            talks = self._talks.get((conversation.scope, conversation.id), {})
-            return {role for talk in talks.values() for role in talk.seats}
+            return {role for talk in self._held(conversation).values() for role in talk.seats}
+
+    def _held(self, conversation: Decided) -> Mapping[str, _Talk]:
+        """What is held of a conversation, by model and tool set."""
+        return self._talks.get((conversation.scope, conversation.id), {})
 
     def _talk(self, key: tuple[str, str, str]) -> _Talk:
+        """What is held of a conversation with one model and tool set; new where nothing is."""
         with self._lock:
             known: dict[str, _Talk] = self._talks.of(key[:2], dict)
             return known.setdefault(key[2], _Talk())
@@ -473,54 +512,69 @@ def _first(due: TextDue[M], known: _Known[M], behind: _Choice) -> _Choice:
 
 
 def _leaving(due: TextDue[M], known: _Known[M], seat: _LastRequest, behind: _Choice, *, shares: bool) -> _Choice:
-    """A role's request after one in the application's own layout: behind the conversation, or in that layout again.
-
-    With n tokens said since its last one, and v of the conversation that nobody sent in front of a text yet, it pays n
-    in its own layout, where that is kept, and s + v behind the conversation. ``room`` is n - s. Who follows others
-    pays beforehand for the first to read, out of what sharing has saved and S at most, as two that are asked at once
-    would else never share:
-
-        v - room <= saved + S
-
-    The first to leave it pays for the whole conversation. Nobody knows how long that will be made use of: it does once
-    sharing would have saved half of that already, with u tokens since anybody last asked:
-
-        u < room   and   2 * missed >= e - room
-    """
-    history, talk, room = due.history, known.talk, due.history.since(seat.end) - due.size
-    since_last, unread = history.since(known.last), history.since(known.readable)
-    missed = 0 if known.line.index else room - since_last
+    """A role's request after one in the application's own layout: behind the conversation, or in that layout again."""
+    history = due.history
+    gains = history.since(seat.end) - due.size  # n - s: what going behind saves where all of it can be read there
+    since_last = history.since(known.last)
+    # Who would follow others misses nothing that it could have begun itself.
+    missed = 0 if known.line.index else gains - since_last
     if not shares:
-        return _Choice(None, kept=False, missed=missed)
-    if not seat.kept:
-        # The provider has nothing of its own layout: there is nothing to lose by leaving it.
-        return behind._replace(missed=missed)
-    if known.readable.index:
-        leaves = unread - room <= talk.saved + known.stake
-        return behind._replace(at=behind.at if leaves else None, saves=min(0, room - unread), missed=missed)
-    leaves = since_last < room and 2 * (talk.missed + missed) >= known.spoken - room
-    return behind._replace(at=behind.at if leaves else None, missed=missed)
+        leaves, saves = False, 0
+    elif not seat.kept:
+        # Money: the provider has nothing of its own layout, so that nothing is lost by leaving it.
+        leaves, saves = True, 0
+    elif known.readable.index:
+        saves = gains - history.since(known.readable)
+        leaves, saves = _may_follow(known, saves), min(0, saves)
+    else:
+        leaves, saves = _may_lead(known, gains, since_last, missed), 0
+    return behind._replace(at=behind.at if leaves else None, saves=saves, missed=missed)
+
+
+def _may_follow(known: _Known[M], saves: int) -> bool:
+    """Whether a role leaves its own layout for a beginning that others have sent; ``saves`` is ``n - s - v``.
+
+    It does even at a loss, which the first of those to come reads: two that are asked at once would else never share.
+    The loss is paid out of what sharing has saved, and S at most beforehand:
+
+        v + s - n <= saved + S
+    """
+    return -saves <= known.talk.saved + known.stake
+
+
+def _may_lead(known: _Known[M], gains: int, since_last: int, missed: int) -> bool:
+    """Whether a role is the first to leave its own layout; ``gains`` is ``n - s``, ``since_last`` is u.
+
+    It pays for the whole conversation, and nobody knows for how long others will make use of that. It does so once
+    sharing would have saved half of this already:
+
+        u < n - s   and   2 * missed >= e - (n - s)
+    """
+    return since_last < gains and 2 * (known.talk.missed + missed) >= known.spoken - gains
 
 
 def _again(due: TextDue[M], known: _Known[M], seat: _LastRequest, behind: _Choice) -> _Choice:
-    """A role's request after one that was a fork: behind the conversation, or where its text stood.
-
-    With n tokens said since its last one, and v of the conversation that nobody sent in front of a text yet, it pays n
-    where its text stood, and s + v behind: sharing saves ``n - s - v``. A short text stays where it stood only once
-    texts at the end have cost a 32nd of what the application's own requests would have paid in full.
-    """
-    history, talk, said = due.history, known.talk, due.history.since(seat.end)
-    saves = said - due.size - history.since(known.readable)
-    stays = saves < 0
-    if known.line == seat.end and not due.rules.units:
-        # Who asks again before anyone else did pays what was said since in either place. Behind it the text is paid
-        # for what others then need not pay: out of what sharing has saved, and a little beforehand.
-        beforehand = known.stake if due.readers == "expected" and due.keeps else 0
-        stays, saves = due.size > min(said, talk.saved + beforehand), -due.size
-    if stays and (due.keeps or talk.saved + saves < -(talk.fresh // _SPARE)):
-        # What the provider has not kept to its end is not read: then the text stands where the next one will find it.
+    """A role's request after one that was a fork: behind the conversation, or where its text stood."""
+    stays, saves = _costs_less_in_place(due, known, seat)
+    # Money: a short text goes to the end all the same, until such texts have cost too much.
+    if stays and (due.keeps or known.talk.overspent(saves)):
+        # A provider's rule: what it has not kept to its end is not read. Then the text stands where the next request
+        # of the role will find it.
         return _Choice(seat.at if seat.kept else known.end, kept=True, continues=due.rules.marked)
     return behind._replace(saves=saves)
+
+
+def _costs_less_in_place(due: TextDue[M], known: _Known[M], seat: _LastRequest) -> tuple[bool, int]:
+    """Whether a text costs less where it stood than behind the conversation, and what going behind it saves."""
+    said = due.history.since(seat.end)
+    if known.line == seat.end and not due.rules.units:
+        # Money: the role asks again before anyone else did, and pays n in either place. Behind the conversation s is
+        # paid for what others then need not pay: out of what sharing has saved, and where others are expected and the
+        # text is long enough to have a place, S beforehand.
+        beforehand = known.stake if due.readers == "expected" and due.keeps else 0
+        return due.size > min(said, known.talk.saved + beforehand), -due.size
+    saves = said - due.size - due.history.since(known.readable)
+    return saves < 0, saves
 
 
 def _marked_own(due: TextDue[M], known: _Known[M]) -> bool:
@@ -546,7 +600,7 @@ def _matters(talk: _Talk, seat: _LastRequest) -> bool:
     """Whether a role's next request may be laid out otherwise by who knows nothing of its last one (``choose``)."""
     # At worst a short text is paid for once more and nothing is read for it; where others have asked since, and the
     # history goes back to before that, all that was said may be.
-    dear = talk.saved - seat.size < -(talk.fresh // _SPARE) or talk.line != seat.end
+    dear = talk.overspent(-seat.size) or talk.line != seat.end
     return seat.long or seat.at is None or dear
 
 

@@ -25,6 +25,10 @@ _KNOWN = 4
 """Messages from which on their own length counts."""
 _TALKS = 10_000
 _KITS = 1_000
+_LANES = "lanes"
+"""The section of a conversation's decisions that says what each role's requests carry: ``_UNION`` or ``_OWN``, by the
+digest of its model and name. A role that went over to the union later is beside that, by the digest of these and
+``_UNION``."""
 _UNION, _OWN = "union", "own"
 _UNIONS = "unions"
 """The section of a conversation's decisions that says which tools it carries, where more came after it began."""
@@ -64,6 +68,8 @@ class ToolsAsked:
 
 @dataclass(slots=True)
 class _Talk:
+    """Which tools the requests of one conversation have carried."""
+
     joined: set[tuple[str, str]] = field(default_factory=set)
     """Models and roles whose requests carry the union."""
     own: dict[tuple[str, ...], set[tuple[str, str]]] = field(default_factory=dict)
@@ -126,6 +132,7 @@ class ToolSets:
             return any(each[0] == role[0] and each != role for each in alike)
 
     def _of(self, key: tuple[str, str]) -> _Talk:
+        """What is held of a conversation; new where nothing is."""
         return self._talks.of(key, _Talk)
 
     def union(self, team: Team, conversation: Decided, brought: Collection[str] | None = None) -> tuple[str, ...]:
@@ -169,51 +176,81 @@ class ToolSets:
         own first request is cold in any case, and others read what that wrote: the price is what they read of its
         tools from then on. What the conversation carries is recorded.
         """
+        offer = self._offer(team, services, conversation, role, model, asked)
+        joins = offer.mine <= set(offer.union) and self._joins(offer)
+        alike = self.settle(offer.talk, offer.key, tuple(sorted(offer.mine)), joins=joins)
+        if joins:
+            return ToolSet(offer.union, shares=True)
+        # Those that are sent beside it carry the very same tools, which need not be another role's.
+        shares = _found_alike(conversation, offer.key, offer.mine) or (alike and not offer.told) or asked.fans_out
+        return ToolSet(tuple(name for name in offer.everything if name in offer.mine), shares, offer.lane)
+
+    def _offer(
+        self, team: Team, services: Services, conversation: Decided, role: str, model: str, asked: ToolsAsked
+    ) -> _Offer:
+        """What a role may carry: the tools that the conversation began with, grown where the role's own came later."""
         mine = frozenset(asked.own)
-        talk, key = (conversation.scope, common_key(conversation.id)), (model, team.role(role))
         began = self.union(team, conversation)
         with self._lock:
+            # Privacy: of tools that came later only those that this tenant's requests may carry.
             may = {*self.open_to(team, conversation.scope), *began, *mine}
         everything = tuple(tool.name for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in may)
-        union = began if mine <= set(began) else everything
-        # What was decided of a named conversation is in its record, but for joins where nobody has any tools: this
-        # process may know of what was taken back since.
-        told = is_named(conversation.id) and bool(began)
-        offer = _Offer(team, services, conversation, model, asked, mine, began, union)
-        joins = False
-        if mine <= set(union):
-            entry, moved = digest_of(*key), digest_of(*key, _UNION)
-            recorded = conversation.decided("lanes", moved) or conversation.decided("lanes", entry)
-            known = recorded == _UNION if recorded else None if told else self.settled(talk, key)
-            alike = mine == set(union) and union == began
-            if known is None:
-                # Where the tools grow nobody has carried them: the others' are written once more with this request.
-                carried = union == began and self._carried(talk, conversation, model, told=told)
-                joins = alike or (offer.pays() and (carried or offer.starts()))
-            elif known:
-                joins = union == began or alike or offer.pays()
-            elif union == began and offer.gains() and offer.pays():
-                # Tools that nobody has carried yet are cold, whatever others have sent without them.
-                joins = True
-                conversation.decide("lanes", moved, _UNION)
-            if (joins and union != everything) or union != began:
-                self._keep(talk, conversation, union if joins else began)
-            # A join is recorded even where a role's tools are those of all: its next request may carry none.
-            if not recorded and (union or not joins):
-                conversation.decide("lanes", entry, _UNION if joins else _OWN)
-        shares = self.settle(talk, key, tuple(sorted(mine)), joins=joins)
-        if joins:
-            return ToolSet(union, shares=True)
-        # Those that are sent beside it carry the very same tools, which need not be another role's.
-        shares = _found_alike(conversation, key, mine) or (shares and not told) or asked.fans_out
-        return ToolSet(tuple(name for name in everything if name in mine), shares, offer.lane)
+        return _Offer(
+            team=team,
+            services=services,
+            conversation=conversation,
+            key=(model, team.role(role)),
+            asked=asked,
+            mine=mine,
+            began=began,
+            union=began if mine <= set(began) else everything,
+            everything=everything,
+        )
 
-    def _carried(self, key: tuple[str, str], conversation: Decided, model: str, *, told: bool) -> bool:
-        """Whether requests of a conversation have carried the tools of all; ``told`` where its record says so alone."""
+    def _joins(self, offer: _Offer) -> bool:
+        """Whether a role carries the union, of which its own tools are a part; what is decided is recorded."""
+        conversation, union, began = offer.conversation, offer.union, offer.began
+        entry, moved = digest_of(*offer.key), digest_of(*offer.key, _UNION)
+        recorded = conversation.decided(_LANES, moved) or conversation.decided(_LANES, entry)
+        if recorded:
+            before: bool | None = recorded == _UNION
+        else:
+            before = None if offer.told else self.settled(offer.talk, offer.key)
+        if before is None:
+            joins = self._joins_at_first(offer)
+        elif before:
+            # It goes on with what it carries. Money: more of it only where that pays.
+            joins = not offer.grows or offer.pays()
+        else:
+            # Money: it leaves its own tools where it gains by that. Tools that nobody has carried yet are cold,
+            # whatever others have sent without them.
+            joins = not offer.grows and offer.gains() and offer.pays()
+            if joins:
+                conversation.decide(_LANES, moved, _UNION)
+        if (joins and union != offer.everything) or offer.grows:
+            self._keep(offer.talk, conversation, union if joins else began)
+        # A join is recorded even where a role's tools are those of all: its next request may carry none.
+        if not recorded and (union or not joins):
+            conversation.decide(_LANES, entry, _UNION if joins else _OWN)
+        return joins
+
+    def _joins_at_first(self, offer: _Offer) -> bool:
+        """Whether a role carries the union from its first request in a conversation on."""
+        if offer.alike:
+            return True  # It has all of these tools: carrying them costs nothing.
+        if not offer.pays():
+            return False
+        # Money: where others carry them, they are read. Where the tools grow nobody has carried them: the others' are
+        # written once more with this request, and so they are for who is the first of all.
+        return (not offer.grows and self._carried(offer)) or offer.starts()
+
+    def _carried(self, offer: _Offer) -> bool:
+        """Whether requests of a conversation have carried the tools of all with this model."""
         with self._lock:
-            if not told and any(one == model for one, _ in self._of(key).joined):
+            if not offer.told and any(one == offer.model for one, _ in self._of(offer.talk).joined):
                 return True
-        return any(conversation.decided("lanes", one) == _UNION for one in conversation.decided_keys("lanes"))
+        conversation = offer.conversation
+        return any(conversation.decided(_LANES, one) == _UNION for one in conversation.decided_keys(_LANES))
 
 
 def _found_alike(conversation: Decided, key: tuple[str, str], mine: Collection[str]) -> bool:
@@ -228,7 +265,7 @@ def _found_alike(conversation: Decided, key: tuple[str, str], mine: Collection[s
         conversation.decide(_KITS_OF, own, digest_of(*key, _UNION))
     # One that went over to the tools of all since then sends nothing that begins like these.
     moved = (conversation.decided(_KITS_OF, one) or "" for one in known if one != own)
-    return any(conversation.decided("lanes", one) != _UNION for one in moved)
+    return any(conversation.decided(_LANES, one) != _UNION for one in moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,14 +275,46 @@ class _Offer:
     team: Team
     services: Services
     conversation: Decided
-    model: str
+    key: tuple[str, str]
+    """The model, and the role's name in its team."""
     asked: ToolsAsked
     mine: frozenset[str]
     """The role's own tools."""
     began: tuple[str, ...]
     """Those that the conversation's requests carry so far."""
     union: tuple[str, ...]
-    """Those that the role would carry."""
+    """Those that the role would carry: the same, or where it has others, all that its requests may carry."""
+    everything: tuple[str, ...]
+    """All that its requests may carry, in the order of the shared prefix."""
+
+    @property
+    def model(self) -> str:
+        """The model that the role asks."""
+        return self.key[0]
+
+    @property
+    def talk(self) -> tuple[str, str]:
+        """Where the conversation's tool sets are held."""
+        return self.conversation.scope, common_key(self.conversation.id)
+
+    @property
+    def told(self) -> bool:
+        """Whether the record of the conversation alone says what its roles carry.
+
+        What was decided of a named conversation is in its record, but for joins where nobody has any tools: this
+        process may know of what was taken back since.
+        """
+        return is_named(self.conversation.id) and bool(self.began)
+
+    @property
+    def grows(self) -> bool:
+        """Whether the role would carry other tools than the conversation's requests have carried so far."""
+        return self.union != self.began
+
+    @property
+    def alike(self) -> bool:
+        """Whether all requests carry just the role's own tools."""
+        return self.mine == set(self.union) and not self.grows
 
     @property
     def lane(self) -> str:
@@ -296,6 +365,7 @@ class _Offer:
 
     @property
     def _others(self) -> int:
+        """Roles that may share with this one, at least one."""
         return max(1, len(self.team.roles) - 1)
 
     def _opening(self) -> int:
@@ -303,6 +373,7 @@ class _Offer:
         return self._count(self.team.prefix.text) + self._tokens(self.mine) + self.asked.text
 
     def _tokens(self, names: Collection[str]) -> int:
+        """Tokens of the shared tools of these names."""
         tools = (tool for tool in self.team.prefix.tools if isinstance(tool, Tool) and tool.name in names)
         return sum(self._count(tool.schema.decode()) for tool in tools)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cacheprefix.cache import CacheModel, Verdict, mark, plan_breakpoints
+from cacheprefix.cache import CacheModel, SentBy, Verdict, mark, plan_breakpoints
 from cacheprefix.layout import tail_text
 from cacheprefix.profiles import Profile, Usage, default_registry
 from cacheprefix.prompt import CountTokens, Prompt, estimate_tokens
@@ -665,9 +665,8 @@ def play(
             if planned:
                 body = mark(step.body, case.api, prompt, planned)  # type: ignore[arg-type]
                 prompt = decode(body, case.api, headers=step.headers, memo=memo)  # type: ignore[arg-type]
-        seen = watch.begin(
-            prompt, rules, scope=step.scope, agent=step.agent, session=step.session, at=step.at, events=step.events
-        )
+        by = SentBy(step.scope, step.agent, step.session, events=step.events)
+        seen = watch.begin(prompt, rules, by, at=step.at)
         expected[number] = seen.expectation.tokens
         try:
             theirs = decode(encode(prompt), case.api, headers=step.headers, count=count) if count else prompt  # type: ignore[arg-type]

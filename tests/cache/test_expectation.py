@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cacheprefix.cache import CacheModel, Observation
+from cacheprefix.cache import CacheModel, Observation, SentBy
 from cacheprefix.profiles import Profile, default_registry
 from cacheprefix.prompt import Prompt
 from cacheprefix.server import ProviderCache, RefusedError
@@ -290,7 +290,7 @@ def test_the_expectation_is_what_the_simulated_provider_reads_and_writes(
             serving = provider.begin(prompt, now, scope=scope)
         except RefusedError:
             continue
-        observation = model.begin(prompt, profile, scope=scope, at=now)
+        observation = model.begin(prompt, profile, SentBy(scope), at=now)
         usage = observation.expectation.usage
         outcome = serving.outcome
         assert (usage.cache_read_tokens, dict(usage.cache_write or {})) == (

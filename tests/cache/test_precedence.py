@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cacheprefix.cache import CacheModel, Verdict
+from cacheprefix.cache import CacheModel, SentBy, Verdict
 from cacheprefix.profiles import Usage, default_registry
 from cacheprefix.prompt import Api
 from cacheprefix.server import ProviderCache
@@ -43,7 +43,7 @@ def after(changes: dict[str, Any], *, scope: str = "", gap: float = 1.0, api: Ap
         if at:
             made["messages"] += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "and then?"}]
         prompt = decode(made, api)
-        seen = model.begin(prompt, OPENAI, scope=where, agent="clerk", at=at)
+        seen = model.begin(prompt, OPENAI, SentBy(where, "clerk"), at=at)
         outcome = provider.serve(prompt, at, scope=where)
         usage = Usage(input_tokens=outcome.input_tokens, cache_read_tokens=outcome.read_tokens)
         verdict = model.finish(seen, usage, at)
@@ -148,7 +148,7 @@ def test_an_edit_is_found_in_every_wire_form(api: Api, make: Any, rules: str, pa
     verdicts = []
     for at, given in enumerate((rows[:5], rows[:7], rows[:9], edited[:11])):
         prompt = decode(make(given), api)
-        seen = model.begin(prompt, profile, agent="clerk", at=float(at))
+        seen = model.begin(prompt, profile, SentBy(agent="clerk"), at=float(at))
         outcome = provider.serve(prompt, float(at))
         assert seen.expectation.tokens == outcome.read_tokens
         usage = Usage(input_tokens=outcome.input_tokens, cache_read_tokens=outcome.read_tokens)
@@ -235,7 +235,7 @@ def judged(bodies: list[dict[str, Any]], api: Api, rules: str) -> tuple[str, str
     model, provider, found = CacheModel(), ProviderCache(profile), None
     for at, body in enumerate(bodies):
         prompt = decode(body, api)
-        seen = model.begin(prompt, profile, agent="clerk", at=float(at))
+        seen = model.begin(prompt, profile, SentBy(agent="clerk"), at=float(at))
         outcome = provider.serve(prompt, float(at))
         usage = Usage(
             input_tokens=outcome.input_tokens,

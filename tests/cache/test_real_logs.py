@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cacheprefix.cache import CacheModel, Verdict
+from cacheprefix.cache import CacheModel, SentBy, Verdict
 from cacheprefix.profiles import Profile, Usage, default_registry
 from cacheprefix.prompt import Prompt
 from cacheprefix.wire import Memo, decode
@@ -96,7 +96,9 @@ def test_reported_counts_of_real_providers_raise_no_alarm_within_a_block(traces)
             texts.append("x" * max(1, total - sum(map(len, texts))))
             wrote = row["claude_cache_creation_input_tokens"]
             usage = Usage(total, read, {"5m": wrote} if claude else None)
-            seen = model.begin(_growing(row["model"], texts, claude=claude), profile, session=session, at=float(at))
+            seen = model.begin(
+                _growing(row["model"], texts, claude=claude), profile, SentBy(session=session), at=float(at)
+            )
             verdict = model.finish(seen, usage, float(at))
             if verdict.alarm:
                 alarms.append((row["provider"], before - read))

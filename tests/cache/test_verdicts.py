@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cacheprefix.cache import CAUSES, FIXES, CacheModel, Verdict
+from cacheprefix.cache import CAUSES, FIXES, CacheModel, SentBy, Verdict
 from cacheprefix.profiles import Profile, Usage, default_registry
 from cacheprefix.prompt import Prompt
 from cacheprefix.server import ProviderCache
@@ -35,7 +35,7 @@ class Desk:
     ) -> Verdict:
         """One request and its answer, a second later than the last."""
         self.now += 1
-        observation = self.model.begin(prompt, self.profile, at=self.now, **options)
+        observation = self.model.begin(prompt, self.profile, SentBy(**options), at=self.now)
         outcome = self.provider.serve(prompt, self.now, scope=options.get("scope", ""))
         if isinstance(usage, str):
             usage = Usage(
@@ -221,7 +221,7 @@ def test_a_failed_call_leaves_no_trace() -> None:
     """What a failed request would have cached is not expected, and it is nobody's earlier prompt."""
     desk = Desk()
     desk.call(chat("one"), agent="a")
-    failed = desk.model.begin(chat("one", "other", "path"), RULES, agent="a", at=desk.now)
+    failed = desk.model.begin(chat("one", "other", "path"), RULES, SentBy(agent="a"), at=desk.now)
     before = desk.model.status()
     desk.model.fail(failed)
     desk.model.fail(failed)
@@ -287,7 +287,9 @@ def test_nothing_of_a_forgotten_request_is_held() -> None:
     """When every request is forgotten the trees are empty again."""
     model = CacheModel()
     for number in range(50):
-        seen = model.begin(chat("shared", f"own {number}", f"{number}"), RULES, agent=str(number), at=float(number))
+        seen = model.begin(
+            chat("shared", f"own {number}", f"{number}"), RULES, SentBy(agent=str(number)), at=float(number)
+        )
         model.finish(seen, None, float(number))
     forest = model._forest
     for record in list(forest._records.values()):
@@ -310,7 +312,7 @@ def test_what_was_let_go_is_read_as_before_and_no_text_of_it_is_held(steps: list
         prompt = chat("x" * 40, *(letter * 40 for letter in letters))
         expected = []
         for one in (whole, model):
-            observation = one.begin(prompt, RULES, agent=session, session=session, at=float(at))
+            observation = one.begin(prompt, RULES, SentBy(agent=session, session=session), at=float(at))
             one.finish(observation, None, float(at))
             expected.append(observation.expectation.tokens)
         assert expected[0] == expected[1]
@@ -359,7 +361,7 @@ def test_threads_share_one_model() -> None:
         for turn in range(20):
             texts = [f"{name} {i}" for i in range(2 * turn + 1)]
             prompt = chat(*texts)
-            seen = model.begin(prompt, RULES, agent=name, at=float(turn))
+            seen = model.begin(prompt, RULES, SentBy(agent=name), at=float(turn))
             usage = Usage(input_tokens=prompt.tokens, cache_read_tokens=seen.expectation.tokens)
             verdicts.append(model.finish(seen, usage, float(turn)))
 
@@ -391,13 +393,13 @@ def test_small_noise_of_a_provider_is_no_alarm() -> None:
 def test_a_request_that_fails_in_the_middle_of_another_step_is_taken_back_after_it() -> None:
     """As a stream does that the garbage collector drops there."""
     model = CacheModel()
-    dropped = model.begin(chat("one", "two"), RULES, agent="a", at=0.0)
+    dropped = model.begin(chat("one", "two"), RULES, SentBy(agent="a"), at=0.0)
 
     def events() -> Iterator[str]:
         model.fail(dropped)
         yield "tool_call"
 
-    begun = model.begin(chat("one", "two", "three"), RULES, agent="b", at=1.0, events=events())
+    begun = model.begin(chat("one", "two", "three"), RULES, SentBy(agent="b", events=events()), at=1.0)
     model.fail(begun)
     assert model.status().remembered_bytes == 0
 
@@ -405,7 +407,7 @@ def test_a_request_that_fails_in_the_middle_of_another_step_is_taken_back_after_
 def test_finishing_twice_counts_once() -> None:
     """A stream that is closed and garbage-collected reports its end two times."""
     model = CacheModel()
-    seen = model.begin(chat("one"), RULES, agent="a", at=0.0)
+    seen = model.begin(chat("one"), RULES, SentBy(agent="a"), at=0.0)
     first = model.finish(seen, None, 1.0)
     assert model.finish(seen, Usage(input_tokens=5, cache_read_tokens=5), 2.0) is first
     model.fail(seen)
@@ -425,7 +427,7 @@ def test_nameless_agents_that_hear_one_conversation_are_not_a_changed_system() -
 def test_an_answer_that_never_ends_does_not_block_its_successors() -> None:
     """A request that was begun and lost: the next one with the same bytes is written and read as usual."""
     desk = Desk()
-    desk.model.begin(chat("one"), RULES, agent="lost", at=0.0)
+    desk.model.begin(chat("one"), RULES, SentBy(agent="lost"), at=0.0)
     desk.call(chat("one", "two", "three"), agent="a")
     verdict = desk.call(chat("one", "two", "three", "four", "five"), agent="a")
     assert verdict.cause == "hit"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cacheprefix.cache import CacheModel
+from cacheprefix.cache import CacheModel, SentBy
 from cacheprefix.profiles import Profile, Slots, Usage, default_registry
 from cacheprefix.prompt import Envelope, Prompt
 from cacheprefix.server import ProviderCache, RefusedError, Serving
@@ -120,7 +120,7 @@ def test_what_the_client_expects_is_what_the_provider_reads_and_writes(row, requ
             serving = provider.begin(prompt, now, scope=request.scope)
         except RefusedError:
             continue
-        observed = client.begin(prompt, profile, scope=request.scope, at=now)
+        observed = client.begin(prompt, profile, SentBy(request.scope), at=now)
         outcome = serving.outcome
         assert observed.expectation.tokens == outcome.read_tokens
         assert dict(observed.expectation.usage.cache_write or {}) == {
