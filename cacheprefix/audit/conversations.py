@@ -213,7 +213,7 @@ class Conversations:
         self._firsts: _Recent[int] = _Recent()
         """Which conversation a first message opened, by what it says beside ids, times and numbers."""
         self._calls: _Recent[_Call] = _Recent()
-        """The latest request with these messages."""
+        """The latest request with these messages, and the latest with these and this system prompt."""
         self.calls = 0
         self.repeated_ids = 0
         """Calls whose session had been heard of before."""
@@ -245,7 +245,9 @@ class Conversations:
         if prompt is None:
             return
         mask, tools = self._mask(prompt, placed.system), prompt.digests[: prompt.head]
-        self._calls.put(placed.end, _Call(number, placed.ready.record.agent, placed.system, mask, frozenset(tools)))
+        call = _Call(number, placed.ready.record.agent, placed.system, mask, frozenset(tools))
+        self._calls.put(placed.end, call)
+        self._calls.put(hash((placed.end, placed.system)), call)
         if _has_answers(prompt):
             return
         key = (placed.ready.record.agent, mask)
@@ -279,6 +281,11 @@ class Conversations:
                 opens = thread is None
             if thread is None:
                 thread = self._open()
+                begun = None if branch is None else self._ends.get(branch)
+                origin = None if begun is None else self._threads.get(begun)
+                if origin is not None:
+                    # Agents of one team go separate ways from one question: none of them gave way to another.
+                    thread.coming = origin.coming
                 self._firsts.put(_first_mask(sections), thread.number)
             shared, ends = _begun(thread, messages)
         self._threads.move_to_end(thread.number)
@@ -456,7 +463,8 @@ class Conversations:
         Agents are told apart by their names, else by whose answer stands behind what both requests have. A question
         that nothing answers yet is asked by many: whoever asks it again has some of the same system prompt or tools.
         """
-        call = None if entered.branch is None else self._calls.get(entered.branch)
+        branch = entered.branch
+        call = None if branch is None else self._calls.get(hash((branch, system))) or self._calls.get(branch)
         if call is None or call.agent != agent:
             return ()
         sections = prompt.sections[prompt.head :]

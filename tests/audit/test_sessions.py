@@ -526,3 +526,29 @@ def test_what_an_agent_answered_is_anothers_also_when_it_comes_back_cut(tmp_path
         body = {"model": "gpt-4.1", "messages": [system, *messages]}
         lines.append({"ts": 1_000 + 9 * turn, "provider": "openai", "request": body})
     assert not breaks(tmp_path / "log.jsonl", lines)
+
+
+@pytest.mark.parametrize("own_tools", [False, True])
+@pytest.mark.parametrize("ids", [False, True])
+def test_agents_that_are_given_one_question_and_go_separate_ways_are_not_held_against_each_other(
+    tmp_path, ids, own_tools
+):
+    """Without names and sessions a team of roles on much the same text is still several agents, tools or no tools."""
+    shared = prose("handbook", 1_400)
+    talks = []
+    for role in range(4):
+        system = f"Role {role}: {prose(('role', role), 60)}\n{shared}"
+        talk = Conversation(system=system, seed=role, tools=(f"tool_{role}" if own_tools else "search", "book"))
+        talk.messages = [{"role": "user", "content": prose("the question", 80)}]
+        talks.append(talk)
+    lines = []
+    for turn in range(4):
+        for role, talk in enumerate(talks):
+            if turn:
+                talk.turn()
+            line = talk.line(1_000 + 40 * turn + 10 * role)
+            del line["session"]
+            if ids:
+                line["session"] = uuid.UUID(int=len(lines)).hex
+            lines.append(line)
+    assert breaks(tmp_path / "log", answered(lines)) == {}
