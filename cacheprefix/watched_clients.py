@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import date
+from io import IOBase
 from typing import Any, TypeVar
 
 from cacheprefix.adapter_session import AdapterSession
@@ -84,7 +85,8 @@ def _as_written(value: Any) -> Any:
         made = {name: _as_written(one) for name, one in value.items() if not _left_out(one)}
         same = type(value) is dict and len(made) == len(value) and all(map(operator.is_, made.values(), value.values()))
         return value if same else made
-    if isinstance(value, (str, bytes, bytearray, memoryview)):
+    if isinstance(value, (str, bytes, bytearray, memoryview, IOBase)):
+        # An open file is an iterator too, and can be read once: that is the SDK's to do.
         return value
     if isinstance(value, (Sequence, AbstractSet, Iterator)):
         listed = value if isinstance(value, list) else list(value)

@@ -136,3 +136,33 @@ def test_a_message_thread_is_told_what_the_session_alone_knows_with_its_first_re
     _tool_runner(wrap(make_client("anthropic", claude), own), "planner")
     assert [rule in str(request.json.get("system")) for request in claude.requests] == [True, False, False, False]
     assert not own.failures
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+@pytest.mark.parametrize("later", [False, True], ids=["", "async"])
+@pytest.mark.parametrize("opened", [False, True], ids=["path", "file"])
+def test_an_image_given_as_a_path_or_a_file_goes_out_as_without_us(claude, tmp_path, opened, later, mode):
+    """Only the SDK reads it, once: the request keeps the application's own layout, and a failure names that."""
+    path = tmp_path / "seal.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"seal" * 20)
+
+    async def ask(client):
+        with path.open("rb") as file:
+            source = {"type": "base64", "media_type": "image/png", "data": file if opened else path}
+            said = [{"type": "image", "source": source}, {"type": "text", "text": "What is it?"}]
+            answer = client.messages.create(**_body("critic", [{"role": "user", "content": said}]))
+            if inspect.isawaitable(answer):
+                await answer
+
+    held = Session(SharedPrefix(system=HANDBOOK), mode=mode)
+
+    async def main():
+        client = make_client("anthropic", claude, later=later)
+        with role("critic"):
+            await ask(client)
+            await ask(wrap(client, held))
+
+    asyncio.run(main())
+    plain, ours = (request.body for request in claude.requests)
+    assert ours == plain
+    assert held.failures
