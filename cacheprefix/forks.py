@@ -75,16 +75,21 @@ def ask_options(given: AskOptions, kind: type[AskOptions] = AskOptions) -> AskOp
 
     Raises ``TypeError`` for what is no option of ``kind``.
     """
-    unknown = sorted(set(given) - set(kind.__annotations__))
-    if unknown:
-        message = f"ask() takes no option {unknown[0]!r}; there are {', '.join(sorted(kind.__annotations__))}"
-        raise TypeError(message)
+    _check_names(given, kind, "ask()")
     return {
         "role": given.get("role", "helper"),
         "policy": given.get("policy") or ForkPolicy.ephemeral(),
         "overrides": given.get("overrides"),
         "abort": given.get("abort"),
     }
+
+
+def _check_names(given: AskOptions, kind: type[AskOptions], called: str) -> None:
+    """Raise ``TypeError`` where what was called was given an option that is none of ``kind``."""
+    unknown = sorted(set(given) - set(kind.__annotations__))
+    if unknown:
+        message = f"{called} takes no option {unknown[0]!r}; there are {', '.join(sorted(kind.__annotations__))}"
+        raise TypeError(message)
 
 
 class ForkOptions(AskOptions, total=False):
@@ -228,49 +233,26 @@ class SideForks:
         **options: Unpack[ForkOptions],
     ) -> Flow[ForkResult]:
         """Ask, run the fork's own tool loop, and hand its messages on unless its policy leaves no trace."""
-        plan = self._plan(text, body, api, **options)
+        plan = self._plan(text, body, api, options)
         result = yield from self._turns(plan, send)
         if plan.commit is not None and not plan.policy.skip_transcript:
             plan.commit(result.messages)
         return result
 
-    def _plan(
-        self,
-        text: str,
-        body: Mapping[str, Any] | PendingCall,
-        api: Api,
-        *,
-        role: str = "helper",
-        policy: ForkPolicy | None = None,
-        overrides: Mapping[str, Any] | None = None,
-        tool_executor: ToolExecutor | None = None,
-        conversation: str = "",
-        scope: str | None = None,
-        abort: AbortHandle | None = None,
-        state: Any = None,
-        commit: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
-    ) -> Plan:
+    def _plan(self, text: str, body: Mapping[str, Any] | PendingCall, api: Api, options: ForkOptions) -> Plan:
         """Settle a fork. Raises ``UnsafeForkError`` when it cannot read the parent's prefix and that is not meant."""
-        policy, body = policy or ForkPolicy(), as_sent(body)
-        field, shared = history_field(api), self.requests.state
-        parent = shared.decode(body, api)
-        history = list(body.get(field) or []) if not isinstance(body.get(field), str) else [user_message(body[field])]
+        _check_names(options, ForkOptions, "fork()")
+        role, policy = options.get("role", "helper"), options.get("policy") or ForkPolicy()
+        conversation, scope = options.get("conversation", ""), options.get("scope")
+        abort, state = options.get("abort"), options.get("state")
+        body, field = as_sent(body), history_field(api)
+        parent = self.requests.state.decode(body, api)
+        said = body.get(field)
+        history = [user_message(said)] if isinstance(said, str) else list(said or [])
         tail = user_message(self.requests.team.tail_for(role, text))
-        changed = {**body, **(overrides or {})}
-        forked = limited({**changed, field: [*history, tail]}, api, policy.max_output_tokens)
-        prompt = shared.decode(forked, api)
-        fork = self.changed(Fork(role, parent, prompt.sections[len(parent.sections) :], policy))
-        if fork.tail != prompt.sections[len(parent.sections) :]:
-            forked = {**forked, field: [*history, *_written(fork, prompt, field)]}
-            prompt = shared.decode(forked, api)
-        policy = fork.policy
-        profile = shared.services.profile(prompt.model, api)
-        found = compatibility(parent, prompt, profile.settings, min_tokens=profile.min_tokens)
-        # A fork that reads nothing pays for the whole history once more: only where its policy says so.
-        if not found and policy.cache_safe:
-            raise UnsafeForkError(found.reasons)
-        for why in found.reasons:
-            shared.notices.note(f"fork {role!r}: {why}")
+        asked = {**body, **(options.get("overrides") or {}), field: [*history, tail]}
+        forked, prompt, policy = self._forked(parent, limited(asked, api, policy.max_output_tokens), role, policy)
+        found = self._shares(parent, prompt, role, policy)
         owned = self.history.conversation(conversation, scope=scope)
         return Plan(
             body=forked,
@@ -285,10 +267,37 @@ class SideForks:
             conversation_id=conversation,
             scope=scope,
             abort=abort.child() if abort is not None and policy.share_abort else AbortHandle(),
+            # Privacy: what a fork's tools do to the state stays its own, unless its policy shares that.
             state=state if policy.share_state else copy.deepcopy(state),
-            executor=tool_executor,
-            commit=commit,
+            executor=options.get("tool_executor"),
+            commit=options.get("commit"),
         )
+
+    def _forked(
+        self, parent: Prompt, body: dict[str, Any], role: str, policy: ForkPolicy
+    ) -> tuple[dict[str, Any], Prompt, ForkPolicy]:
+        """A fork's body, prompt and policy as the plugins leave them: its tail may change, and nothing else."""
+        api = parent.api
+        prompt = self.requests.state.decode(body, api)
+        tail = prompt.sections[len(parent.sections) :]
+        fork = self.changed(Fork(role, parent, tail, policy))
+        if fork.tail == tail:
+            return body, prompt, fork.policy
+        field = history_field(api)
+        body = {**body, field: [*body[field][:-1], *_written(fork, prompt, field)]}
+        return body, self.requests.state.decode(body, api), fork.policy
+
+    def _shares(self, parent: Prompt, prompt: Prompt, role: str, policy: ForkPolicy) -> Compatibility:
+        """Whether a fork reads its parent's prefix; raises ``UnsafeForkError`` where not, and that is not meant."""
+        services = self.requests.state.services
+        profile = services.profile(prompt.model, parent.api)
+        found = compatibility(parent, prompt, profile.settings, min_tokens=profile.min_tokens)
+        # Money: a fork that reads nothing pays for the whole history once more. Only where its policy says so.
+        if not found and policy.cache_safe:
+            raise UnsafeForkError(found.reasons)
+        for why in found.reasons:
+            self.requests.state.notices.note(f"fork {role!r}: {why}")
+        return found
 
     def _turns(self, plan: Plan, send: Callable[[dict[str, Any]], Any]) -> Flow[ForkResult]:
         """Send, run the tools that are called, and send again with their results, as often as the policy allows."""

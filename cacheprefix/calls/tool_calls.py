@@ -111,6 +111,7 @@ class ToolCalls:
     def _flow(
         self, use: ToolUse | Callable[[], ToolUse | None], run: Callable[[], Any], form: AnswerForm | None
     ) -> Flow[Any]:
+        """Ask the cache, run the tool where it does not know, and hand the result on in the framework's own form."""
         described = use if isinstance(use, ToolUse) else self._notices.attempt("tool cache", use, None)
         if self.cache is None or described is None:
             return (yield Call(run))
@@ -154,11 +155,13 @@ class ToolCalls:
             await work.later()
 
     def _reset(self, conversation: str, scope: str | None) -> Settle | None:
+        """The part of a reset that asks the store, still to be done; None without a cache."""
         cache = self.cache
         if cache is None:
             return None
         where = self._scope(cache, scope)
         self.new_turn(conversation, scope=scope)
+        # Privacy: what other tenants hold and what is counted of them stays.
         alone = self._scopes <= {where}
         clear = partial(cache.clear, None if alone else where)
         return Settle(cache.store, partial(self._notices.attempt, "tool cache reset", clear, 0))
@@ -169,6 +172,7 @@ class ToolCalls:
         return None if cache is None else self._notices.attempt("tool cache statistics", cache.stats, None)
 
     def _asked(self, cache: ToolResultCache, use: ToolUse) -> tuple[ToolSpec, _Options]:
+        """The tool as the cache knows it, and how the call is looked up: whose it is, and whether it may be kept."""
         spec = cache.spec(use.name, use.origin)
         environment = {**spec.environment, "cacheprefix_form": use.form} if use.form else spec.environment
         spec = replace(spec, environment=environment, function=use.tool if spec.function is None else spec.function)
@@ -184,8 +188,9 @@ class ToolCalls:
         return spec, {"scope": scope, "conversation": counted, "cacheable": word}
 
     def _opinion(self, spec: ToolSpec, use: ToolUse) -> bool | None:
+        """Whether a call's result may be kept; None where the tool's declaration decides."""
         if spec.function is None and self.cache is not None and not self.cache.declares(use.name, use.origin):
-            # Nobody says which tool it is, and a name alone may be another user's tool.
+            # Privacy: nobody says which tool it is, and a name alone may be another user's tool.
             return False
         plugins = self._plugins
         if plugins.overrides("tool_cacheable"):
@@ -195,16 +200,19 @@ class ToolCalls:
         return False if use.stateful and spec.cacheable is None else None
 
     def _first(self, call: str) -> bool:
+        """Whether a call is made for the first time; one that a framework repeats is no repeat of the model's."""
         with self._lock:
             first = call not in self._made
             self._made[call] = None
         return first
 
     def _scope(self, cache: ToolResultCache, scope: str | None) -> str:
+        """Whose results a call may read: the tenant that is named, else the session's, else the cache's own."""
         return (self._own_scope or cache.scope) if scope is None else scope
 
 
 def _cache_of(option: Any) -> ToolResultCache | None:
+    """The cache that ``Session(tool_cache=...)`` asks for; raises ``SetupError`` for what is none of its forms."""
     if option is None or option is False:
         return None
     from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec  # noqa: PLC0415 - most sessions have none

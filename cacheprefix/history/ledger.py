@@ -23,7 +23,34 @@ SECTIONS: Final = (
     "results", "turns", "actions", "inserts", "blocks", "places", "lanes", "kits", "unions", "shares", "rules",
     "epochs",
 )  # fmt: skip
-"""``results``: how a result was first cut, or that it was kept, by its digest. ``turns``: how a turn's limit was shared
+"""The kinds of decisions. The grammar of their addresses and values, where ``digest`` is that of a message or of a
+result's text, and braces stand for what is optional::
+
+    address  = digest{#n}          the message or result, or the (n+1)-th one of the same content in its history
+    detail   = address/c<k>        the k-th call of the message
+             | address/t           its thinking
+             | address/<digest>    one more run, or block, that begins with the message
+    text     = address{~n}         a text put before the message, or one more there; ``address~zones`` for the zones
+             | text/i              (in ``actions``) that it was taken out again
+    span     = address:address:digest    from one message to another, with the digest of all addresses between
+
+    results          k             kept as it is
+                     c:<rule>:<chars>:<ref>    cut by a rule, by its key in ``rules``; ref reads the full text
+                     =<json>       replaced by this text
+    turns            k             no result is cut further
+                     <json>        a list with a further cut for each result of the turn, empty for none
+    actions          x:<tokens>:<ref>    the result was cleared; ref reads it
+                     =<json>       the result was replaced by this text
+                     c             the call was dropped
+                     t, b          the thinking was dropped: before the current step only, or there too
+                     r:<address>:<span>    all messages up to that address were removed, where the span is found
+                     d:<span>      the text was taken out, where the span is found
+    inserts          <json>        [role, text, span, ...]: applies where all the spans are found
+
+What stands behind ``#``, ``/`` or ``~`` is a detail (``_DETAIL``): without it an address is a digest, by which a
+decision is dropped once its content is gone.
+
+``results``: how a result was first cut, or that it was kept, by its digest. ``turns``: how a turn's limit was shared
 out, by the digest of its ordered results. ``actions``: what compactions did, by address. ``inserts``: texts put into
 the history. ``blocks``: durable context joined to one text a key, with its sources' addresses. ``places``: where long
 role texts stood, by the text's digest, the number of messages before it and the last one's digest. ``lanes``:
@@ -40,7 +67,9 @@ _ON_LAYOUT: Final = frozenset({"lanes", "kits", "unions", "shares"})
 """Sections whose decisions are on the layout of requests and not on messages."""
 
 _DETAIL = re.compile("[#/~]")
+"""What separates the digest of an address from the rest."""
 _RULE = re.compile(r"c:([\w-]+):")
+"""Finds the key of the rule by which a result was cut."""
 
 Values = tuple[str, ...]
 Key = tuple[str, str]

@@ -235,50 +235,73 @@ class Planner:
         own = asked.own or (() if self._may_see(asked) else (reason("other_text", asked.role),))
         if own:
             return RequestPlan("own", (*notes, *own), text, None, messages, tools, restriction)
-        # Money: a fork is refused outright, or its cheapest place is looked for in one of three ways.
         shared = self._shared(asked, tools, history) if asked.shared is None else asked.shared
-        refused = self._refused(asked, tools, shared, text, history)
-        run = self._run_layout(asked) if refused is None else None
-        if run is not None:
-            position = self._position_in_run(asked, run, tools, text, history)
-            if not run.forks:
-                # A prompt too short to be cached is the reason then: the costs of the run only follow from it.
-                refused = self._too_short(asked, shared, text)
-                refused = refused or reason("little_to_share", cost=run.cost, saved=run.own)
-        elif not callable(asked.place):
-            position = self._position(asked, asked.place, tools, text, history, shares=refused is None)
-        else:
-            rules = rules_in(asked.conversation, self.services, asked.model, asked.api)
-            decided = asked.place(rules) if refused is None else refused
-            position, refused = (RolePosition(None), decided) if isinstance(decided, Reason) else (decided, None)
+        position, refused = self._placed(asked, told, history, shared)
         if position.at is None:
             if tools is not None and asked.tools is not None and set(tools.tools) != set(asked.tools.names):
                 # It goes out with its own tools after all: the history is shortened anew for those.
                 history = asked.history(replace(told, tools=None))
                 messages = (*history.messages, *history.behind)
-            size = self._size(text, asked.model)
-            why = refused or reason("role_costs_more", size=size)
-            if asked.base is not None and not text and why.why in ("little_to_share", "role_costs_more"):
-                # With nobody to share with, and no text to move, those numbers say nothing.
-                why = reason("alone")
+            why = self._why_own(asked, text, refused)
             return RequestPlan("own", (*notes, why), text, None, messages, tools, restriction, last=_last_call(asked))
-        alone = asked.alone or asked.base is not None
+        reasons = (*notes, *self._why_shared(asked, told, history, shared, position))
+        # With nobody to share with and nothing moved, it is the application's own layout, which is only marked.
+        layout: Layout = "fork" if asked.base is None or text else "own"
+        return RequestPlan(
+            layout, reasons, text, position.at, messages, tools, restriction, position.continues,
+            said_as=self._said_as(asked),
+        )  # fmt: skip
+
+    def _placed(
+        self, asked: AgentRequest[M], told: RoleTold, history: CountedHistory[M], shared: int
+    ) -> tuple[RolePosition, Reason | None]:
+        """Where the role's text goes in a fork, ``shared`` tokens of it being in common; nowhere, and why, without one.
+
+        Money: a fork is refused outright, or its cheapest place is looked for in one of three ways: by what is known of
+        the run beforehand, by what the conversation has cost so far, or by the adapter's own reckoning.
+        """
+        tools, text = told.tools, told.text
+        refused = self._refused(asked, tools, shared, text, history)
+        run = self._run_layout(asked) if refused is None else None
+        if run is not None:
+            position = self._position_in_run(asked, run, tools, text, history)
+            if run.forks:
+                return position, None
+            # A prompt too short to be cached is the reason then: the costs of the run only follow from it.
+            short = self._too_short(asked, shared, text)
+            return position, short or reason("little_to_share", cost=run.cost, saved=run.own)
+        if not callable(asked.place):
+            return self._position(asked, asked.place, tools, text, history, shares=refused is None), refused
+        if refused is not None:
+            return RolePosition(None), refused
+        decided = asked.place(rules_in(asked.conversation, self.services, asked.model, asked.api))
+        return (RolePosition(None), decided) if isinstance(decided, Reason) else (decided, None)
+
+    def _why_own(self, asked: AgentRequest[M], text: str, refused: Reason | None) -> Reason:
+        """Why a request keeps the application's own layout: it was ``refused``, or its text costs more elsewhere."""
+        why = refused or reason("role_costs_more", size=self._size(text, asked.model))
+        if asked.base is not None and not text and why.why in ("little_to_share", "role_costs_more"):
+            # With nobody to share with, and no text to move, those numbers say nothing.
+            return reason("alone")
+        return why
+
+    def _why_shared(
+        self, asked: AgentRequest[M], told: RoleTold, history: CountedHistory[M], shared: int, position: RolePosition
+    ) -> list[Reason]:
+        """What a fork shares, and what it does not."""
+        tools = told.tools
         if tools is not None and asked.tools is not None and not set(asked.tools.names) <= set(tools.tools):
             # A tool outside the union is sent behind the union's tools. From there on nobody's prompt is the same, as
             # tools come first: only the schemas before it are shared.
             shared = self._schemas(tools.tools, asked.model)
-        reasons = [*notes, reason("alone") if alone else reason("shares", shared=shared)]
+        reasons = [reason("alone") if asked.alone or asked.base is not None else reason("shares", shared=shared)]
         if tools is not None and tools.name:
             reasons.append(reason("own_tools", foreign=self._foreign(tools, asked.model)))
-        before_end = position.at < len(history.messages) and asked.place == "cheapest"
+        at = position.at
+        before_end = at is not None and at < len(history.messages) and asked.place == "cheapest"
         if before_end or (position.continues and callable(asked.place)):
-            reasons.append(reason("role_kept", size=self._size(text, asked.model)))
-        # With nobody to share with and nothing moved, it is the application's own layout, which is only marked.
-        layout: Layout = "fork" if asked.base is None or text else "own"
-        return RequestPlan(
-            layout, tuple(reasons), text, position.at, messages, tools, restriction, position.continues,
-            said_as=self._said_as(asked),
-        )  # fmt: skip
+            reasons.append(reason("role_kept", size=self._size(told.text, asked.model)))
+        return reasons
 
     def told(self, asked: AgentRequest[M]) -> RoleTold:
         """The role's text and tools as ``plan`` will send them, known before anything is decided on the history."""

@@ -162,31 +162,45 @@ class Engine:
         return found
 
     def miss(self, plan: Plan, run: Callable[[], Any], looked: Looked) -> Flow[Answer]:
-        """Answer a call that was not found: run the tool, or take the result of an identical call in flight."""
+        """Answer a call that was not found: run the tool, or take the result of an identical call in flight.
+
+        Without a stamp the store told nothing, and the tool simply runs. Else the first of identical calls leads, and
+        the others join it for one lease in all. Where nothing comes of the call that was joined, a second one is
+        joined or led; where nothing comes of that either, or the lease is over, the tool runs for this call alone.
+        """
         began = self._clock()
-        failures = 0
-        while looked.stamp is not None:
+        for last in (False, True):
             stamp = looked.stamp
+            if stamp is None:
+                break
             flight, leads = self.flights.enter(plan.key or "", stamp)
+            # A clock that was set back must not make a call wait for longer than a lease.
             left = max(0.0, min(self._lease, self._lease - (self._clock() - began)))
             if leads:
                 return (yield from self._lead(plan, run, flight, stamp, left))
             over = yield Join(flight, left)
-            kept = flight.done.result() if over else None
-            if kept is not None:
-                try:
-                    return Answer(Ran(kept.fresh()), "joined", kept.seconds)
-                except Exception as error:
-                    self.failed(error)
-            # The call that we joined kept nothing, or takes too long. On timeout or the second time, run the tool.
-            if not over or failures:
+            joined = self._joined(flight) if over else None
+            if joined is not None:
+                return joined
+            if last or not over:
                 ran, _ = yield from self._run_and_keep(plan, run, None, stamp)
                 return Answer(ran, "miss")
-            failures += 1
+            # The call that was joined kept nothing: it failed, or its result is its caller's alone. Another may have.
             looked = yield Do(self.store, self.look, plan)
             if looked.kept is not None:
                 return Answer(Ran(looked.value), "hit", looked.kept.seconds)
         return Answer((yield Run(run)), "miss")
+
+    def _joined(self, flight: Flight) -> Answer | None:
+        """The answer of the call that was joined, which is over; None where it kept none that can be read."""
+        kept = flight.done.result()
+        if kept is None:
+            return None
+        try:
+            return Answer(Ran(kept.fresh()), "joined", kept.seconds)
+        except Exception as error:
+            self.failed(error)
+            return None
 
     def write(self, plan: Plan, run: Callable[[], Any]) -> Flow[Answer]:
         """Run a call that writes: mark what it may change before, give it new generations after."""
