@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
@@ -20,12 +19,12 @@ from cacheprefix.adapter import (
     CountedHistory,
     OwnTools,
     Reason,
-    RequestPlan,
     Restriction,
     RoleTold,
     SummaryRequest,
     ToolSet,
     allowed_choice,
+    failed,
     reason,
 )
 from cacheprefix.errors import BudgetError
@@ -91,7 +90,7 @@ def _made(
 
     def changed() -> tuple[Any, dict[str, Any]] | None:
         if not frame.laid:
-            sending.plan = _failed("fork")
+            sending.plan = failed("fork")
             return _in_own_layout(model, given, kwargs, frame)
         try:
             return _rewritten(_asked(model, given, kwargs, frame, whole=whole), sending, asks=asks)
@@ -105,12 +104,8 @@ def _made(
     if done is not None:
         return done[0]
     # What the application left to us to say is said in its own layout too.
-    sending.plan = _failed("rewrite")
+    sending.plan = failed("rewrite")
     return session.attempt("rewrite", lambda: _in_own_layout(model, given, kwargs, frame), None)
-
-
-def _failed(step: str) -> RequestPlan[BaseMessage]:
-    return RequestPlan("own", (reason("failed", step),))
 
 
 def waiting(model: Any, given: Any, config: Any) -> Frame | None:
@@ -134,11 +129,7 @@ async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | N
         tools = told.carries(now.bound)
         await summarise_first(now.parts, now.frame, views, told.text, tools, model=name, summarise=summarise)
     except Exception as error:
-        frame.session.attempt("summary", partial(_raise, error), None)
-
-
-def _raise(error: Exception) -> None:
-    raise error
+        frame.session.failed("summary", error)
 
 
 def _frame(model: Any, session: AdapterSession, config: RunnableConfig, given: Any) -> Frame | None:
@@ -288,9 +279,9 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
         return _in_instructions(asked.model, asked.given, asked.kwargs, asked.plain)
     if plan.at is None or asked.decided is None:
         # The layout stays the application's; what was decided on its history holds from the first request on.
-        failed = plan.reasons[-1].why == "failed"
+        broke = plan.reasons[-1].why == "failed"
         kept = _own(parts, parts.rest, asked.plain, asked.kwargs)
-        history = parts.rest if failed else together(plan.history)
+        history = parts.rest if broke else together(plan.history)
         if len(history) != len(parts.rest) or not all(map(operator.is_, history, parts.rest)):
             kept = _own(parts, history, asked.plain, asked.kwargs)
         sending.given = None if kept is None else (asked.messages, asked.kwargs)

@@ -40,8 +40,12 @@ def warms(model: Any, body: Body) -> bool:
     )
 
 
-def warm(model: Any, turn: PendingCall, leave: Pass) -> None:
-    """Write the shared part, then let the others go. Raises what the provider raises; then nothing is released."""
+def warm(model: Any, turn: PendingCall, leave: Pass, session: AdapterSession) -> None:
+    """Write the shared part, then let the others go. A refusal is noted in the session; then nothing is released."""
+    session.attempt("prewarm", lambda: _written(model, turn, leave), None)
+
+
+def _written(model: Any, turn: PendingCall, leave: Pass) -> None:
     try:
         answer = sender(model, "anthropic")(dict(turn.body))
     except BaseException:

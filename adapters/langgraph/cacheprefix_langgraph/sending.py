@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
@@ -15,9 +16,14 @@ from cacheprefix.adapter import (
     FOLLOW,
     AdapterSession,
     Boundary,
+    Flow,
     Pass,
     Request,
     RequestPlan,
+    WaitingFor,
+    adrive,
+    drive,
+    failed,
     reason,
     unmodified,
     with_volatile,
@@ -33,6 +39,8 @@ from cacheprefix_langgraph.wrapping import wrapping
 
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatResult
+
+    from cacheprefix import PendingCall
 
 
 _MARKS = frozenset({"cache_control", "prompt_cache_breakpoint", "prompt_cache_options", "prompt_cache_retention"})
@@ -62,21 +70,9 @@ def prepared(
     body = _body(model, base, sending, messages, stop, kwargs)
     if body is None:
         return _prepared(sending, messages, kwargs)
-    session, leave = _session(model, sending), FOLLOW
-    asked = _asked(model, base, body, sending)
-    if asked is not None:
-        fast = _lets_go_early(model, base, body)
-        leave = session.waiting.queue(asked[0], body.api, boundary=asked[1], scope=sending.scope, streams=fast)
-    try:
-        turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
-        if turn is not None:
-            session.attempt("prewarm", lambda: warm(model, turn, leave), None)
-        able = _could_stream(model, body, sending, leave)
-        streams = able and session.waiting.followed(leave, **_asking(model, body, sending))
-        return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave) and streams)
-    except BaseException:
-        leave.release(ok=False)
-        raise
+    turn = partial(warming, model, base, body, sending, stop, kwargs)
+    streams = drive(_in_its_turn(model, base, body, sending, turn, later=False))
+    return _prepared(sending, messages, kwargs, streams=streams)
 
 
 async def aprepared(
@@ -86,18 +82,41 @@ async def aprepared(
     body = _body(model, base, sending, messages, stop, kwargs)
     if body is None:
         return _prepared(sending, messages, kwargs)
+    turn = partial(warming, model, base, body, sending, stop, kwargs)
+    streams = await adrive(_in_its_turn(model, base, body, sending, turn, later=True))
+    return _prepared(sending, messages, kwargs, streams=streams)
+
+
+def _in_its_turn(
+    model: Any,
+    base: type[BaseChatModel],
+    body: Body,
+    sending: Sending,
+    warming_call: Callable[[], PendingCall | None],
+    *,
+    later: bool,
+) -> Flow[bool]:
+    """Wait for a sibling that writes the prefix, then begin the request; whether its answer is to be streamed.
+
+    ``warming_call`` makes the request that warms the cache for all siblings, where the first of them sends one.
+    ``later`` is for callers in an event loop.
+    """
     session, leave = _session(model, sending), FOLLOW
+    waiting = session.waiting
     asked = _asked(model, base, body, sending)
     if asked is not None:
+        queue = partial(waiting.aqueue if later else waiting.queue, boundary=asked[1], scope=sending.scope)
         fast = _lets_go_early(model, base, body)
-        leave = await session.waiting.aqueue(asked[0], body.api, boundary=asked[1], scope=sending.scope, streams=fast)
+        leave = yield WaitingFor(partial(queue, streams=fast), asked[0], body.api)
     try:
-        turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
+        turn = warming_call() if leave.leader and warms(model, body) else None
         if turn is not None:
-            await awarm(model, turn, leave, session)
-        able = _could_stream(model, body, sending, leave)
-        streams = able and await session.waiting.afollowed(leave, **_asking(model, body, sending))
-        return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave) and streams)
+            yield WaitingFor(awarm if later else warm, model, turn, leave, session)
+        streams = _could_stream(model, body, sending, leave)
+        if streams:
+            followed = partial(waiting.afollowed if later else waiting.followed, **_asking(model, body, sending))
+            streams = yield WaitingFor(followed, leave)
+        return _begun(model, base, body, sending, leave) and streams
     except BaseException:
         # Cancelled, above all: the leader's task is gone, and the next one leads.
         leave.release(ok=False)
@@ -146,7 +165,7 @@ def undone(sending: Sending, messages: Any = None, kwargs: Mapping[str, Any] | N
 
 def _undo(sending: Sending) -> None:
     sending.undone, sending.rewritten, sending.payload, sending.single = sending.asked, None, None, False
-    sending.plan = RequestPlan("own", (reason("failed", "begin"),))
+    sending.plan = failed("begin")
 
 
 def _lets_go_early(model: Any, base: type[BaseChatModel], body: Body) -> bool:
