@@ -52,8 +52,10 @@ def enter(
     whole: bool = False,
     waited: Frame | None = None,
 ) -> tuple[Any, Any, dict[str, Any], Any]:
-    """Rewrite what the application passes in; on any failure of ours, pass it on as it came.
+    """Make a model call a fork of the shared prefix, where one is in force; else pass it on as it came.
 
+    Returns the messages, the configuration and the options that the model's class is to be called with, and the token
+    by which ``SENDING`` is reset when it has answered. A failure of ours leaves the application's own request.
     ``whole`` says that the answer comes in one piece, so that something may still be taken from it. ``waited`` is the
     fork for which ``ahead`` has waited: nothing is waited for here any more.
     """
@@ -84,7 +86,10 @@ def enter(
 def _made(
     model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, sending: Sending, *, whole: bool, asks: bool
 ) -> tuple[Any, dict[str, Any]] | None:
-    """What the class is to be asked in place of what the application asks; None for the very same."""
+    """The messages and options that go out in place of the application's; None where those stay as they are.
+
+    Raises ``BudgetError`` where the history cannot be brought under the budget, and ``NotSharedError`` in strict mode.
+    """
     session = frame.session
     over: list[BudgetError] = []
 
@@ -109,7 +114,7 @@ def _made(
 
 
 def waiting(model: Any, given: Any, config: Any) -> Frame | None:
-    """The fork that a call of the model is now, where ``ahead`` may have to wait for something before it."""
+    """The fork for which an asynchronous call must await ``ahead`` first; None where there is nothing to wait for."""
     session = session_in(model)
     if session.mode == "observe":
         return None
@@ -118,7 +123,7 @@ def waiting(model: Any, given: Any, config: Any) -> Frame | None:
 
 
 async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | None, *, whole: bool = False) -> None:
-    """Before ``enter``, which does not wait: the summary that a compaction wants of the model."""
+    """Have the model write the summary that a compaction needs, before ``enter``, which cannot await anything."""
     if frame is None or kept_elsewhere(model, kwargs):
         return
     try:
@@ -210,16 +215,16 @@ class _Asked:
         return made
 
     def _own(self) -> Iterator[Reason]:
-        """Why the request is no fork, whatever it shares."""
+        """The reasons, if any, for which the request keeps the application's own layout whatever sharing would save."""
         if self.kept:
             yield reason("kept_by_provider")
         base = base_of(self.model)
         if not shows_body(base) and only_marked(self.frame.session, self.model):
-            # Nothing of a fork would be read either.
+            # The marks that the provider goes by cannot be set, so that nothing of a fork would be read either.
             yield reason("marks_hidden", base.__name__)
 
     def _known(self) -> Iterator[Reason]:
-        """What makes the request another prompt for the provider than those of the other roles."""
+        """The settings by which the provider caches this request apart from those of the other roles."""
         choice = self.kwargs.get("tool_choice")
         if "response_format" in self.kwargs:
             yield reason("response_schema")

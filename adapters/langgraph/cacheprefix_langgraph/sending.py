@@ -52,7 +52,7 @@ _TRACED = ("ls_", "structured_output_format")
 
 
 class Prepared(NamedTuple):
-    """What the class is to send."""
+    """The messages and options that the model's own class builds its request from."""
 
     messages: Any
     kwargs: dict[str, Any]
@@ -132,7 +132,7 @@ def _prepared(sending: Sending, messages: Any, kwargs: dict[str, Any], *, stream
 
 
 def _begun(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> bool:
-    """Begin the request; whether its answer may be streamed: others are let go by who sees its first token."""
+    """Begin the request. Returns whether its answer may be streamed, so that siblings go on with its first token."""
     made = begin(model, base, body, sending, leave)
     if undone(sending) is not None:
         return False
@@ -148,7 +148,7 @@ def _could_stream(model: Any, body: Body, sending: Sending, leave: Pass) -> bool
 
 
 def _asking(model: Any, body: Body, sending: Sending) -> dict[str, Any]:
-    """Who asks which model, and whether other forks of the conversation are in force, which may come to the same."""
+    """The agent and model of a request, and whether forks run beside it that may soon ask for the same prefix."""
     frame, name = sending.frame, str(_seen(body, model)["model"])
     if frame is None:
         return {"agent": sending.agent, "model": name}
@@ -222,7 +222,7 @@ def _session(model: Any, sending: Sending) -> AdapterSession:
 def _asked(
     model: Any, base: type[BaseChatModel], body: Body, sending: Sending
 ) -> tuple[dict[str, Any], Boundary] | None:
-    """What the gate goes by; None for a request that is no fork."""
+    """The body and the shared part's end, by which siblings wait for each other; None for a request that is no fork."""
     if sending.rewritten is None:
         return None
     return _session(model, sending).attempt(
@@ -326,7 +326,7 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
 
 
 def _says_how(prompt: Prompt, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> bool:
-    """Whether the application's own request says more than texts and tools: what is to be kept, or which tool."""
+    """Whether the application itself set cache marks, a tool choice or system blocks in its request."""
     marked = bool(prompt.marked) or prompt.top_marker is not None or not _MARKS.isdisjoint(options)
     chosen = any(options.get(name) is not None for name in CHOSEN[1:])
     blocks = any(isinstance(one, SystemMessage) and not isinstance(one.content, str) for one in messages)
