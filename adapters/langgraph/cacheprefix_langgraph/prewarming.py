@@ -86,7 +86,7 @@ def _turn(
         return None
     shared = done.shared
     if not shared or isinstance(shared[-1], AIMessage):
-        # Newer models take no request that ends with their own words.
+        # Anthropic's newer models refuse a request whose last message is the assistant's.
         return None
     payload = own_body(model, base, shared, stop, kwargs).payload
     payload = {**payload, "max_tokens": 0}
@@ -94,7 +94,7 @@ def _turn(
     frame = sending.frame
 
     def nothing(prompt: Prompt) -> Prompt:
-        # The application would not have sent it.
+        # The application would not have sent it, so that the whole of it counts as our cost.
         return replace(prompt, sections=())
 
     asked = Request(
