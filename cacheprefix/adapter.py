@@ -33,6 +33,8 @@ from cacheprefix.calls.history_runner import HistoryRunner, RestOfRequest
 from cacheprefix.calls.report import tally
 from cacheprefix.calls.tool_calls import ToolUse
 from cacheprefix.contexts import BlockVar, inside, within
+from cacheprefix.effects import Call as WaitingFor
+from cacheprefix.effects import Flow, adrive, drive
 from cacheprefix.errors import SetupError
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, SideForks, ask_options
 from cacheprefix.history import (
@@ -144,6 +146,7 @@ __all__ = [
     "DropCall",
     "DropResult",
     "DropThinking",
+    "Flow",
     "ForkBody",
     "ForkOptions",
     "ForkResult",
@@ -188,10 +191,12 @@ __all__ = [
     "Unsent",
     "VolatileRole",
     "Waiting",
+    "WaitingFor",
     "Waits",
     "Watched",
     "Worth",
     "adopt_declared",
+    "adrive",
     "allowed_choice",
     "ask_options",
     "begins",
@@ -204,6 +209,7 @@ __all__ = [
     "derived",
     "digest_of",
     "digests_of",
+    "drive",
     "dumps",
     "economics",
     "failed",

@@ -11,6 +11,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from cacheprefix import Caching, Session
+from cacheprefix.adapter import drive
 from cacheprefix.errors import SetupError
 from cacheprefix.server import Fault, Reply, ToolCall
 from cacheprefix_langgraph import TeamRole, prefix_team, team_result, wrap_model
@@ -214,7 +215,7 @@ def test_a_tool_that_does_not_exist_is_an_error_result():
     worker = worker_for(
         Singing(), Session(mode="observe", caching=Caching(provider="exact")).adapter, "zoe", "Sing.", (), 2
     )
-    first, error, last = work(worker, [], "Go.")
+    first, error, last = drive(work(worker, [], "Go.", later=False))
     assert "there is no tool 'sing' for this role" in error.text
     assert (error.tool_call_id, error.status) == (first.tool_calls[0]["id"], "error")
     assert text_of([first, error, last]) == "la 4"

@@ -328,9 +328,11 @@ class Layouts:
 
 
 def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str, ...]) -> TaskLayout:
-    """The layout of a task, as the session plans it. Called once for each, under the binding's lock.
+    """Decide how the requests of one task are laid out: as forks, or as the application made them, and why.
 
-    ``durable`` are the texts of the crew's conversation, which stand in every request.
+    Called at the task's first request, under the binding's lock. It first looks for what keeps the application's own
+    layout whatever it would save, then gathers what the crew's tasks have in common, and has the session compare the
+    costs. ``durable`` are the texts of the crew's conversation, which stand in every request.
     Raises ``NotSharedError`` in strict mode.
     """
     binding, session, agent = layouts.binding, layouts.binding.session, call.agent
@@ -346,6 +348,7 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
         asked = AgentRequest(role, model, binding.held, "", _nothing, worded="", own=(why,), talk=_talk(binding))
         return replace(plain, plan=session.plan(asked))
 
+    # Kickoffs outside of ``fork_share``, and roles that a guard returned to their own layout.
     left = session.left_alone(role, _talk(binding), binding.scope)
     if left is not None and not kept_elsewhere(call.llm):
         return own(left)
@@ -404,7 +407,10 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
 
 
 def _contradicting(binding: Binding, tools: Sequence[Any] | None) -> str:
-    """The name of a tool of a request that the union has with another meaning; empty where there is none."""
+    """The name of a tool in ``tools`` that the shared tools define differently; empty where there is none.
+
+    Before the first request of all it adds tools that are new to the shared ones.
+    """
     if tools and binding.part(Executions).newest is None:
         # Those of servers are known when the first task begins, and nothing was sent yet.
         known = {tool.name for tool in binding.session.prefix.tools}
@@ -415,7 +421,10 @@ def _contradicting(binding: Binding, tools: Sequence[Any] | None) -> str:
 
 
 def _planned(case: _Case, plain: TaskLayout, plan: RequestPlan[Piece], instruction: str) -> TaskLayout:
-    """The layout of a task as it was planned; what its requests will carry is known to the tasks that follow."""
+    """Make the layout that ``plan`` decided on, and remember what its requests carry for the tasks that follow.
+
+    ``plain`` is the application's own layout, which stays where the plan is no fork.
+    """
     layouts, draft, role = case.layouts, case.layout, plain.role
     session, pieces, log = layouts.binding.session, draft.pieces, draft.log
     layouts.said[role], layouts.listed[role] = case.front, case.tools
@@ -463,9 +472,10 @@ def tail_of(session: AdapterSession, layout: TaskLayout, instruction: str, piece
 
 
 def missing_in(binding: Binding, role: str, said: str, durable: tuple[str, ...]) -> str:
-    """What only the session knows of an agent's text: the declared one, the role's card, ``durable`` texts.
+    """The texts of the session that an agent must be told and ``said`` does not contain; empty where there are none.
 
-    Those that ``said`` has not. It stands in front of requests that keep the application's own layout.
+    They are the declared prefix, the role's card and the ``durable`` texts of the conversation. In requests that keep
+    the application's own layout they are put in front.
     """
     prefix = binding.session.prefix
     texts = list(durable)
@@ -478,7 +488,11 @@ def missing_in(binding: Binding, role: str, said: str, durable: tuple[str, ...])
 
 @dataclass(frozen=True)
 class _Case:
-    """What the costs of a task are counted from: the layout it would have, and the tasks beside it."""
+    """One task at its first request, with all that the planner needs to compare its possible layouts by cost.
+
+    ``asked`` is what the planner is given; ``ahead`` is the part of it that plays the crew's coming tasks through.
+    Sizes are tokens.
+    """
 
     layouts: Layouts
     call: LLMCall
@@ -494,7 +508,7 @@ class _Case:
     front: str
     """The agent's text as a fork would say it."""
     awaited: bool = False
-    """Whether other crews of the flow that this one runs in are to hold the same texts."""
+    """Whether other crews of the same flow will hold the same texts, so that sharing them pays across crews."""
 
     @once
     def at(self) -> int | None:
@@ -503,7 +517,7 @@ class _Case:
 
     @property
     def waiting(self) -> list[int]:
-        """The places of the tasks still to come in this run, as many as are reckoned with."""
+        """The places in ``tasks`` of those not finished yet in this run, at most ``AHEAD`` of them."""
         at, finished = self.at, self.layouts.binding.finished
         later = () if at is None else range(at + 1, len(self.tasks))
         return list(islice((i for i in later if not finished(self.crew, self.tasks[i])), AHEAD))
@@ -599,12 +613,10 @@ class _Case:
         )
 
     def _shared(self, pieces: Sequence[Piece]) -> tuple[Part, ...]:
-        """What a fork begins with that holds these texts.
-
-        A provider that caches by itself reads what two system texts have in common; where marks decide, one that goes
-        on otherwise is another one.
-        """
+        """The parts that a fork with these texts begins with, each of which a later request can find in the cache."""
         parts = [self._opened, *self._blocks(pieces)]
+        # The provider's rule: one that caches by itself (in blocks) reads what two system texts have in common, so that
+        # each text counts alone. Where marks decide, a system text that goes on otherwise is not read at all.
         if self.layouts.binding.session.profile(self.call.model).match == "block":
             return tuple(parts)
         return (Part(_digest(*(part.key for part in parts)), sum(part.size for part in parts)),)
@@ -633,7 +645,17 @@ class _Case:
         self, words: Words, text: str, held: set[Piece], begins: Sequence[tuple[int, Piece]], shared: Sequence[Piece],
         log: Sequence[Piece] = (), *, logs: bool = True,
     ) -> CrewTask:  # fmt: skip
-        """A task that holds these texts, some of them at the beginning of its words, and shares those as a fork."""
+        """A task as the cost comparison counts it, in the application's own layout and as a fork.
+
+        Args:
+            words: What the task says, and its agent's role.
+            text: The agent's text, which a fork repeats behind the shared part; may be empty.
+            held: Shared texts that its own layout contains.
+            begins: Those among them that its words begin with, each with the index in the words at which it ends.
+            shared: The texts that stand in its fork's shared part.
+            log: The results of earlier tasks that stand in front of it.
+            logs: Whether it reads results of earlier tasks at all.
+        """
         front = held & self.material.backgrounds
         begun = [(end, piece) for end, piece in begins if piece not in front]
         # What an agent that asked before has in the provider's cache begins with its own tools, and not with these.
@@ -669,12 +691,12 @@ class _Case:
         return self._task(self.words[at], self._text(at), {*held, *log}, begins, shared, log, logs=logs)
 
     def _silent(self) -> list[CrewTask]:
-        """What agents without a crew that have said nothing yet are taken to be asked: about the same."""
+        """The tasks of agents without a crew that were not asked yet. Each is taken to be much like this one."""
         other = replace(self.due, agent="", text=Part("", 0), begins=(), rest=self.sum(self.layout.pieces))
         return [other] * (len(self.layouts.binding.agents) - len(self.words))
 
     def _text(self, at: int) -> str:
-        """The text of a task's agent; nothing where this one's stands in what is shared, as theirs will."""
+        """The text of the agent that does a task; empty where agents' texts stand in the shared part."""
         return self.layouts.text_of(self.tasks[at].agent) if self.front else ""
 
     @once
@@ -684,14 +706,21 @@ class _Case:
         return [(piece, numbers[piece.label]) for piece in self.layout.log if piece.label in numbers]
 
     def _items(self, given: set[str]) -> set[str]:
-        """The inputs that name what this run is about beside a long text: where there are any, others are likely."""
+        """The names among ``given`` that change from run to run, as a question does that is put to one long text.
+
+        They are the inputs that are not shared themselves, where a long input is and a task's template holds one of
+        them: further runs with the same long text are likely then. Empty where that is not so.
+        """
         shared = {input_label(name) for name in given} & {piece.label for piece in self.material.pieces}
         items = {name for name in given if input_label(name) not in shared}
         named = shared and any(f"{{{name}}}" in words.template for name in items for words in self.words)
         return items if named else set()
 
     def _run(self, varying: frozenset[str]) -> list[CrewTask]:
-        """The tasks of a later run, in which nothing else than the inputs of these names is another."""
+        """The tasks of a later run of this crew, whose inputs of the names ``varying`` have other values by then.
+
+        A text of such an input is left out of what the run can share, and so is what stands behind its place in a task.
+        """
         rules, material = self.layouts.binding.session.profile(self.call.model), self.material
         others = {input_label(name) for name in varying}
         found = []
@@ -737,7 +766,7 @@ def _sharing(crew: Any, call: LLMCall) -> list[Any]:
 
 
 def _log(crew: Any, tasks: Sequence[Any], text: str) -> list[Piece]:
-    """Outputs of finished tasks that stand in this one and that another one needs too, in the crew's order."""
+    """The results of finished tasks that ``text`` (this task) contains and at least one more task needs, in order."""
     if crew is None:
         return []
     found: dict[str, Piece] = {}
@@ -795,7 +824,7 @@ def _of_executor(call: LLMCall, opening: Opening) -> bool:
 
 
 def _worded(agent: Any) -> str:
-    """By which option the application lays the agent's prompt out itself, if it does."""
+    """The name of the option by which the application words the agent's whole prompt; empty where it sets none."""
     if getattr(agent, "use_system_prompt", True) is False:
         return "use_system_prompt=False"
     templates = ("system_template", "prompt_template", "response_template")
@@ -803,12 +832,15 @@ def _worded(agent: Any) -> str:
 
 
 def kept_elsewhere(llm: Any) -> bool:
-    """Whether the provider keeps what a model is asked, where an agent's tail would stay for the next one to read."""
+    """Whether the provider keeps the conversation itself (OpenAI's Responses API), so that nothing may be moved.
+
+    Privacy: an agent's own text at the end of a request would stay there for the next agent to read.
+    """
     return bool(getattr(llm, "auto_chain", False) or getattr(llm, "previous_response_id", None))
 
 
 def _speaks_alone(crew: Any, agent: Any) -> bool:
-    """Whether all tasks that can share are one agent's: then its role is shared too, and stays in front."""
+    """Whether one agent does all of the crew's tasks, so that its own text can be shared among them too."""
     if crew is None or getattr(agent, "inject_date", False):
         return False
     if crew.process == "hierarchical":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
@@ -20,12 +19,12 @@ from cacheprefix.adapter import (
     CountedHistory,
     OwnTools,
     Reason,
-    RequestPlan,
     Restriction,
     RoleTold,
     SummaryRequest,
     ToolSet,
     allowed_choice,
+    failed,
     reason,
 )
 from cacheprefix.errors import BudgetError
@@ -53,8 +52,10 @@ def enter(
     whole: bool = False,
     waited: Frame | None = None,
 ) -> tuple[Any, Any, dict[str, Any], Any]:
-    """Rewrite what the application passes in; on any failure of ours, pass it on as it came.
+    """Make a model call a fork of the shared prefix, where one is in force; else pass it on as it came.
 
+    Returns the messages, the configuration and the options that the model's class is to be called with, and the token
+    by which ``SENDING`` is reset when it has answered. A failure of ours leaves the application's own request.
     ``whole`` says that the answer comes in one piece, so that something may still be taken from it. ``waited`` is the
     fork for which ``ahead`` has waited: nothing is waited for here any more.
     """
@@ -85,13 +86,16 @@ def enter(
 def _made(
     model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, sending: Sending, *, whole: bool, asks: bool
 ) -> tuple[Any, dict[str, Any]] | None:
-    """What the class is to be asked in place of what the application asks; None for the very same."""
+    """The messages and options that go out in place of the application's; None where those stay as they are.
+
+    Raises ``BudgetError`` where the history cannot be brought under the budget, and ``NotSharedError`` in strict mode.
+    """
     session = frame.session
     over: list[BudgetError] = []
 
     def changed() -> tuple[Any, dict[str, Any]] | None:
         if not frame.laid:
-            sending.plan = _failed("fork")
+            sending.plan = failed("fork")
             return _in_own_layout(model, given, kwargs, frame)
         try:
             return _rewritten(_asked(model, given, kwargs, frame, whole=whole), sending, asks=asks)
@@ -105,16 +109,12 @@ def _made(
     if done is not None:
         return done[0]
     # What the application left to us to say is said in its own layout too.
-    sending.plan = _failed("rewrite")
+    sending.plan = failed("rewrite")
     return session.attempt("rewrite", lambda: _in_own_layout(model, given, kwargs, frame), None)
 
 
-def _failed(step: str) -> RequestPlan[BaseMessage]:
-    return RequestPlan("own", (reason("failed", step),))
-
-
 def waiting(model: Any, given: Any, config: Any) -> Frame | None:
-    """The fork that a call of the model is now, where ``ahead`` may have to wait for something before it."""
+    """The fork for which an asynchronous call must await ``ahead`` first; None where there is nothing to wait for."""
     session = session_in(model)
     if session.mode == "observe":
         return None
@@ -123,7 +123,7 @@ def waiting(model: Any, given: Any, config: Any) -> Frame | None:
 
 
 async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | None, *, whole: bool = False) -> None:
-    """Before ``enter``, which does not wait: the summary that a compaction wants of the model."""
+    """Have the model write the summary that a compaction needs, before ``enter``, which cannot await anything."""
     if frame is None or kept_elsewhere(model, kwargs):
         return
     try:
@@ -134,11 +134,7 @@ async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | N
         tools = told.carries(now.bound)
         await summarise_first(now.parts, now.frame, views, told.text, tools, model=name, summarise=summarise)
     except Exception as error:
-        frame.session.attempt("summary", partial(_raise, error), None)
-
-
-def _raise(error: Exception) -> None:
-    raise error
+        frame.session.failed("summary", error)
 
 
 def _frame(model: Any, session: AdapterSession, config: RunnableConfig, given: Any) -> Frame | None:
@@ -219,16 +215,16 @@ class _Asked:
         return made
 
     def _own(self) -> Iterator[Reason]:
-        """Why the request is no fork, whatever it shares."""
+        """The reasons, if any, for which the request keeps the application's own layout whatever sharing would save."""
         if self.kept:
             yield reason("kept_by_provider")
         base = base_of(self.model)
         if not shows_body(base) and only_marked(self.frame.session, self.model):
-            # Nothing of a fork would be read either.
+            # The marks that the provider goes by cannot be set, so that nothing of a fork would be read either.
             yield reason("marks_hidden", base.__name__)
 
     def _known(self) -> Iterator[Reason]:
-        """What makes the request another prompt for the provider than those of the other roles."""
+        """The settings by which the provider caches this request apart from those of the other roles."""
         choice = self.kwargs.get("tool_choice")
         if "response_format" in self.kwargs:
             yield reason("response_schema")
@@ -288,9 +284,9 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
         return _in_instructions(asked.model, asked.given, asked.kwargs, asked.plain)
     if plan.at is None or asked.decided is None:
         # The layout stays the application's; what was decided on its history holds from the first request on.
-        failed = plan.reasons[-1].why == "failed"
+        broke = plan.reasons[-1].why == "failed"
         kept = _own(parts, parts.rest, asked.plain, asked.kwargs)
-        history = parts.rest if failed else together(plan.history)
+        history = parts.rest if broke else together(plan.history)
         if len(history) != len(parts.rest) or not all(map(operator.is_, history, parts.rest)):
             kept = _own(parts, history, asked.plain, asked.kwargs)
         sending.given = None if kept is None else (asked.messages, asked.kwargs)

@@ -98,7 +98,7 @@ _Key = tuple[int, "str | None"]
 
 
 def _key(session: AdapterSession, conversation: str | None = None) -> _Key:
-    """A session by the identity of what its children share, or one of its conversations."""
+    """The key under which forks in force are counted: of a session with its children, or of one conversation of it."""
     return id(session.shared), conversation
 
 
@@ -179,7 +179,7 @@ def _run_of(config: Mapping[str, Any] | None) -> object:
 
 
 def _words(message: BaseMessage) -> tuple[str, ...]:
-    """What a message says, whatever its ids."""
+    """The type, text and tool calls of a message, without ids, to tell whether two messages say the same."""
     content = message.content if isinstance(message.content, str) else repr(message.content)
     calls = message.tool_calls if isinstance(message, AIMessage) else ()
     if not calls:

@@ -67,7 +67,9 @@ _CHANGES = ("wrap_model_call", "awrap_model_call")
 """Hooks that may give a request other tools than the agent was made with."""
 
 ENTRY = "cacheprefix_entry"
+"""The state's key for the number of messages that an agent with a pinned role was entered with."""
 _KEEP = 64
+"""How many wrapped models an agent keeps."""
 
 
 class _State(AgentState[Any]):
@@ -392,7 +394,7 @@ def _tools_in_the_making() -> Iterator[Any]:
 
 
 def _run_in(runtime: Any) -> dict[str, Any] | None:
-    """What an agent's runtime says of the run: before Python 3.11 async agents find no configuration."""
+    """A configuration made from an agent's runtime, for async agents before Python 3.11, which are given none."""
     told = getattr(runtime, "execution_info", None)
     if told is None:
         return None

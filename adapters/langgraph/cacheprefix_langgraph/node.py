@@ -44,9 +44,10 @@ from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in,
 from cacheprefix_langgraph.subgraphs import subgraph
 
 FORK = "__cacheprefix_fork__"
-"""On what ``forked`` makes: what it was decorated with."""
+"""The attribute of a forked node that holds what it was decorated with."""
 
 _TASKS = 1_000
+"""How many tasks under way a sequence remembers its forks for."""
 
 _KEEPS_CONTEXT = sys.version_info >= (3, 11)
 """Whether tasks can be given a context, by which LangGraph's nodes find their run."""
@@ -162,7 +163,11 @@ class _Fork:
     policy: ForkPolicy | None
 
     def enter(self, state: Any, config: Any = None) -> Frame | None:
-        """The fork that the node is, run on a state. What ``volatile`` raises is the application's own."""
+        """Make the fork that is in force while the node runs on ``state``.
+
+        Where that fails it is one that keeps the application's layout, in ``observe`` mode None. What ``volatile``
+        raises reaches the application.
+        """
         session = self.session
         config = var_child_runnable_config.get() or config
         said = said_now(session, self.volatile, state)
@@ -205,7 +210,7 @@ class _Fork:
 
 
 def _function(function: Callable[..., Any], fork: _Fork) -> Callable[..., Any]:
-    """The same kind of function, whose body runs as a fork."""
+    """Wrap a node's function so that its model calls are forks; it stays sync, async or a generator, as it was."""
     reads = _reader(function)
     call = getattr(function, "__call__", None)  # noqa: B004 - looked at, not called: what kind of function is it
     wrapped: Any
@@ -270,7 +275,7 @@ def _completed(fork: _Fork, frame: Frame | None, state: Any, last: Any, config: 
 
 
 def _dress(wrapped: Any, function: Any) -> None:
-    """Name, hints and signature of the function: LangGraph goes by them, whatever kind of callable it is."""
+    """Give the wrapper the name, type hints and signature of the function, by which LangGraph treats a node."""
     plain = inspect.isroutine(function)
     functools.update_wrapper(wrapped, function, updated=("__dict__",) if plain else ())
     if plain:

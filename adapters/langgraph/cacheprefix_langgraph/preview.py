@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -187,7 +188,7 @@ class _DryRun:
         return wrapped_with(shadow(model, session), replace(known, session=session, held=None, views=Views()))
 
     def _ask(self, given: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], frame: Frame | None) -> None:
-        """A model's request up to where its class would send it."""
+        """Lay out a model's request in the rehearsal, up to where its class would send it; nothing is sent."""
         known = wrapping_of(given)
         inside = known is not None and any(known.session is made for made in self.rehearsals)
         model = given if inside else self._rewrapped(given)
@@ -208,7 +209,7 @@ class _DryRun:
 
 
 def _steps(graph: Any) -> dict[str, int]:
-    """In which step of a run each node can be reached first, as far as the edges tell."""
+    """The first step of a run (0 is the start) in which each node can be reached, as far as the edges tell."""
     builder = getattr(graph, "builder", None)
     edges: set[tuple[str, str]] = set(getattr(builder, "edges", ()))
     edges |= {(start, end) for starts, end in getattr(builder, "waiting_edges", ()) for start in starts}
@@ -225,17 +226,12 @@ def _steps(graph: Any) -> dict[str, int]:
 
 
 def _closed_over(function: Any) -> dict[str, Any]:
-    """The variables of a function that was made by another one."""
-    names = function.__code__.co_freevars
-    cells = zip(names, function.__closure__ or (), strict=True)
-    return {name: cell.cell_contents for name, cell in cells if _filled(cell)}
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None or True
-    except ValueError:
-        return False
+    """The variables that a function uses of the function around it, by name, as far as they are set yet."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
 
 
 def _named(function: Any) -> Iterator[Any]:
@@ -292,7 +288,7 @@ def _middleware(handler: Any, depth: int = _DEPTH) -> Iterator[Any]:
 
 
 def _quiet(name: str, function: Any) -> bool:
-    """Whether a node is the frameworks' own, which asks nothing."""
+    """Whether a node is part of the frameworks or of cacheprefix, so that no note is needed on what it asks."""
     return (
         str(getattr(function, "__module__", "")).startswith(("langchain", "langgraph", "cacheprefix_")) or "." in name
     )

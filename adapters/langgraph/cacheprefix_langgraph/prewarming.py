@@ -40,8 +40,12 @@ def warms(model: Any, body: Body) -> bool:
     )
 
 
-def warm(model: Any, turn: PendingCall, leave: Pass) -> None:
-    """Write the shared part, then let the others go. Raises what the provider raises; then nothing is released."""
+def warm(model: Any, turn: PendingCall, leave: Pass, session: AdapterSession) -> None:
+    """Write the shared part, then let the others go. A refusal is noted in the session; then nothing is released."""
+    session.attempt("prewarm", lambda: _written(model, turn, leave), None)
+
+
+def _written(model: Any, turn: PendingCall, leave: Pass) -> None:
     try:
         answer = sender(model, "anthropic")(dict(turn.body))
     except BaseException:
@@ -82,7 +86,7 @@ def _turn(
         return None
     shared = done.shared
     if not shared or isinstance(shared[-1], AIMessage):
-        # Newer models take no request that ends with their own words.
+        # Anthropic's newer models refuse a request whose last message is the assistant's.
         return None
     payload = own_body(model, base, shared, stop, kwargs).payload
     payload = {**payload, "max_tokens": 0}
@@ -90,7 +94,7 @@ def _turn(
     frame = sending.frame
 
     def nothing(prompt: Prompt) -> Prompt:
-        # The application would not have sent it.
+        # The application would not have sent it, so that the whole of it counts as our cost.
         return replace(prompt, sections=())
 
     asked = Request(

@@ -27,6 +27,7 @@ STRUCTURED: Final = "ls_structured_output_format"
 _DEPTH: Final = 3
 """Functions that call one another, from the node's own to the one that binds."""
 _BESIDE: Final = "langgraph schemas"
+"""The key under which a session keeps the schemas that were foreseen."""
 _FUNCTION_CALLING: Final = "function_calling"
 _METHODS: Final = (_FUNCTION_CALLING, "json_schema", "json_mode")
 
@@ -79,7 +80,7 @@ def bound_schemas(node: Any) -> Iterator[Schema]:
 
 
 def _functions(node: Any) -> Iterator[FunctionType]:
-    """The functions that a node runs."""
+    """The Python functions that a node runs: its own, or those of a chain's steps."""
     while isinstance(node, functools.partial):
         node = node.func
     if isinstance(node, RunnableSequence):
@@ -98,6 +99,7 @@ def _functions(node: Any) -> Iterator[FunctionType]:
 
 
 def _in_function(function: FunctionType, seen: set[FunctionType], depth: int) -> Iterator[Schema]:
+    """The schemas that one function binds, and those of the functions it names, ``depth`` of them deep."""
     if depth == 0 or function in seen or not _binds(function, depth):
         return
     seen.add(function)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
@@ -15,9 +16,14 @@ from cacheprefix.adapter import (
     FOLLOW,
     AdapterSession,
     Boundary,
+    Flow,
     Pass,
     Request,
     RequestPlan,
+    WaitingFor,
+    adrive,
+    drive,
+    failed,
     reason,
     unmodified,
     with_volatile,
@@ -34,6 +40,8 @@ from cacheprefix_langgraph.wrapping import wrapping
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatResult
 
+    from cacheprefix import PendingCall
+
 
 _MARKS = frozenset({"cache_control", "prompt_cache_breakpoint", "prompt_cache_options", "prompt_cache_retention"})
 """Options and fields by which an application says itself what is to be kept."""
@@ -44,7 +52,7 @@ _TRACED = ("ls_", "structured_output_format")
 
 
 class Prepared(NamedTuple):
-    """What the class is to send."""
+    """The messages and options that the model's own class builds its request from."""
 
     messages: Any
     kwargs: dict[str, Any]
@@ -62,21 +70,9 @@ def prepared(
     body = _body(model, base, sending, messages, stop, kwargs)
     if body is None:
         return _prepared(sending, messages, kwargs)
-    session, leave = _session(model, sending), FOLLOW
-    asked = _asked(model, base, body, sending)
-    if asked is not None:
-        fast = _lets_go_early(model, base, body)
-        leave = session.waiting.queue(asked[0], body.api, boundary=asked[1], scope=sending.scope, streams=fast)
-    try:
-        turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
-        if turn is not None:
-            session.attempt("prewarm", lambda: warm(model, turn, leave), None)
-        able = _could_stream(model, body, sending, leave)
-        streams = able and session.waiting.followed(leave, **_asking(model, body, sending))
-        return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave) and streams)
-    except BaseException:
-        leave.release(ok=False)
-        raise
+    turn = partial(warming, model, base, body, sending, stop, kwargs)
+    streams = drive(_in_its_turn(model, base, body, sending, turn, later=False))
+    return _prepared(sending, messages, kwargs, streams=streams)
 
 
 async def aprepared(
@@ -86,18 +82,41 @@ async def aprepared(
     body = _body(model, base, sending, messages, stop, kwargs)
     if body is None:
         return _prepared(sending, messages, kwargs)
+    turn = partial(warming, model, base, body, sending, stop, kwargs)
+    streams = await adrive(_in_its_turn(model, base, body, sending, turn, later=True))
+    return _prepared(sending, messages, kwargs, streams=streams)
+
+
+def _in_its_turn(
+    model: Any,
+    base: type[BaseChatModel],
+    body: Body,
+    sending: Sending,
+    warming_call: Callable[[], PendingCall | None],
+    *,
+    later: bool,
+) -> Flow[bool]:
+    """Wait for a sibling that writes the prefix, then begin the request; whether its answer is to be streamed.
+
+    ``warming_call`` makes the request that warms the cache for all siblings, where the first of them sends one.
+    ``later`` is for callers in an event loop.
+    """
     session, leave = _session(model, sending), FOLLOW
+    waiting = session.waiting
     asked = _asked(model, base, body, sending)
     if asked is not None:
+        queue = partial(waiting.aqueue if later else waiting.queue, boundary=asked[1], scope=sending.scope)
         fast = _lets_go_early(model, base, body)
-        leave = await session.waiting.aqueue(asked[0], body.api, boundary=asked[1], scope=sending.scope, streams=fast)
+        leave = yield WaitingFor(partial(queue, streams=fast), asked[0], body.api)
     try:
-        turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
+        turn = warming_call() if leave.leader and warms(model, body) else None
         if turn is not None:
-            await awarm(model, turn, leave, session)
-        able = _could_stream(model, body, sending, leave)
-        streams = able and await session.waiting.afollowed(leave, **_asking(model, body, sending))
-        return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave) and streams)
+            yield WaitingFor(awarm if later else warm, model, turn, leave, session)
+        streams = _could_stream(model, body, sending, leave)
+        if streams:
+            followed = partial(waiting.afollowed if later else waiting.followed, **_asking(model, body, sending))
+            streams = yield WaitingFor(followed, leave)
+        return _begun(model, base, body, sending, leave) and streams
     except BaseException:
         # Cancelled, above all: the leader's task is gone, and the next one leads.
         leave.release(ok=False)
@@ -113,7 +132,7 @@ def _prepared(sending: Sending, messages: Any, kwargs: dict[str, Any], *, stream
 
 
 def _begun(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> bool:
-    """Begin the request; whether its answer may be streamed: others are let go by who sees its first token."""
+    """Begin the request. Returns whether its answer may be streamed, so that siblings go on with its first token."""
     made = begin(model, base, body, sending, leave)
     if undone(sending) is not None:
         return False
@@ -129,7 +148,7 @@ def _could_stream(model: Any, body: Body, sending: Sending, leave: Pass) -> bool
 
 
 def _asking(model: Any, body: Body, sending: Sending) -> dict[str, Any]:
-    """Who asks which model, and whether other forks of the conversation are in force, which may come to the same."""
+    """The agent and model of a request, and whether forks run beside it that may soon ask for the same prefix."""
     frame, name = sending.frame, str(_seen(body, model)["model"])
     if frame is None:
         return {"agent": sending.agent, "model": name}
@@ -146,7 +165,7 @@ def undone(sending: Sending, messages: Any = None, kwargs: Mapping[str, Any] | N
 
 def _undo(sending: Sending) -> None:
     sending.undone, sending.rewritten, sending.payload, sending.single = sending.asked, None, None, False
-    sending.plan = RequestPlan("own", (reason("failed", "begin"),))
+    sending.plan = failed("begin")
 
 
 def _lets_go_early(model: Any, base: type[BaseChatModel], body: Body) -> bool:
@@ -203,7 +222,7 @@ def _session(model: Any, sending: Sending) -> AdapterSession:
 def _asked(
     model: Any, base: type[BaseChatModel], body: Body, sending: Sending
 ) -> tuple[dict[str, Any], Boundary] | None:
-    """What the gate goes by; None for a request that is no fork."""
+    """The body and the shared part's end, by which siblings wait for each other; None for a request that is no fork."""
     if sending.rewritten is None:
         return None
     return _session(model, sending).attempt(
@@ -307,7 +326,7 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
 
 
 def _says_how(prompt: Prompt, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> bool:
-    """Whether the application's own request says more than texts and tools: what is to be kept, or which tool."""
+    """Whether the application itself set cache marks, a tool choice or system blocks in its request."""
     marked = bool(prompt.marked) or prompt.top_marker is not None or not _MARKS.isdisjoint(options)
     chosen = any(options.get(name) is not None for name in CHOSEN[1:])
     blocks = any(isinstance(one, SystemMessage) and not isinstance(one.content, str) for one in messages)

@@ -27,7 +27,7 @@ _OWN_ERRORS = ("openai", "anthropic", "google", "langchain_openai", "langchain_a
 
 
 def within(sending: Sending | None, chunks: Iterator[Any]) -> Iterator[Any]:
-    """Iterate with the request in force only while the wrapped code runs."""
+    """Pass a stream on, with ``sending`` in force while the model's own code runs and not while the reader's does."""
     while True:
         token = SENDING.set(sending)
         try:
@@ -67,7 +67,7 @@ def _reading(sending: Sending | None) -> Iterator[None]:
 
 
 async def behind(first: Callable[[], Awaitable[None]], begin: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
-    """A stream that begins when something else is done."""
+    """A stream that is begun only once ``first`` was awaited."""
     await first()
     async for chunk in begin():
         yield chunk

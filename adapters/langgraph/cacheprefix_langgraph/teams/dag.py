@@ -12,13 +12,13 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from cacheprefix import Session, Usage
-from cacheprefix.adapter import AdapterSession, users_session
+from cacheprefix.adapter import AdapterSession, Flow, users_session
 from cacheprefix_langgraph.node import forked
 from cacheprefix_langgraph.state import PrefixState
 from cacheprefix_langgraph.teams.outcomes import Outcome, Watch, merged, outcome_from, total
 from cacheprefix_langgraph.teams.templates import fill_in
 from cacheprefix_langgraph.teams.waves import Task, waves_of
-from cacheprefix_langgraph.teams.worker import Step, Worker, awork, session_for, text_of, work, worker_for
+from cacheprefix_langgraph.teams.worker import Step, Worker, session_for, text_of, work, worker_for
 
 
 class DagState(MessagesState, PrefixState):
@@ -138,34 +138,20 @@ def _node(
     def failed(watch: Watch, error: Exception) -> Outcome:
         return watch.outcome(task.id, "failed", "", (), error=f"{type(error).__name__}: {error}", wave=wave)
 
-    def run(state: Any) -> dict[str, Any]:
+    def run(state: Any, *, later: bool) -> Flow[dict[str, Any]]:
         order = prompt(state)
         if isinstance(order, Outcome):
             return _update(order)
         with Watch(session, worker.model) as watch:
             try:
-                own = work(worker, state["messages"], order)
+                own = yield from work(worker, state["messages"], order, later=later)
             except GraphBubbleUp:
                 raise
             except Exception as error:
                 return _update(failed(watch, error))
             return _update(watch.outcome(task.id, "completed", text_of(own), own, wave=wave))
 
-    async def arun(state: Any) -> dict[str, Any]:
-        order = prompt(state)
-        if isinstance(order, Outcome):
-            return _update(order)
-        with Watch(session, worker.model) as watch:
-            try:
-                own = await awork(worker, state["messages"], order)
-            except GraphBubbleUp:
-                raise
-            except Exception as error:
-                return _update(failed(watch, error))
-            return _update(watch.outcome(task.id, "completed", text_of(own), own, wave=wave))
-
-    bind = forked(users_session(session), role=task.id, pinned=bool(task.tools))
-    return Step(task.id, bind(run), bind(arun))
+    return Step(task.id, run, forked(users_session(session), role=task.id, pinned=bool(task.tools)))
 
 
 def _update(outcome: Outcome) -> dict[str, Any]:

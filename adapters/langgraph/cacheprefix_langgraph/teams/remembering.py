@@ -10,7 +10,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.config import get_store
 
 from cacheprefix import ForkPolicy, Session
-from cacheprefix.adapter import AdapterSession, users_session
+from cacheprefix.adapter import AdapterSession, Flow, WaitingFor, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import memory_of
 from cacheprefix_langgraph.model import bound_of, wrap_model
@@ -55,30 +55,25 @@ def memory_node(
         if update:
             bound.attempt("memory", lambda: where.merge(name, update), None)
 
-    def run(state: Any) -> dict[str, Any]:
-        where, name = place(state)
-        asked = request(where, name, state)
-        answer = None if asked is None else bound.attempt("memory", lambda: wrapped.invoke(asked), None)
-        if answer is not None:
-            keep(where, name, answer.text)
-        return {}
-
-    async def arun(state: Any) -> dict[str, Any]:
+    def run(state: Any, *, later: bool) -> Flow[dict[str, Any]]:
         where, name = place(state)
         asked = request(where, name, state)
         if asked is None:
             return {}
         try:
-            answer = await wrapped.ainvoke(asked)
+            answer = yield WaitingFor(wrapped.ainvoke if later else wrapped.invoke, asked)
         except Exception as error:
-            bound.shared.notices.failed("memory", error)
+            # Strict mode's refusal is raised in a thread alone; in an event loop it is noted like any other failure.
+            noted = bound.shared.notices.failed if later else bound.failed
+            noted("memory", error)
             return {}
-        keep(where, name, answer.text)
+        if answer is not None:
+            keep(where, name, answer.text)
         return {}
 
     wrapped = _wrapped(model, bound)
     bind = forked(users_session(bound), role=ROLE, messages_key=messages_key, policy=ForkPolicy.memory_update())
-    return Step(ROLE, bind(run), bind(arun))
+    return Step(ROLE, run, bind)
 
 
 def extract_memory(

@@ -13,7 +13,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from cacheprefix import ForkPolicy, Session, Usage
-from cacheprefix.adapter import AdapterSession, users_session
+from cacheprefix.adapter import AdapterSession, Flow, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.asking import ask
 from cacheprefix_langgraph.node import forked
@@ -21,7 +21,7 @@ from cacheprefix_langgraph.state import PrefixState
 from cacheprefix_langgraph.teams.outcomes import Outcome, Watch, merged, outcome_from, total
 from cacheprefix_langgraph.teams.reports import FORMATS, ReportFormat, WorkerReport, report_of
 from cacheprefix_langgraph.teams.templates import fill_in
-from cacheprefix_langgraph.teams.worker import AfterRound, Step, Worker, awork, session_for, text_of, work, worker_for
+from cacheprefix_langgraph.teams.worker import AfterRound, Step, Worker, session_for, text_of, work, worker_for
 
 PLAN_PROMPT = (
     "You coordinate a team for the user's goal. The specialists are:\n{roles}\n\n"
@@ -245,7 +245,7 @@ def _node(
     isolate: bool = False,
     wave: int = 0,
 ) -> Step:
-    """A node, sync and async, that works and reports; with ``isolate`` its failure stays its own."""
+    """A node that works and reports; with ``isolate`` its failure stays its own."""
 
     def left(watch: Watch, own: Sequence[BaseMessage]) -> dict[str, Any]:
         outcome = watch.outcome(step, "completed", text_of(own), own, wave=wave)
@@ -256,11 +256,11 @@ def _node(
         said = f"{type(error).__name__}: {error}"
         return {"outcomes": {step: watch.outcome(step, "failed", "", (), error=said, wave=wave).as_dict()}}
 
-    def run(state: Any) -> dict[str, Any]:
+    def run(state: Any, *, later: bool) -> Flow[dict[str, Any]]:
         with Watch(session, worker.model) as watch:
             try:
                 who, order = place(state)
-                return left(watch, work(who, state["messages"], order, after))
+                return left(watch, (yield from work(who, state["messages"], order, after, later=later)))
             except GraphBubbleUp:
                 raise
             except Exception as error:
@@ -268,20 +268,7 @@ def _node(
                     raise
                 return failed(watch, error)
 
-    async def arun(state: Any) -> dict[str, Any]:
-        with Watch(session, worker.model) as watch:
-            try:
-                who, order = place(state)
-                return left(watch, await awork(who, state["messages"], order, after))
-            except GraphBubbleUp:
-                raise
-            except Exception as error:
-                if not isolate:
-                    raise
-                return failed(watch, error)
-
-    bind = forked(users_session(session), role=worker.role, pinned=bool(worker.tools))
-    return Step(step, bind(run), bind(arun))
+    return Step(step, run, forked(users_session(session), role=worker.role, pinned=bool(worker.tools)))
 
 
 def _progress(worker: Worker, every: int) -> AfterRound:

@@ -1,11 +1,11 @@
-"""One agent at work: a forked node's model calls with a tool loop of their own, sync and async."""
+"""One agent at work: a forked node's model calls with a tool loop of their own, for threads and event loops."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import Runnable
@@ -13,7 +13,7 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, given_or_configured, users_session
+from cacheprefix.adapter import AdapterSession, Flow, WaitingFor, adrive, drive, given_or_configured, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import within_run
 from cacheprefix_langgraph.model import session_of, wrap_model
@@ -62,23 +62,38 @@ def session_for(model: Any, session: Session | None) -> AdapterSession:
     return given_or_configured(session or session_of(model))
 
 
-class Step(Runnable[Any, Any]):
-    """A node's function in its two forms. Unlike ``RunnableLambda`` it reads no source code, which takes long."""
+class NodeFlow(Protocol):
+    """What a node does with a state, for a caller in a thread or (``later``) in an event loop."""
 
-    def __init__(
-        self, name: str, run: Callable[[Any], dict[str, Any]], arun: Callable[[Any], Awaitable[dict[str, Any]]]
-    ) -> None:
+    def __call__(self, state: Any, *, later: bool) -> Flow[dict[str, Any]]:
+        """The state's update."""
+        ...
+
+
+class Step(Runnable[Any, Any]):
+    """A node's flow in its two forms. Unlike ``RunnableLambda`` it reads no source code, which takes long.
+
+    ``bind`` makes a fork of each form (``forked(...)``).
+    """
+
+    def __init__(self, name: str, run: NodeFlow, bind: Callable[[Any], Any]) -> None:
+        def now(state: Any) -> dict[str, Any]:
+            return drive(run(state, later=False))
+
+        async def later(state: Any) -> dict[str, Any]:
+            return await adrive(run(state, later=True))
+
         self.name = name
-        self._run = run
-        self._arun = arun
+        self._run: Callable[[Any], dict[str, Any]] = bind(now)
+        self._arun: Callable[[Any], Awaitable[dict[str, Any]]] = bind(later)
 
     def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> dict[str, Any]:  # noqa: A002, ARG002
-        """Run the function on a state."""
+        """Run the node on a state."""
         with within_run(config):
             return self._run(input)
 
     async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> dict[str, Any]:  # noqa: A002, ARG002
-        """Run the function on a state."""
+        """Run the node on a state without blocking the event loop."""
         with within_run(config):
             return await self._arun(input)
 
@@ -88,42 +103,28 @@ AfterRound = Callable[[Sequence[BaseMessage], int], None]
 
 
 def work(
-    worker: Worker, shared: Sequence[BaseMessage], order: str, after: AfterRound | None = None
-) -> list[BaseMessage]:
-    """What the worker said and what its tools answered; the last message is its answer."""
+    worker: Worker, shared: Sequence[BaseMessage], order: str, after: AfterRound | None = None, *, later: bool
+) -> Flow[list[BaseMessage]]:
+    """What the worker said and what its tools answered; the last message is its answer.
+
+    ``later`` is for callers in an event loop, which is not blocked: neither by ``after``, nor by model and tools.
+    """
     messages, own = worker.opening(shared, order), list[BaseMessage]()
     bound, known = worker.bound, {tool.name: tool for tool in worker.tools}
     for turn in range(1, worker.max_turns + 1):
         sent = [*messages, *own]
-        answer: AIMessage = bound.invoke(sent)
+        answer: AIMessage = yield WaitingFor(bound.ainvoke if later else bound.invoke, sent)
         if after is not None and turn > 1:
             # Now the request with the newest results is in the cache, and a fork of it reads them.
-            after(sent, turn - 1)
-        own.append(answer)
-        if not answer.tool_calls or turn == worker.max_turns:
-            break
-        own += [_result(known, call) for call in _calls(answer)]
-    return own
-
-
-async def awork(
-    worker: Worker, shared: Sequence[BaseMessage], order: str, after: AfterRound | None = None
-) -> list[BaseMessage]:
-    """``work`` without blocking the event loop."""
-    messages, own = worker.opening(shared, order), list[BaseMessage]()
-    bound, known = worker.bound, {tool.name: tool for tool in worker.tools}
-    for turn in range(1, worker.max_turns + 1):
-        sent = [*messages, *own]
-        answer: AIMessage = await bound.ainvoke(sent)
-        if after is not None and turn > 1:
-            # Now the request with the newest results is in the cache, and a fork of it reads them.
-            await asyncio.to_thread(after, sent, turn - 1)
+            told = sent, turn - 1
+            yield WaitingFor(asyncio.to_thread, after, *told) if later else WaitingFor(after, *told)
         own.append(answer)
         if not answer.tool_calls or turn == worker.max_turns:
             break
         for call in _calls(answer):
             try:
-                result: Any = await _tool(known, call).ainvoke(call)
+                tool = _tool(known, call)
+                result: Any = yield WaitingFor(tool.ainvoke if later else tool.invoke, call)
             except GraphBubbleUp:
                 raise
             except Exception as error:
@@ -146,16 +147,6 @@ def _tool(known: Mapping[str, BaseTool], call: Mapping[str, Any]) -> BaseTool:
     if found is None:
         raise LookupError(f"there is no tool {call['name']!r} for this role; there are: {', '.join(known) or 'none'}")
     return found
-
-
-def _result(known: Mapping[str, BaseTool], call: dict[str, Any]) -> ToolMessage:
-    try:
-        result: Any = _tool(known, call).invoke(call)
-    except GraphBubbleUp:
-        raise
-    except Exception as error:
-        result = _failed(call, error)
-    return _message(call, result)
 
 
 def _failed(call: Mapping[str, Any], error: Exception) -> ToolMessage:
