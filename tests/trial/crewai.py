@@ -43,6 +43,9 @@ class Trial(Driver):
 
     framework: ClassVar[str] = "crewai"
     apis: ClassVar[tuple[str, ...]] = ("openai-chat", "openai-responses", "anthropic")
+    # A turn is a kickoff of a new crew, and no conversation is resumed: its layout goes by what the process has seen.
+    # That checkpoints and replays go on with the same bytes is held by tests/crewai/test_resume.py.
+    resumable: ClassVar[bool] = False
     opaque = Crews.opaque
     # An input stands in front of all roles where several tasks name it: a crew with one task is laid out otherwise.
     framing: ClassVar[Framing] = Framing(
