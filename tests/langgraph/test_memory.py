@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 
-from cacheprefix.errors import SetupError, StoreError
+from cacheprefix.errors import NotSharedError, SetupError, StoreError
 from cacheprefix.server import Fault, Reply
 from cacheprefix_langgraph import (
     FileMemory,
@@ -172,6 +172,31 @@ def test_a_memory_that_fails_fails_alone(bench, tmp_path):
     FileMemory(tmp_path).path("one").write_text("{", "utf-8")
     assert graph.invoke(HELLO, CONFIG)["messages"][-1].text == "I would rather not."
     assert session.failures == {"memory": 3}
+
+
+@ONE
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_strict_mode_refuses_a_memory_that_cannot_share(bench, tmp_path, later):
+    """The user can mend that it asks another model than all others; it is no failure to be passed over."""
+    session = bench.session(HANDBOOK, mode="strict")
+    model = wrap_model(bench.model(), session)
+
+    def speak(state):
+        return {"messages": [AIMessage(model.invoke([SystemMessage("You read."), *state["messages"]]).text)]}
+
+    graph = StateGraph(State)
+    graph.add_node("reader", forked(session, role="reader")(speak))
+    graph.add_node("critic", forked(session, role="critic")(speak))
+    other = bench.model(model="gpt-5.6-mini")
+    graph.add_node("remember", memory_node(other, session=session, keeper=FileMemory(tmp_path)))
+    graph.add_edge(START, "reader")
+    graph.add_edge("reader", "critic")
+    graph.add_edge("critic", "remember")
+    team = graph.compile()
+    with pytest.raises(NotSharedError) as caught:
+        asyncio.run(team.ainvoke(HELLO, CONFIG)) if later else team.invoke(HELLO, CONFIG)
+    assert [one.why for one in caught.value.reasons] == ["other_model"]
+    assert session.failures == {}
 
 
 @ONE

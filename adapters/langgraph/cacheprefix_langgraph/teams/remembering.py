@@ -63,9 +63,7 @@ def memory_node(
         try:
             answer = yield WaitingFor(wrapped.ainvoke if later else wrapped.invoke, asked)
         except Exception as error:
-            # Strict mode's refusal is raised in a thread alone; in an event loop it is noted like any other failure.
-            noted = bound.shared.notices.failed if later else bound.failed
-            noted("memory", error)
+            bound.failed("memory", error)
             return {}
         if answer is not None:
             keep(where, name, answer.text)
