@@ -119,6 +119,25 @@ def test_every_row_of_the_rules_has_a_source(monkeypatch):
         assert row.checked_on.isoformat() in section
 
 
+def _measured(page):
+    """Each row of a table that gives costs: its workload, and cells such as ``15,658 -> 5,938 = 0.38``."""
+    for line in page.read_text("utf-8").splitlines():
+        cells = re.findall(r"[\d,]+ -> [\d,]+ = [\d.]+", line)
+        if line.startswith("| ") and cells:
+            yield line.split("|")[1].strip(), cells
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_workload_costs_the_same_on_every_page(page):
+    """What a page shows of a benchmark is what the benchmarks' page was made from."""
+    known = {}
+    for workload, cells in _measured(ROOT / "docs" / "benchmarks.md"):
+        known.setdefault(workload, set()).update(cells)
+    assert len(known) > 100
+    stale = {workload: cells for workload, cells in _measured(page) if not known.get(workload, {*cells}) >= {*cells}}
+    assert not stale
+
+
 def test_no_docstring_speaks_sphinx():
     """The reference is Markdown and would show ``:class:`` and its like as they are."""
     sources = [*ROOT.glob("cacheprefix/**/*.py"), *ROOT.glob("adapters/*/cacheprefix_*/**/*.py")]
