@@ -369,6 +369,7 @@ class Conversation:
         return self._fresh_zones(views) is not None
 
     def _fresh_zones(self, views: Sequence[MessageView]) -> _FreshZones | None:
+        """The zones' texts and where they stand; None where they are shown already, or there are none."""
         zones = (zone.refreshed() for zone in self._state.zones)
         texts = [zone.text() for zone in zones if zone.shown]
         if not texts or not views:
