@@ -39,6 +39,7 @@ from cacheprefix.errors import SetupError
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, SideForks, ask_options
 from cacheprefix.history import (
     READ_TOOL_SCHEMA,
+    Circumstances,
     Cutting,
     Ledger,
     ReadBudget,
@@ -136,6 +137,7 @@ __all__ = [
     "Boundary",
     "Bounded",
     "Carried",
+    "Circumstances",
     "Count",
     "CountedHistory",
     "CrewAhead",

@@ -244,6 +244,7 @@ class ForkBody:
         self.session.attempt("kept answer", lambda: self._remember_stored(turn, answer), None)
 
     def _remember_stored(self, turn: PendingCall, answer: Any) -> None:
+        """``answered``, which fails open around it."""
         session, given = self.session, self.given
         id_, output = getattr(answer, "id", None), getattr(answer, "output", None)
         chained = SHAPES[self.api].FIELDS.chained
@@ -528,14 +529,17 @@ class _Read:
         model = str(body.get("model", ""))
 
         def history(told: RoleTold) -> CountedHistory[Any]:
+            """The messages under a role's text and tools, with the answers begun at their end apart."""
             messages = _condensed(session, self.history, role, model, api, told.text, told.carries(names))
             end = len(messages) - _begun_answers(session, messages, body, api)
             return CountedHistory(messages[:end], digest, tokens, messages[end:])
 
         def digest(message: Any) -> str:
+            """A message's name: the same whatever cache marks it carries."""
             return digest_of(dumps_sorted(_unmarked(message), "message"))
 
         def tokens(message: Any) -> int:
+            """About how many tokens a message has."""
             content = message.get("content") if isinstance(message, Mapping) else None
             if isinstance(content, str) and message.keys() <= {"role", "content"}:
                 return session.count(content, model) + MESSAGE_TOKENS
@@ -655,10 +659,12 @@ def _shared_text_once(history: Sequence[Any], shared: str) -> list[Any]:
         return list(history)
 
     def without(text: Any) -> Any:
+        """A text less the shared one; as it is where it holds nothing else."""
         # A message that holds nothing else stays: an empty one is refused, and the model must be asked something.
         return (isinstance(text, str) and len(text) >= len(sought) and _without(sought, text)) or text
 
     def cut(message: Any) -> Any:
+        """A message of the user's less the shared text; any other as it is."""
         content = message.get("content") if isinstance(message, Mapping) and message.get("role") == "user" else None
         if isinstance(content, list):
             parts = [_with_text(part, without) for part in content]

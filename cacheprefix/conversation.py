@@ -68,6 +68,7 @@ class _Branch:
 
     twin: Conversation
     base: Ledger
+    """What the checkpoint itself holds."""
     returned: bool = True
     """Whether what is decided comes into the checkpoints that follow."""
 
@@ -189,22 +190,30 @@ class Conversation:
         kept here. ``first`` is done once, by the first one to come to the checkpoint.
         """
         with self._lock:
-            found = self._branches.get(checkpoint) if checkpoint else None
-            if found is None:
+            # Without a checkpoint it begins anew each time.
+            branch = self._branches.get(checkpoint) if checkpoint else None
+            if branch is None:
                 if checkpoint:
                     first()
-                for known in self._branches.values():
-                    own = known.loose()
-                    self._state = replace(self._state, ledger=self._state.ledger.merge(own))
-                state = replace(self._state, ledger=ledger.merge(self._state.ledger))
-                found = self._branches[checkpoint] = _Branch(self._twin(state, self._answers), ledger)
-                while len(self._branches) > _BRANCHES:
-                    self._branches.popitem(last=False)
+                branch = self._begin(checkpoint, ledger)
             else:
-                found.twin.merge(ledger)
-            found.returned = found.returned and returned
-            self._newest = found.twin
-            return found.twin
+                branch.twin.merge(ledger)
+            branch.returned = branch.returned and returned
+            self._newest = branch.twin
+            return branch.twin
+
+    def _begin(self, checkpoint: str, ledger: Ledger) -> _Branch:
+        """A branch of the conversation from a checkpoint on; the oldest of too many are forgotten."""
+        # Money: what no checkpoint will hold would be decided anew, and differently, so every later branch has it.
+        kept = self._state.ledger
+        for known in self._branches.values():
+            kept = kept.merge(known.loose())
+        self._state = replace(self._state, ledger=kept)
+        state = replace(self._state, ledger=ledger.merge(kept))
+        branch = self._branches[checkpoint] = _Branch(self._twin(state, self._answers), ledger)
+        while len(self._branches) > _BRANCHES:
+            self._branches.popitem(last=False)
+        return branch
 
     def keep(self, live: set[str]) -> None:
         """Drop what was decided on messages that are gone: ``live`` holds the digests of those that there are."""
@@ -360,6 +369,7 @@ class Conversation:
         return self._fresh_zones(views) is not None
 
     def _fresh_zones(self, views: Sequence[MessageView]) -> _FreshZones | None:
+        """The zones' texts and where they stand; None where they are shown already, or there are none."""
         zones = (zone.refreshed() for zone in self._state.zones)
         texts = [zone.text() for zone in zones if zone.shown]
         if not texts or not views:
@@ -592,11 +602,13 @@ class Conversation:
     # ------------------------------------------------------------------ inside
 
     def _twin(self, state: ContextState, answers: _Answers) -> Conversation:
+        """The same conversation with a state of its own; with the same ``answers`` both learn what was answered."""
         twin = Conversation(self.id, scope=self.scope, prefix_key=self.prefix_key, terms=self._terms)
         twin.model, twin._state, twin._answers = self.model, state, answers
         return twin
 
     def _change(self, change: Callable[[ContextState], ContextState]) -> None:
+        """Replace the state by what ``change`` makes of it, with no other change in between."""
         with self._lock:
             self._state = change(self._state)
 
@@ -656,6 +668,7 @@ class Conversation:
         return rules, with_beside(self._state, around, self._terms)
 
     def _rewrite(self, plan: Plan, made: Ledger, epoch: int) -> bool:
+        """Carry out a compaction that was planned at ``epoch``; False where another one came first."""
         with self._lock:
             if self.ledger.epoch != epoch:
                 return False
@@ -666,6 +679,7 @@ class Conversation:
 def _well_formed(
     state: ContextState, message: Mapping[str, Any], budget: ToolResultBudget, how: Cutting
 ) -> ContextState | None:
+    """The state with a message appended whose results are shortened; None for a malformed message."""
     try:
         return appended(state, message, budget, how)
     except BodyError:

@@ -108,26 +108,53 @@ class ForkOptions(AskOptions, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class _Tools:
+    """How a fork's tools are run."""
+
+    executor: ToolExecutor | None
+    state: Any
+    """The executor's fourth argument."""
+    abort: AbortHandle
+
+    def answers(self, answer: Answer) -> Flow[list[tuple[ToolRequest, str, bool]]]:
+        """Run what an answer calls, one after another: each call, the text for the model, and whether it failed."""
+        results = []
+        for call in answer.calls:
+            self.abort.check()
+            try:
+                value = yield Call(self._run, call)
+            except Exception as error:
+                # Whatever a tool does, the model is told, and the fork goes on.
+                results.append((call, f"error: {type(error).__name__}: {error}", True))
+            else:
+                said = value if isinstance(value, str) else dumps(value, "tool result").decode()
+                results.append((call, said, False))
+        return results
+
+    def _run(self, call: ToolRequest) -> Any:
+        """What the executor answers; raises what it raises, and for a call that cannot be run."""
+        if call.problem:
+            raise ValueError(call.problem)
+        executor = self.executor
+        if executor is None:
+            message = f"tool {call.name!r} cannot run in this fork: it has no tool executor"
+            raise LookupError(message)
+        arguments = (call.id, call.name, call.arguments)
+        return executor(*arguments, self.state) if _takes_state(executor) else executor(*arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
     """All that a run needs, settled before the first call."""
 
-    body: dict[str, Any]
-    api: Api
-    role: str
+    first: Request
+    """The first request; those that follow differ in their messages."""
     parent: int
     """Messages of the parent."""
-    boundary: int
-    """Sections of the parent."""
-    shared: int
-    """Their tokens; 0 for a fork that its policy lets share nothing."""
     policy: ForkPolicy
     compatibility: Compatibility
     conversation: Conversation
-    conversation_id: str
-    scope: str | None
-    abort: AbortHandle
-    state: Any
-    executor: ToolExecutor | None
+    tools: _Tools
     commit: Callable[[Sequence[Mapping[str, Any]]], None] | None
 
 
@@ -239,7 +266,7 @@ class SideForks:
             plan.commit(result.messages)
         return result
 
-    def _plan(self, text: str, body: Mapping[str, Any] | PendingCall, api: Api, options: ForkOptions) -> Plan:
+    def _plan(self, text: str, body: Mapping[str, Any] | PendingCall, api: Api, options: ForkOptions) -> _Plan:
         """Settle a fork. Raises ``UnsafeForkError`` when it cannot read the parent's prefix and that is not meant."""
         _check_names(options, ForkOptions, "fork()")
         role, policy = options.get("role", "helper"), options.get("policy") or ForkPolicy()
@@ -254,22 +281,28 @@ class SideForks:
         forked, prompt, policy = self._forked(parent, limited(asked, api, policy.max_output_tokens), role, policy)
         found = self._shares(parent, prompt, role, policy)
         owned = self.history.conversation(conversation, scope=scope)
-        return Plan(
-            body=forked,
-            api=api,
-            role=role,
+        return _Plan(
+            first=Request(
+                forked,
+                api,
+                agent=role,
+                conversation=conversation,
+                boundary=len(parent.sections) if found else 0,
+                policy=policy,
+                scope=scope,
+                layout="fork",
+                reasons=(reason("shares", shared=parent.tokens if found else 0),),
+            ),
             parent=len(history),
-            boundary=len(parent.sections) if found else 0,
-            shared=parent.tokens if found else 0,
             policy=policy,
             compatibility=found,
             conversation=owned.fork() if policy.isolated else owned,
-            conversation_id=conversation,
-            scope=scope,
-            abort=abort.child() if abort is not None and policy.share_abort else AbortHandle(),
-            # Privacy: what a fork's tools do to the state stays its own, unless its policy shares that.
-            state=state if policy.share_state else copy.deepcopy(state),
-            executor=options.get("tool_executor"),
+            tools=_Tools(
+                options.get("tool_executor"),
+                # Privacy: what a fork's tools do to the state stays its own, unless its policy shares that.
+                state if policy.share_state else copy.deepcopy(state),
+                abort.child() if abort is not None and policy.share_abort else AbortHandle(),
+            ),
             commit=options.get("commit"),
         )
 
@@ -299,35 +332,24 @@ class SideForks:
             self.requests.state.notices.note(f"fork {role!r}: {why}")
         return found
 
-    def _turns(self, plan: Plan, send: Callable[[dict[str, Any]], Any]) -> Flow[ForkResult]:
+    def _turns(self, plan: _Plan, send: Callable[[dict[str, Any]], Any]) -> Flow[ForkResult]:
         """Send, run the tools that are called, and send again with their results, as often as the policy allows."""
-        field = history_field(plan.api)
-        messages: list[Any] = list(plan.body[field])
+        api, field = plan.first.api, history_field(plan.first.api)
+        messages: list[Any] = list(plan.first.body[field])
         verdicts: list[Verdict] = []
         usage, text = NO_CALLS, ""
         stopped: Stopped = "max_turns"
         turns = 0
         while turns < plan.policy.max_turns:
-            plan.abort.check()
+            plan.tools.abort.check()
             turns += 1
-            turn = self.requests.begin(
-                Request(
-                    {**plan.body, field: self._shortened(plan, messages)},
-                    plan.api,
-                    agent=plan.role,
-                    conversation=plan.conversation_id,
-                    boundary=plan.boundary,
-                    policy=plan.policy,
-                    scope=plan.scope,
-                    layout="fork",
-                    reasons=(reason("shares", shared=plan.shared),),
-                )
-            )
+            body = {**plan.first.body, field: self._shortened(plan, messages)}
+            turn = self.requests.begin(replace(plan.first, body=body))
             with turn:
                 response = yield Call(send, dict(turn.body))
-            answer: Answer = read_answer(response, plan.api)
+            answer: Answer = read_answer(response, api)
             verdict = turn.finish(answer.usage)
-            used = turn.call.usage if turn.call is not None else normalise_usage(answer.usage, plan.api)
+            used = turn.call.usage if turn.call is not None else normalise_usage(answer.usage, api)
             usage = used if usage is NO_CALLS else usage + used
             if verdict is not None:
                 verdicts.append(verdict)
@@ -336,37 +358,21 @@ class SideForks:
             if not answer.calls:
                 stopped = "done"
                 break
-            results = []
-            for call in answer.calls:
-                plan.abort.check()
-                try:
-                    value = yield Call(_executed, plan, call)
-                except Exception as error:
-                    results.append((call, f"error: {type(error).__name__}: {error}", True))
-                else:
-                    said = value if isinstance(value, str) else dumps(value, "tool result").decode()
-                    results.append((call, said, False))
-            messages += result_messages(results, plan.api)
-        return ForkResult(
-            text,
-            tuple(messages[plan.parent :]),
-            turns,
-            stopped,
-            plan.compatibility,
-            tuple(verdicts),
-            plan.policy,
-            usage,
-        )
+            messages += result_messages((yield from plan.tools.answers(answer)), api)
+        made = tuple(messages[plan.parent :])
+        return ForkResult(text, made, turns, stopped, plan.compatibility, tuple(verdicts), plan.policy, usage)
 
-    def _shortened(self, plan: Plan, messages: Sequence[Any]) -> Sequence[Any]:
-        form = form_of(plan.api)
+    def _shortened(self, plan: _Plan, messages: Sequence[Any]) -> Sequence[Any]:
+        """The messages with large tool results cut as the ledger has it; as they are where that fails."""
+        body, form = plan.first.body, form_of(plan.first.api)
         if form is None:
             return messages
-        model = str(plan.body.get("model", ""))
+        model = str(body.get("model", ""))
 
         def work() -> Sequence[Any]:
+            """The same, raising where it fails."""
             views = views_of(messages, form, self.history.services.counter(model))
-            tools = [tool_name(tool) for tool in plan.body.get("tools") or ()]
+            tools = [tool_name(tool) for tool in body.get("tools") or ()]
             decisions = self.history.shorten(plan.conversation, views, model, tools)
             return apply(messages, decisions, form) if decisions else messages
 
@@ -383,18 +389,8 @@ def as_sent(body: Mapping[str, Any] | PendingCall) -> Mapping[str, Any]:
     return copy.deepcopy(body)
 
 
-def _executed(plan: Plan, call: ToolRequest) -> Any:
-    if call.problem:
-        raise ValueError(call.problem)
-    executor = plan.executor
-    if executor is None:
-        message = f"tool {call.name!r} cannot run in this fork: it has no tool executor"
-        raise LookupError(message)
-    arguments = (call.id, call.name, call.arguments)
-    return executor(*arguments, plan.state) if _takes_state(executor) else executor(*arguments)
-
-
 def _takes_state(executor: ToolExecutor) -> bool:
+    """Whether an executor has a fourth positional parameter; False where its parameters cannot be read."""
     try:
         parameters = inspect.signature(executor).parameters.values()
     except (TypeError, ValueError):

@@ -82,6 +82,7 @@ def change(before: Sequence[Section], after: Sequence[Section], shared: int, *, 
 
 
 def _continues(old: Sequence[Section], new: Sequence[Section]) -> bool:
+    """Whether a last text goes on with more text in its place."""
     first, then = old[0], new[0]
     same = first.kind == then.kind and first.head == then.head
     return len(old) == 1 and same and first.kind == "text" and then.data.startswith(first.data)
@@ -180,6 +181,7 @@ def _contents(sections: Sequence[Section], role: str = "") -> list[Hashable]:
 
 
 def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Change:
+    """What was changed in the messages; ``role`` is that of the message in which the first difference lies."""
     before, after = _contents(old, role), _contents(new, role)
     behind = _behind(old, new, before, after)
     first, then = old[0], new[0]
@@ -338,6 +340,7 @@ def gone_back(own: SentRequest, shared: int, newest: tuple[SentRequest, int], pr
 
 
 def _system(record: SentRequest) -> list[bytes]:
+    """The digests of a prompt's system text."""
     return [one.digest for one in record.sections[: record.prompt.head] if one.tier == "system"]
 
 
@@ -348,6 +351,7 @@ def _extends(own: SentRequest, before: SentRequest) -> bool:
 
 
 def _settings(own: SentRequest, before: SentRequest, tokens: int, profile: Profile) -> Finding | None:
+    """The first setting that differs and keeps these two from sharing: tenant and model first."""
     pairs: list[tuple[Cause, str, str, str]] = [
         ("scope_changed", "scope", before.scope, own.scope),
         ("scope_changed", "provider", before.provider, own.provider),
@@ -373,6 +377,7 @@ def _settings(own: SentRequest, before: SentRequest, tokens: int, profile: Profi
 
 
 def _values(path: str, before: str, after: str) -> Divergence:
+    """Where two values of a setting part, with what stands around that place."""
     offset = shared_characters(before, after)
     start = max(0, offset - _AROUND)
     end = offset + _AROUND
@@ -382,6 +387,7 @@ def _values(path: str, before: str, after: str) -> Divergence:
 def _content(
     own: SentRequest, before: SentRequest, equal: int, shared: int, common: int, *, rewritten: bool
 ) -> Finding | None:
+    """The difference between the sections of two prompts; None where it explains nothing that was not read."""
     if not own.agent and not rewritten and _told_by_another(before.sections, own.sections, equal):
         return None
     found = change(before.sections, own.sections, equal, tails=not rewritten)

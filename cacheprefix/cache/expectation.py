@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
@@ -298,21 +298,21 @@ def _ends(request: Request, found: Marks) -> dict[int, Ttl]:
 
 def _deepest(request: Request, reading: Sequence[int]) -> int:
     """The last section of the longest entry that can be read; -1 for none."""
-    profile, path, now = request.profile, request.path, request.now
-    if profile.lookback is None:
-        if not reading:
-            return -1
+    path = request.path
+    return next((at for at in _looked_at(request, reading) if at < len(path) and path[at].readable(request.now)), -1)
+
+
+def _looked_at(request: Request, reading: Sequence[int]) -> Iterator[int]:
+    """The sections at whose ends the provider looks for an entry, in its order; some are in no earlier prompt."""
+    profile = request.profile
+    # A provider's rule: from each mark, the last one first, it looks back over so many blocks.
+    if profile.lookback is not None:
+        for mark in reversed(reading):
+            yield from range(min(mark, len(request.path) - 1), reach(request.sections, mark, profile) - 1, -1)
+    # A provider's rule: others look at the last ends before the last mark, the request's own and those written earlier.
+    elif reading:
         standing = _standing(request, reading[-1] + 1, profile.read_candidates)
-        for index in sorted({*standing, *reading}, reverse=True)[: profile.read_candidates]:
-            if index < len(path) and path[index].readable(now):
-                return index
-        return -1
-    for mark in reversed(reading):
-        first = reach(request.sections, mark, profile)
-        for index in range(min(mark, len(path) - 1), first - 1, -1):
-            if path[index].readable(now):
-                return index
-    return -1
+        yield from sorted({*standing, *reading}, reverse=True)[: profile.read_candidates]
 
 
 def _standing(request: Request, end: int, most: int | None) -> list[int]:
@@ -393,15 +393,21 @@ def _units(request: Request, found: Marks, near: Near) -> Expected:
     reason: Cause = "hit" if known or near.part else "cold_start"
     place = None
     if whole < known:
-        life = path[known - 1].entry
-        waiting = life is not None and _state(life, now) != "hit"
-        # A beginning becomes a unit only when a second request has it: until then it is cold for everyone.
-        reason, place = (_state(life, now), known - 1) if waiting else ("cold_start", None)
+        reason, place = _why_no_unit(path, now)
+    # A provider's rule: nothing below the minimum is read.
     if read < max(request.profile.min_tokens, 1):
         read = whole = 0
     return Expected(
         reason, place, found, near, read=read, sections=whole, ends=ends, alive=whole, common=common
     )  # fmt: skip
+
+
+def _why_no_unit(path: Sequence[Node], now: float) -> tuple[Cause, int | None]:
+    """Why no unit ends where what is shared ends, and which section that is about."""
+    life = path[-1].entry
+    state = "hit" if life is None else _state(life, now)
+    # A provider's rule: a beginning becomes a unit only when a second request has it. Until then it is cold for all.
+    return ("cold_start", None) if state == "hit" else (state, len(path) - 1)
 
 
 def _common(request: Request) -> tuple[int, tuple[int, int, int] | None]:
@@ -411,19 +417,13 @@ def _common(request: Request) -> tuple[int, tuple[int, int, int] | None]:
     if parent is None or at >= len(request.sections):
         return 0, None
     own, model = request.sections[at], request.prompt.model
-    kept = [
-        one.tokens
-        for one in parent.commons or ()
-        if one.life.readable_at <= request.now <= one.life.expires and one.begins(own)
-    ]
-    size = 0
-    for side in parent.neighbours(own):
-        node = next(side, None)
-        if node is not None and node.section is not None:
-            size = max(size, shared_characters(node.section.text, own.text))
+    live = (one for one in parent.commons or () if one.life.readable_at <= request.now <= one.life.expires)
+    kept = max((one.tokens for one in live if one.begins(own)), default=0)
+    nearest = [node.section for side in parent.neighbours(own) if (node := next(side, None)) is not None]
+    size = max((shared_characters(one.text, own.text) for one in nearest if one is not None), default=0)
     text = own.text[:size]
     tokens = request.count_tokens(text, model) if size else 0
     # The envelope of a message counts into what a unit of it would hold.
-    if size and tokens + (0 if own.head == "+" else 1) > max(kept, default=0):
-        return max(kept, default=0), (at, len(text.encode("utf-8", "surrogatepass")), tokens)
-    return max(kept, default=0), None
+    if size and tokens + (0 if own.head == "+" else 1) > kept:
+        return kept, (at, len(text.encode("utf-8", "surrogatepass")), tokens)
+    return kept, None

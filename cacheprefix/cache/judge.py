@@ -182,13 +182,13 @@ def _settle(
     """The cause and the tokens lost by it, once the provider has reported or kept silent."""
     cause = reason.cause
     if cause in ("hit", "cold_start", "below_minimum"):
+        # Nothing of ours stands in the way: what is missing all the same is the provider's, as far as it says anything.
         if reported is None:
-            if told.cause is not None:
-                return told.cause, told.missed_tokens or 0
-            return ("unreported" if cause == "hit" and not told.hit else cause), 0
+            return _unreported(cause, told)
         if lost > noise and not told.hit:
             return told.cause or "provider_miss", lost
         return ("hit" if read else cause), 0
+    # A cause was found: the provider's word that all was read outweighs it, and so does that nothing is missing.
     if reported is None:
         return ("hit", 0) if told.hit else (cause, lost)
     if not lost and not reason.sure:
@@ -197,6 +197,13 @@ def _settle(
     if cause not in STRUCTURAL and not reason.sure and lost <= noise:
         return "hit", 0
     return cause, lost
+
+
+def _unreported(cause: Cause, told: Diagnosis) -> tuple[Cause, int]:
+    """The cause and the loss where the provider gave no count, and nothing stood in the way: what it diagnosed."""
+    if told.cause is not None:
+        return told.cause, told.missed_tokens or 0
+    return ("unreported" if cause == "hit" and not told.hit else cause), 0
 
 
 def _reason(sight: VerdictInput, record: SentRequest, profile: Profile) -> _Reason:
@@ -304,6 +311,17 @@ class _Counts:
         """Tokens of the whole prompt."""
         return self._totals[-1] if self._totals else 0
 
+    def agree(self, at: int) -> bool:
+        """Whether our counter is the provider's, by this prompt's total and the known count of the section ``at``.
+
+        So it is where both come out as ours but for an envelope's odd token. Of one prompt alone (``at`` is -1) that
+        may be chance: prose above our count and JSON below it.
+        """
+        whole = self._totals[-1]
+        if abs(whole - self.scale * whole) > _ENVELOPE:
+            return False
+        return abs(self._totals[at] - self._path[at].known) <= _ENVELOPE if at >= 0 else self.exact
+
     def before(self, tokens: int) -> int:
         """Index of the last section within ``tokens`` up to which the provider's count is known; -1 for none."""
         last = min(bisect_right(self._totals, tokens), len(self._path)) - 1
@@ -370,15 +388,8 @@ def _in_their_tokens(
     at = counts.before(seen.read)
     if counts.scale == 1 and at < 0 and (not known or counts.exact):
         return seen.read, int(seen.read * (_NOISE_KNOWN if known else _NOISE_GUESSED))
-    # Where both prompts come out as ours but for an envelope's odd token, our counter is the provider's.
     sure = path[at].known if at >= 0 else 0
-    agree = (
-        known
-        and abs(record.totals[-1] - counts.scale * record.totals[-1]) <= _ENVELOPE
-        and abs((record.totals[at] if at >= 0 else 0) - sure) <= _ENVELOPE
-    )
-    # Of one prompt alone that may be chance: prose above our count and JSON below it.
-    if agree and (at >= 0 or counts.exact):
+    if known and counts.agree(at):
         return seen.read, int(seen.read * _NOISE_KNOWN)
     could = counts.theirs(seen.read)
     expected = int(could)

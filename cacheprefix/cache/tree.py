@@ -408,10 +408,12 @@ class PromptTrees:
         self._bytes += _weight(record)
 
     def _not_latest(self, record: SentRequest) -> None:
+        """Forget that a request was the last one of its lane."""
         if self.latest.get(record.lane) is record:
             del self.latest[record.lane]
 
     def _remove(self, node: Node) -> Node | None:
+        """Take a node out of the tree; its parent, or None where it was a root."""
         parent, section = node.parent, node.section
         if parent is None:
             self._roots.pop(node.key, None)
@@ -427,16 +429,19 @@ class PromptTrees:
 
 
 def _weight(record: SentRequest) -> int:
+    """About how many bytes a record holds."""
     return _RECORD_BYTES + _SECTION_BYTES * len(record.keys)
 
 
 def _disown(parent: Node, child: Node, section: Section) -> None:
+    """Take a node out of its parent's sorted branches, where there are any."""
     if parent.branches is not None:
         row = parent.branches[section.kind, section.head]
         del row[bisect_left(row, (section.data, child.key))]
 
 
 def _adopt(parent: Node, child: Node, section: Section) -> None:
+    """Put a node under its parent. From the second child on they stand sorted, so that the nearest are found."""
     parent.children[child.key] = child
     if parent.branches is not None:
         insort(parent.branches.setdefault((section.kind, section.head), []), (section.data, child.key))
@@ -465,6 +470,7 @@ class Addresses:
 
 
 def _address(prompt: Prompt, profile: Profile, scope: str) -> tuple[bytes, tuple[bytes, ...]]:
+    """Lane and salts of a prompt, reckoned anew."""
     placement = placements(prompt, profile)
     lane = lane_key(prompt, placement, provider=profile.name, scope=scope)
     if not any(where in TIERS for where in placement.values()):

@@ -139,10 +139,12 @@ class HistoryRunner:
         """
 
         def allowed(ref: str) -> bool:
+            """Whether the caller may read a ref. Privacy: without a conversation it may read none."""
             talk = where()
             return talk is not None and (talk.refers_to(ref) if own is None else own(ref))
 
         def scope() -> str:
+            """The tenant whose results are read."""
             talk = where()
             return self.team.scope if talk is None else talk.scope
 
@@ -164,6 +166,7 @@ class HistoryRunner:
             return ()
 
         def work() -> tuple[ReplaceResult, ...]:
+            """The results' replacements, recorded; raises where that fails."""
             how = self._terms(model, tools=tools).cutting(conversation.scope)
             done = budget_results(views, conversation.ledger, self.budget, how)
             conversation.merge(done.ledger)
@@ -214,6 +217,7 @@ class HistoryRunner:
         rest: RestOfRequest,
         ask: Ask | AsyncAsk | None,
     ) -> Flow[tuple[Decision, ...]]:
+        """``condense``, for synchronous and asynchronous callers alike."""
         if not self.decides(conversation):
             return ()
         if rest.zones:
@@ -245,6 +249,7 @@ class HistoryRunner:
         return () if now is None else now.decisions
 
     def _consolidate(self, own: Consolidate) -> Consolidate:
+        """What joins durable context: the conversation's own hook, or else the compaction's."""
         return self.compaction.consolidate if own is concatenate and self.compaction is not None else own
 
     def _fit(
@@ -265,6 +270,7 @@ class HistoryRunner:
         return rules, around
 
     def _hooked(self, rules: Compaction, situation: Situation) -> Iterable[Decision]:
+        """What the compact hook decides, as the first of the policies; nothing where it does not answer or fails."""
         answer = self.plugins.call_first("compact", view=situation, policy=rules)
         if answer is None:
             return ()
@@ -293,6 +299,7 @@ class HistoryRunner:
         """The hook ``replace_tool_result`` as the history room takes it."""
 
         def replaced(result: ResultView) -> Any:
+            """The hook's text, or text and strategy; None for any other answer, which leaves the result as it is."""
             answer = self.plugins.call_first("replace_tool_result", result=result, budget=self.budget)
             return answer if isinstance(answer, str) or (isinstance(answer, tuple) and len(answer) == 2) else None
 
@@ -303,6 +310,7 @@ class HistoryRunner:
         return self.services.count(self.team.prefix.text, model) + self._tool_tokens(model)
 
     def _tool_tokens(self, model: str) -> int:
+        """Tokens of the schemas of the tools that all share."""
         schemas = (tool.schema.decode() for tool in self.team.prefix.tools if isinstance(tool, Tool))
         return sum(self.services.count(schema, model) for schema in schemas)
 
@@ -331,6 +339,7 @@ def _circumstances(
 
 
 def _checked(answer: Iterable[Any], situation: Situation) -> Iterable[Decision]:
+    """The decisions of a compact hook; raises ``TypeError`` at the first that is none on the situation's messages."""
     for decision in answer:
         if not isinstance(decision, Decision) or not 0 <= decision.index < len(situation.views):
             message = f"the compact hook answered {decision!r}; it gives decisions on situation.views"

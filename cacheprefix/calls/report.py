@@ -397,6 +397,7 @@ def units_of(usage: Usage, expected: Usage, profile: Profile) -> float:
 
 
 def _plain(line: ReportLine) -> dict[str, Any]:
+    """A line in plain JSON types."""
     return {
         "agent": line.agent,
         "calls": line.calls,
@@ -422,6 +423,7 @@ def _short(name: str) -> str:
 
 
 def _cells(line: ReportLine) -> tuple[str, ...]:
+    """A line as the cells of the table."""
     # Of a sum with calls that came without usage, part is not known.
     usd = "?" if line.money is None else f"{'~' if line.unreported else ''}{line.money:.4f}"
     return (
@@ -439,6 +441,7 @@ def _cells(line: ReportLine) -> tuple[str, ...]:
 
 
 def _text(report: Report) -> Iterable[str]:
+    """The report's lines for a terminal: the table, then what is to be known of its numbers."""
     rows = [_HEAD, *(_cells(line) for line in (*report.lines, report.total))]
     # As narrow as the numbers allow: most reports then fit a terminal of 80 columns.
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -543,6 +546,7 @@ class Totals:
         )  # fmt: skip
 
     def _fold(self) -> None:
+        """Sum up the older half of the calls kept, so that a long run's report needs no more memory."""
         half = self._keep // 2
         old, self._calls = self._calls[:half], self._calls[half:]
         for agent in {call.agent for call in old}:
@@ -567,6 +571,7 @@ def _went_out(earlier: Iterable[WentOut], calls: Iterable[Call]) -> tuple[WentOu
 
 
 def _merged(breaks: Iterable[Break]) -> tuple[Break, ...]:
+    """Breaks of the same cause and place as one, the dearest first."""
     merged: dict[tuple[str, str | None], Break] = {}
     for item in breaks:
         known = merged.get((item.cause, item.path))
@@ -575,6 +580,7 @@ def _merged(breaks: Iterable[Break]) -> tuple[Break, ...]:
 
 
 def _joined(a: Break, b: Break) -> Break:
+    """Two breaks of the same cause and place as one."""
     usd = [value for value in (a.lost_usd, b.lost_usd) if value is not None]
     return replace(
         a,

@@ -53,6 +53,8 @@ class ToolUse:
 
 
 class _Options(TypedDict):
+    """Whose call it is, and whether its result may be kept."""
+
     scope: str
     conversation: str | None
     cacheable: bool | None

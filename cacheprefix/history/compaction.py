@@ -40,6 +40,8 @@ from cacheprefix.prompt.views import Count, MessageView
 _FRESH = 3
 """Number of newest results that are cleared last: three of four later quotes of results are of these
 (tau-bench, benchmarks/bench_compaction.py)."""
+_LEAST_SUMMARY = 40
+"""Tokens."""
 _SCARCE = 0.9
 """A compaction must bring the request under this share of its trigger, or it would come back at once."""
 
@@ -133,6 +135,10 @@ class Circumstances:
     """Tokens that a turn adds; None takes the history's own average."""
     front_moves: bool = False
     """Whether a compaction also changes what stands before the history (zones, durable context)."""
+    budget: ToolResultBudget | None = None
+    """The tool-result budget, which has the user's own strategies that the ledger names."""
+    readable: bool = False
+    """Whether cleared results will be kept in a store, so that their placeholders name the tool to read them."""
 
 
 def plan_compaction(
@@ -142,78 +148,49 @@ def plan_compaction(
     around: Circumstances | None = None,
     *,
     count: Count | None = None,
-    budget: ToolResultBudget | None = None,
-    readable: bool = False,
     force: bool = False,
 ) -> Plan:
     """Plan a compaction of a history under its ledger; nothing changes before ``Plan.commit``.
 
-    ``budget`` is the tool-result budget, which has the user's own strategies that the ledger names. ``readable``
-    says that cleared results will be kept in a store, so that their placeholders name the tool to read them.
     ``force`` compacts to the target whatever the trigger and the price say. Raises ``BudgetError`` with ``over_by``
     when even the least that must be sent is above the request budget.
     """
-    rules = settings or Compaction()
-    here = around or Circumstances()
-    counter = count or estimate_tokens
-    trigger, target = rules.limits(here.request)
+    rules, here, counter = settings or Compaction(), around or Circumstances(), count or estimate_tokens
     shape = Shape(views)
-    draft = Draft.of(shape, sent(shape, ledger, budget, counter), counter, here.static_tokens)
-    whole = draft.whole
+    draft = Draft.of(shape, sent(shape, ledger, here.budget, counter), counter, here.static_tokens)
     before = draft.tokens
-    room = None if here.request is None else here.request.room
-    turns = here.turns if here.turns is not None else [view.role for view in whole].count("assistant")
-    growth = here.growth if here.growth is not None else (before - here.static_tokens) / max(1, turns)
     reason = reason_of(rules, here, before, force=force)
     if reason == "none":
         return Plan.nothing(before, here.prices, ledger, counter)
-    history = max(0, target - here.static_tokens)
-    summary, note = _summary_tokens(rules, history), _note_tokens(rules, counter)
-    goal = max(min(target, int(trigger - 4 * growth)), target // 2)
-    refusals, row = _allowed_policies(rules, whole)
-    # Money: for ``trigger`` and ``cold`` no protection is given up under ``ceiling``, as the next compaction is far off
-    # then; for ``window`` and ``forced`` protections are given up until the goal is reached.
-    ceiling = goal if reason in ("window", "forced") else int(goal + rules.slack * (trigger - goal))
-    head = head_of(whole, int(rules.keep_head * history))
-    work = _PolicyRun(draft, row, rules, trigger, head, readable, Protection.of(whole, _summaries_kept(rules, whole)))
-    work.relax(max(1, goal - max(summary, note)), min(ceiling, room or ceiling))
-    # Provider's rule: the window must be met, so even protected items go; ``check`` raises where that is not enough.
-    if here.request is not None and draft.tokens > here.request.room:
-        work.relax_all(max(1, here.request.room - note))
-        here.request.check(draft.tokens, "the least that can be sent (last turn, pins, durable context)")
-    fits = room is None or draft.tokens + note <= room
-    if fits and draft.removes_at_most(note) and not _sums_up(draft, summary, room):
-        # Money: the note about the removal would cost as much as was removed, so nothing is removed.
-        draft.give_back()
-    work.lead(room)
-    summed_up = _insert_notice(draft, rules, summary, note, room)
-    held = False
-    # Provider's rule: thinking is valid only behind the prefix it was made under, so it goes with changes before it.
-    # That of an open call must be sent back: then the compaction is put off, unless the window forces it.
-    if rules.thinking_bound and draft.thinking_at and draft.first_change() is not None:
-        loose = loosen(draft, work.protection.end, moved=here.front_moves)
-        held = not loose and reason != "window"
-        why = "an open call's thinking keeps its prefix" if held else "thinking behind a change goes with it"
-        refusals = (*refusals, f"{why}: {rules.thinking_bound}")
+    turns = here.turns if here.turns is not None else [view.role for view in draft.whole].count("assistant")
+    aims = _Aims.of(rules, here, draft, reason, turns)
+    refusals, row = _allowed_policies(rules, draft.whole)
+    run = _PolicyRun(draft, row, rules, aims, here.readable, Protection.of(draft.whole, _summaries_kept(rules, draft)))
+    run.shorten(here.request)
+    summed_up = _insert_notice(draft, rules, aims)
+    held, thinking = _thinking_behind(draft, rules, here, reason, run.protection.end)
+    # Money: what stands before the first change is still read from the cache.
     kept = here.static_tokens if here.front_moves else draft.before_first_change()
     changes = record(draft, shape, ledger)
     ask = rules.summarise == "fork" and summed_up and bool(changes.summary_at)
     # Money: a summary by the model costs a further request, with the whole history as its input.
     price = estimate(before, draft.tokens, kept, here.prices, asked=before if ask else 0)
     horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))
-    scarce = reason == "trigger" and draft.tokens >= _SCARCE * trigger
-    worth = not scarce and price.pays(horizon)
+    # Money: a compaction that hardly comes below the trigger would be paid for again at once.
+    stuck = reason == "trigger" and draft.tokens >= _SCARCE * aims.trigger
+    # Money: only one that nothing but the trigger asks for must pay; with a cold cache all is written anew anyway.
+    worth = reason != "trigger" or (not stuck and price.pays(horizon))
     return Plan(
         reason,
         before,
         draft.tokens,
         kept,
         price,
-        due=bool(changes.entries or changes.clearings) and not held and (reason != "trigger" or worth),
+        due=bool(changes.entries or changes.clearings) and not held and worth,
         actions=actions_of(draft),
-        refusals=(*refusals, STUCK) if scarce else refusals,
-        stuck=scarce,
-        request=SummaryRequest(INSTRUCTION, summary) if ask else None,
+        refusals=(*refusals, *thinking, *((STUCK,) if stuck else ())),
+        stuck=stuck,
+        request=SummaryRequest(INSTRUCTION, aims.summary) if ask else None,
         horizon=horizon,
         ledger=ledger,
         entries=tuple(changes.entries),
@@ -253,21 +230,59 @@ def _allowed_policies(rules: Compaction, views: Sequence[MessageView]) -> tuple[
 
 
 def _role(view: MessageView | None) -> str | None:
+    """The role of a message; None for one that is gone."""
     return None if view is None else view.role
 
 
-def _summary_tokens(rules: Compaction, history: int) -> int:
-    """Tokens that a summary may have; 0 where only a note about the removal is to be written."""
-    if rules.summarise is None:
-        return 0
-    tokens = history // 12 if rules.summary_tokens is None else rules.summary_tokens
-    # Below this a summary says nothing and costs its opening words.
-    return tokens if tokens >= 40 else 0
+@dataclass(frozen=True, slots=True)
+class _Aims:
+    """How far one compaction goes. All are tokens; those of the request count what is sent beside the history too."""
 
+    trigger: int
+    goal: int
+    """Of the request, to come down to."""
+    ceiling: int
+    """Of the request; a protection is given up only while more is left."""
+    head: int
+    """Of the start of the history, which stays while anything else can go."""
+    summary: int
+    """That a summary may have; 0 where only a note about the removal is to be written."""
+    note: int
+    """Of that note; 0 where the settings want neither note nor summary."""
+    room: int | None
+    """Of a request that the window takes; None where no window counts."""
 
-def _note_tokens(rules: Compaction, count: Count) -> int:
-    """Tokens of the note that something was removed; 0 where the settings want neither note nor summary."""
-    return 0 if rules.summarise is None else summary_view("user", REMOVED, count).tokens
+    @classmethod
+    def of(cls, rules: Compaction, around: Circumstances, draft: Draft, reason: Reason, turns: int) -> _Aims:
+        """The aims of compacting a draft for a reason, after so many ``turns``."""
+        trigger, target = rules.limits(around.request)
+        grown = (draft.tokens - around.static_tokens) / max(1, turns)
+        growth = grown if around.growth is None else around.growth
+        # Money: at least four turns lie before the next compaction, but for that no more than half of the target goes.
+        goal = max(min(target, int(trigger - 4 * growth)), target // 2)
+        # Money: for ``trigger`` and ``cold`` no protection is given up under ``ceiling``, as the next compaction is far
+        # off then; for ``window`` and ``forced`` protections are given up until the goal is reached.
+        ceiling = goal if reason in ("window", "forced") else int(goal + rules.slack * (trigger - goal))
+        history = max(0, target - around.static_tokens)
+        head, room = int(rules.keep_head * history), None if around.request is None else around.request.room
+        if rules.summarise is None:
+            return cls(trigger, goal, ceiling, head, 0, 0, room)
+        summary = history // 12 if rules.summary_tokens is None else rules.summary_tokens
+        # Below this a summary says nothing and costs its opening words.
+        summary = summary if summary >= _LEAST_SUMMARY else 0
+        note = summary_view("user", REMOVED, draft.count).tokens
+        return cls(trigger, goal, ceiling, head, summary, note, room)
+
+    def fits(self, tokens: int) -> bool:
+        """Whether the window takes a request of so many tokens."""
+        return self.room is None or tokens <= self.room
+
+    def sums_up(self, draft: Draft) -> bool:
+        """Whether a summary fits into the window and is at most half as long as what it replaces."""
+        if not self.summary or not self.fits(draft.tokens + self.summary):
+            return False
+        standing = [view for view in draft.views if view is not None and view.summary]
+        return sum(view.tokens for view in (*draft.lost(), *standing)) > 2 * self.summary
 
 
 @dataclass(slots=True)
@@ -277,12 +292,24 @@ class _PolicyRun:
     draft: Draft
     row: Sequence[Policy]
     rules: Compaction
-    trigger: int
-    head: int
-    """Items before this one stay while anything else can go."""
+    aims: _Aims
     readable: bool
     protection: Protection
     failed: frozenset[int] = frozenset()
+
+    def shorten(self, window: RequestBudget | None) -> None:
+        """Take out what is to go. Raises ``BudgetError`` when the least that must be sent does not fit ``window``."""
+        draft, aims = self.draft, self.aims
+        ceiling = min(aims.ceiling, aims.room or aims.ceiling)
+        self.relax(max(1, aims.goal - max(aims.summary, aims.note)), ceiling)
+        # Provider's rule: the window must be met, so even protected items go; ``check`` raises where it still is not.
+        if window is not None and draft.tokens > window.room:
+            self.relax_all(max(1, window.room - aims.note))
+            window.check(draft.tokens, "the least that can be sent (last turn, pins, durable context)")
+        # Money: where the note about the removal would cost as much as was removed, nothing is removed.
+        if aims.fits(draft.tokens + aims.note) and draft.removes_at_most(aims.note) and not aims.sums_up(draft):
+            draft.give_back()
+        self.lead(aims.room)
 
     def relax(self, goal: int, ceiling: int) -> None:
         """Run the policies down to ``goal`` tokens; a protection is given up only while above ``ceiling`` tokens."""
@@ -291,6 +318,7 @@ class _PolicyRun:
             return
         referenced = referenced_by_later(draft.whole)
         self.failed = frozenset(at for at in draft.results_at for result in draft.whole[at].results if result.is_error)
+        head = head_of(draft.whole, self.aims.head)
         steps = relaxations(draft.whole, self.rules.keep_turns)
         gentle = tuple(policy for policy in self.row if not getattr(policy, "removes_messages", False))
         # First with all protections. Then policies that remove no message, under ever fewer protections, since a
@@ -304,7 +332,7 @@ class _PolicyRun:
             if step and draft.tokens <= ceiling:
                 return
             edge, users = steps[step]
-            free = self.protection.free(self.head, edge, keep_users=users and self.rules.keep_users)
+            free = self.protection.free(head, edge, keep_users=users and self.rules.keep_users)
             for policy in self._order(row, free, draft.tokens - goal):
                 if draft.tokens <= goal:
                     return
@@ -356,6 +384,7 @@ class _PolicyRun:
             raise BudgetError(f"the request is {over} tokens too large for a first message by the user", over)
 
     def _run(self, policy: Policy, free: Sequence[bool], goal: int, referenced: frozenset[int], step: int) -> None:
+        """Ask one policy what goes, and carry it out where it is not protected."""
         draft = self.draft
         situation = Situation(
             draft.views,
@@ -367,7 +396,7 @@ class _PolicyRun:
             free,
             draft.tokens,
             goal,
-            self.trigger,
+            self.aims.trigger,
             draft.count,
             referenced,
             self.readable,
@@ -377,20 +406,12 @@ class _PolicyRun:
         draft.take(policy(situation), free)
 
 
-def _sums_up(draft: Draft, tokens: int, room: int | None) -> bool:
-    """Whether a summary of ``tokens`` tokens fits into ``room`` and is at most half as long as what it replaces."""
-    if not tokens or (room is not None and draft.tokens + tokens > room):
-        return False
-    standing = [view for view in draft.views if view is not None and view.summary]
-    return sum(view.tokens for view in (*draft.lost(), *standing)) > 2 * tokens
-
-
-def _summaries_kept(rules: Compaction, whole: Sequence[MessageView]) -> Sequence[int]:
+def _summaries_kept(rules: Compaction, draft: Draft) -> Sequence[int]:
     """Indexes of the numbered summaries that are kept beside the new one."""
     if rules.summaries is None:
         return ()
-    told = [index for index, view in enumerate(whole) if number_of(view)]
-    told.sort(key=lambda index: number_of(whole[index]))
+    told = [index for index, view in enumerate(draft.whole) if number_of(view)]
+    told.sort(key=lambda index: number_of(draft.whole[index]))
     return told[max(0, len(told) - rules.summaries + 1) :]
 
 
@@ -399,22 +420,21 @@ def _summary_opening(rules: Compaction, whole: Sequence[MessageView]) -> str:
     return "" if rules.summaries is None else numbered(1 + max(map(number_of, whole), default=0))
 
 
-def _insert_notice(draft: Draft, rules: Compaction, tokens: int, note: int, room: int | None) -> bool:
+def _insert_notice(draft: Draft, rules: Compaction, aims: _Aims) -> bool:
     """Insert a summary or a note where the first message was removed; return whether it was a summary.
 
-    A summary of ``tokens`` tokens, which includes the old ones, where it is worth its length (``_sums_up``). Otherwise
-    a note, unless a text there already says that something was removed, or the note exceeds ``room``. Placeholders
-    of cleared results need no note.
+    A summary, which includes the old ones, where it is worth its length (``_Aims.sums_up``). Otherwise a note, unless
+    a text there already says that something was removed, or the window does not take it. Placeholders of cleared
+    results need no note.
     """
     place = draft.place_of_loss()
     if place is None or rules.summarise is None:
         return False
-    if not _sums_up(draft, tokens, room):
-        fits = room is None or draft.tokens + note <= room
-        if fits and draft.lacks and not draft.says_so(place):
+    if not aims.sums_up(draft):
+        if aims.fits(draft.tokens + aims.note) and draft.lacks and not draft.says_so(place):
             draft.insert(Insert(place, "user", REMOVED))
         return False
-    stay = _summaries_kept(rules, draft.whole)
+    stay = _summaries_kept(rules, draft)
     # Behind the summaries that are kept, as their messages came earlier.
     place = max(place, *(index + 1 for index in stay)) if stay else place
     for index in [index for index, view in enumerate(draft.whole) if view.summary and index not in stay]:
@@ -422,8 +442,24 @@ def _insert_notice(draft: Draft, rules: Compaction, tokens: int, note: int, room
     kept = [view for view in draft.views if view is not None]
     write = extract if rules.summarise == "fork" else rules.summarise
     opening = _summary_opening(rules, draft.whole)
-    text = summarised(Removed(draft.lost(), kept, max(1, tokens - draft.count(opening)), draft.count), write)
+    text = summarised(Removed(draft.lost(), kept, max(1, aims.summary - draft.count(opening)), draft.count), write)
     text = f"{opening}{text}" if text and text != REMOVED else text
     if text and (text != REMOVED or draft.lacks):
         draft.insert(Insert(place, "user", text))
     return True
+
+
+def _thinking_behind(
+    draft: Draft, rules: Compaction, around: Circumstances, reason: Reason, end: int
+) -> tuple[bool, tuple[str, ...]]:
+    """Remove the thinking behind the first change: whether the compaction is put off instead, and that in words.
+
+    Provider's rule: thinking is valid only behind the prefix it was made under, so it goes with changes before it.
+    That of an open call, which begins at ``end``, must be sent back: then the compaction waits, unless the window
+    forces it.
+    """
+    if not rules.thinking_bound or not draft.thinking_at or draft.first_change() is None:
+        return False, ()
+    held = not loosen(draft, end, moved=around.front_moves) and reason != "window"
+    why = "an open call's thinking keeps its prefix" if held else "thinking behind a change goes with it"
+    return held, (f"{why}: {rules.thinking_bound}",)

@@ -35,59 +35,68 @@ class Record:
     summary_at: str = ""
 
 
-def record(
-    draft: Draft,
-    shape: Shape,
-    ledger: Ledger,
-) -> Record:
-    """A draft's changes as entries for ``ledger``."""
+def record(draft: Draft, shape: Shape, ledger: Ledger) -> Record:
+    """A draft's changes as entries for ``ledger``, whose grammar its module describes."""
     out = Record()
     if not draft.decided and not draft.inserted:
         return out
-    views, messages = shape.views, shape.messages
-    actions, inserts = ledger.section("actions"), ledger.section("inserts")
-    first = last = -1
-    runs: list[tuple[int, int]] = []
+    span = _span(draft, shape, ledger.section("inserts"))
+    _record_changes(out, draft, shape)
+    _record_removals(out, draft, shape, ledger.section("actions"), span)
+    _record_texts(out, draft, shape, ledger.section("inserts"), span)
+    return out
+
+
+def _record_changes(out: Record, draft: Draft, shape: Shape) -> None:
+    """Record what was taken out of messages that stay: results, calls and thinking."""
     for position, (view, index) in enumerate(zip(draft.views, draft.origins, strict=True)):
-        if view is None:
-            if position not in draft.texts:
-                first, last = (index if first < 0 else first), index
-            continue
-        if first >= 0:
-            runs.append((first, last))
-            first = -1
-        decisions = draft.decided.get(position)
+        decisions = None if view is None else draft.decided.get(position)
         if decisions is None:
             continue
-        thinking = False
+        native, message = shape.views[index], shape.messages[index]
         for decision in decisions:
             if isinstance(decision, ReplaceResult):
-                _record_clear(out, decision, views[index], shape.results[index, decision.part])
-            elif isinstance(decision, DropThinking):
-                thinking = True
+                _record_clear(out, decision, native, shape.results[index, decision.part])
             elif isinstance(decision, DropCall):
-                numbers = [n for n, call in enumerate(views[index].calls) if call.id == decision.call_id]
-                out.entries.extend(("actions", f"{messages[index]}/c{n}", "c") for n in numbers)
-        if thinking:
-            out.entries.append(("actions", f"{messages[index]}/t", "b" if position in draft.bound else "t"))
-    if first >= 0:
-        runs.append((first, last))
-    span = _span(draft, shape, inserts)
-    for first, last in runs:
+                numbers = [n for n, call in enumerate(native.calls) if call.id == decision.call_id]
+                out.entries.extend(("actions", f"{message}/c{n}", "c") for n in numbers)
+        if any(isinstance(decision, DropThinking) for decision in decisions):
+            out.entries.append(("actions", f"{message}/t", "b" if position in draft.bound else "t"))
+
+
+def _record_removals(out: Record, draft: Draft, shape: Shape, actions: Mapping[str, str], span: str) -> None:
+    """Record the messages that were removed, each run of neighbours as one entry."""
+    messages = shape.messages
+    for first, last in _removed_runs(draft):
         # Several recorded runs may begin with the same message: which apply is told by their spans.
         start = messages[first] if messages[first] not in actions else f"{messages[first]}/{digest_of(span)}"
         out.entries.append(("actions", start, f"r:{messages[last]}:{span}"))
+
+
+def _removed_runs(draft: Draft) -> list[tuple[int, int]]:
+    """First and last index of each run of removed messages; a text of the ledger's inside it does not divide it."""
+    runs: list[tuple[int, int]] = []
+    going_on = False
+    for position, (view, index) in enumerate(zip(draft.views, draft.origins, strict=True)):
+        if view is not None:
+            going_on = False
+        elif position not in draft.texts:
+            runs.append((runs.pop()[0], index) if going_on else (index, index))
+            going_on = True
+    return runs
+
+
+def _record_texts(out: Record, draft: Draft, shape: Shape, inserts: Mapping[str, str], span: str) -> None:
+    """Record which earlier texts of the ledger's are gone, and the new one."""
     for position, address in draft.texts.items():
         if draft.views[position] is None:
             out.entries.append(("actions", f"{address}/i", f"d:{span}"))
     for position, new in draft.inserted.items():
         # A text is addressed by the message that it stands before, also with an older inserted text between.
-        at = next(messages[draft.origins[n]] for n in range(position, len(draft.whole)) if n not in draft.texts)
-        if at in inserts:
-            at = f"{at}~{len(inserts)}"
-        out.summary_at = at
-        out.entries.append(("inserts", at, json.dumps([new.role, new.text, span])))
-    return out
+        behind = (n for n in range(position, len(draft.whole)) if n not in draft.texts)
+        at = shape.messages[draft.origins[next(behind)]]
+        out.summary_at = f"{at}~{len(inserts)}" if at in inserts else at
+        out.entries.append(("inserts", out.summary_at, json.dumps([new.role, new.text, span])))
 
 
 def _span(draft: Draft, shape: Shape, inserts: Mapping[str, str]) -> str:

@@ -224,10 +224,8 @@ def planned(
     # Money: joining durable context changes the front of the history, so that all is written to the cache anew. Where
     # that makes a compaction too expensive to be due, it is planned again without the joining.
     for joins in (True, False) if to_join(now.views, now.ledger) else (False,):
-        here = replace(around, front_moves=joins or around.front_moves)
-        plan = plan_compaction(
-            now.views, now.ledger, rules, here, count=count, budget=now.budget, readable=readable, force=force
-        )
+        here = replace(around, front_moves=joins or around.front_moves, budget=now.budget, readable=readable)
+        plan = plan_compaction(now.views, now.ledger, rules, here, count=count, force=force)
         if plan.due:
             return replace(plan, joins=joins)
     return plan

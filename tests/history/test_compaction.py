@@ -422,7 +422,7 @@ def test_a_cleared_result_can_be_read_again():
     messages = _talk(40)
     views = views_of(messages, "openai-chat")
     rules = Compaction(trigger=_size(messages) * 3 // 4, keep_head=0, policies=(clear_tool_results(),), summarise=None)
-    ledger = plan_compaction(views, Ledger(), rules, readable=True).commit(store)
+    ledger = plan_compaction(views, Ledger(), rules, Circumstances(readable=True)).commit(store)
     out = apply(messages, replay(views, ledger).decisions, "openai-chat")
     ref = out[2]["content"].split("ref='")[1].split("'")[0]
     assert store.get(ref).text == messages[2]["content"]

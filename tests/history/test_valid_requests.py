@@ -96,9 +96,8 @@ def grown(rng, messages, api):
         tokens = sum(view.tokens for view in views)
         window = RequestBudget(max(2, int(tokens * rng.uniform(0.3, 1.2)))) if rng.random() < 0.3 else None
         try:
-            plan = plan_compaction(
-                views, ledger, settings_of(rng, tokens), Circumstances(request=window), budget=budget, force=True
-            )
+            around = Circumstances(request=window, budget=budget)
+            plan = plan_compaction(views, ledger, settings_of(rng, tokens), around, force=True)
         except BudgetError:
             continue
         ledger = plan.commit()

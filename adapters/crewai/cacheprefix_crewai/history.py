@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix.adapter import (
     AdapterSession,
     Bounded,
+    Circumstances,
     Cutting,
     ReplaceResult,
     RestOfRequest,
@@ -189,8 +190,9 @@ def compact_now(session: AdapterSession, execution: Execution, messages: Sequenc
     held = execution.conversation
     budget = session.histories.budget
     tokens = replay(views, held.ledger, budget, Cutting(count)).tokens
+    kept = Circumstances(budget=budget, readable=True)
     smaller = replace(rules, trigger=max(2, tokens - 1), target=max(1, tokens // 2))
-    plan = plan_compaction(views, held.ledger, smaller, count=count, budget=budget, readable=True, force=True)
+    plan = plan_compaction(views, held.ledger, smaller, kept, count=count, force=True)
     if not plan.due:
         return False
     held.merge(plan.commit(session.histories.results, scope=held.scope))
