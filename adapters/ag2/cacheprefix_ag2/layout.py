@@ -115,19 +115,9 @@ def fork_of(
     tail = tail_in(messages)
     assert tail is not None
     plan, team = tail._plan, team_of(session)
-    first = "\n".join(plan.prompts).lstrip().startswith(session.prefix.system.strip())
-    tail_tokens = session.count(plan.text, model)
-    seat, carried = _seated(team, plan.talk, Seat(model, schema_key(schema), tail=tail_tokens, first=first), given)
-    with session.shared.lock:
-        team.seats[plan.role] = seat
-    opened = next((event for event in plan.events if isinstance(event, ModelRequest)), None)
-    team.heard(plan.role, plan.talk, repr(opened and opened.parts))
-    asked = _tokens(session, model, opened) if opened is not None else 0
-    # Once decided it stays: another layout in mid-conversation is paid for uncached from its beginning.
-    known = plan.talk.layouts.setdefault(f"{plan.stays} {plan.role}", team.layout(plan.role, plan.stays, asked))
-    forks, union = known[0], known[1] and not seat.plain
-    shared = sum(_tokens(session, model, event) for event in plan.events) + session.count(session.prefix.text, model)
-    shared += sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools) if union else 0
+    seat, carried = _joined(session, model, plan, given, schema)
+    forks, union = _decided(session, model, plan)
+    union = union and not seat.plain
     own = reason("alone") if len(team.seats) == 1 else reason("lane_of_its_own")
     theirs = ", ".join(sorted({type(tool).__name__ for tool in given if not isinstance(tool, FunctionToolSchema)}))
     places: list[tuple[int | None, bool]] = []
@@ -149,7 +139,7 @@ def fork_of(
             holds_shared=session.holds_shared((*plan.prompts, "\n".join(plan.prompts))),
             own=() if forks else (own,),
             known=(reason("provider_tools", theirs),) if theirs else (),
-            shared=shared,
+            shared=_shared_tokens(session, model, plan, union=union),
             place=placed,
             text_counts=True,
         )
@@ -164,6 +154,35 @@ def fork_of(
     events[at:at] = [Tail(plan, laid.text)] if laid.text else []
     loops = continues or plan.stays == "stream" or (plan.stays == "turn" and bool(given))
     return Fork(plan, events, carried if union else given, laid, loops)
+
+
+def _joined(
+    session: AdapterSession, model: str, plan: Plan, given: Sequence[ToolSchema], schema: ResponseProto[Any] | None
+) -> tuple[Seat, list[ToolSchema]]:
+    """Note in the team what the agent asks with: gives its seat, and the tools it carries if it carries the union."""
+    team = team_of(session)
+    first = "\n".join(plan.prompts).lstrip().startswith(session.prefix.system.strip())
+    tail_tokens = session.count(plan.text, model)
+    seat, carried = _seated(team, plan.talk, Seat(model, schema_key(schema), tail=tail_tokens, first=first), given)
+    with session.shared.lock:
+        team.seats[plan.role] = seat
+    return seat, carried
+
+
+def _decided(session: AdapterSession, model: str, plan: Plan) -> list[bool]:
+    """Whether the role's requests in this conversation are forks, and whether they carry the union of tools."""
+    team = team_of(session)
+    opened = next((event for event in plan.events if isinstance(event, ModelRequest)), None)
+    team.heard(plan.role, plan.talk, repr(opened and opened.parts))
+    asked = _tokens(session, model, opened) if opened is not None else 0
+    # Once decided it stays: another layout in mid-conversation is paid for uncached from its beginning.
+    return plan.talk.layouts.setdefault(f"{plan.stays} {plan.role}", team.layout(plan.role, plan.stays, asked))
+
+
+def _shared_tokens(session: AdapterSession, model: str, plan: Plan, *, union: bool) -> int:
+    """Tokens that the role's request has in common with the others': events, shared text, with ``union`` the tools."""
+    shared = sum(_tokens(session, model, event) for event in plan.events) + session.count(session.prefix.text, model)
+    return shared + (sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools) if union else 0)
 
 
 def _placed(

@@ -57,33 +57,37 @@ class Talk:
 
     def load(self, session: AdapterSession, stream: Any, events: Sequence[BaseEvent]) -> None:
         """Load what a stream's history has saved: the first time, and when the application went back (``behind``)."""
-        held = [event.state for event in events if isinstance(event, PrefixState)]
-        known, back = str(stream.id) in self.states, self.behind(stream, events)
-        self.states[str(stream.id)] = len(held)
-        self.kept = self.kept or bool(held)
-        if back and len(self.states) == 1:
-            self.holders.clear()
-        self.holders.add(stream)
+        saved = [event.state for event in events if isinstance(event, PrefixState)]
+        known = str(stream.id) in self.states
         # A conversation of several streams is not reset because one of them went back.
-        if known and not (back and len(self.states) == 1):
-            return
+        back = len(self.states) == 1 and self.behind(stream, events)
+        self.states[str(stream.id)] = len(saved)
+        self.kept = self.kept or bool(saved)
         if back:
+            self.holders.clear()
             self.speakers, self.layouts, self.tools, self.saved = set(), {}, [], {}
-        found = next((state for state in reversed(held) if state.get("version") == VERSION), None)
-        if found is None:
-            if back:
-                session.forget(self.id)
-                self.forgets = session.forgets(self.id)
+        self.holders.add(stream)
+        if known and not back:
             return
-        places = found.get("standing") or {}
+        newest = next((state for state in reversed(saved) if state.get("version") == VERSION), None)
+        if newest is not None:
+            self._restore(session, newest, merge=not back)
+        elif back:
+            # Privacy: the application went back to before anything was decided, so nothing of it is kept.
+            session.forget(self.id)
+            self.forgets = session.forgets(self.id)
+
+    def _restore(self, session: AdapterSession, saved: dict[str, Any], *, merge: bool) -> None:
+        """Take over a saved state; with ``merge`` what is known of the conversation already stays beside it."""
         talk = session.conversation(self.id)
-        if not back:
+        places = saved.get("standing") or {}
+        self.speakers |= set(saved["speakers"])
+        self.layouts |= saved["layouts"]
+        self.tools = list(saved.get("tools") or self.tools)
+        if merge:
             places = merged_places(session.places(talk), places)
-        self.speakers |= set(found["speakers"])
-        self.layouts |= found["layouts"]
-        self.tools = list(found.get("tools") or self.tools)
         # The saved limits for results stay with the saved decisions, even if the session's are others now.
-        talk.restore(found["conversation"], rebase=True, merge=not back)
+        talk.restore(saved["conversation"], rebase=True, merge=merge)
         session.restore_places(talk, places)
         self.saved = self.state(session)
 

@@ -37,7 +37,7 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix.errors import ToolClashError
-from cacheprefix_autogen.history import Ask, Views, condensed, summarised
+from cacheprefix_autogen.history import Ask, Condensed, Views, condensed, summarised
 from cacheprefix_autogen.layout import Layout, compose, introduced
 from cacheprefix_autogen.messages import (
     ANSWER,
@@ -494,23 +494,7 @@ class Member:
             return remembered_once(found, self._memories)
         if len(done.messages) == len(before) and all(map(operator.is_, done.messages, before)):
             return heard
-        # Messages were cut or dropped: sort what is left by where it came from. ``origins`` are indexes in ``before``,
-        # where the agent's own stand in front of the newest public message; ``left`` counts the public ones alone.
-        first, end = len(heard.public[:-1]), len(heard.public) + len(heard.own)
-        mine = range(first, first + len(heard.own))
-        public: list[UserMessage] = []
-        left: list[int] = []
-        alone: list[Own] = []
-        now: list[LLMMessage] = []
-        for at, (origin, message) in enumerate(zip(done.origins, done.messages, strict=True)):
-            if origin >= end:
-                now.append(message)
-            elif origin in mine and not (origin == first and at in done.put_in):
-                alone.append(Own(heard.own[origin - first].at, message))
-            elif isinstance(message, UserMessage):
-                public.append(message)
-                left.append(origin if origin <= first else origin - len(mine))
-        return Heard(public, [Own(bisect_left(left, one.at), one.message) for one in alone], now)
+        return _sorted(heard, done)
 
     def _heard(self, rest: Sequence[LLMMessage]) -> Heard | None:
         """The messages by who sees them, before anything is cut; None where the view does not know them."""
@@ -903,6 +887,32 @@ class Group:
 def system_texts(agent: Any) -> list[str]:
     """An agent's own system texts."""
     return [str(message.content) for message in getattr(agent, "_system_messages", None) or []]
+
+
+def _sorted(heard: Heard, done: Condensed) -> Heard:
+    """The messages that are left of ``heard`` once some were cut or dropped, again by who sees them.
+
+    ``done.origins`` are indexes in ``_in_order(heard)``, where the agent's own messages stand in front of the newest
+    public one.
+    """
+    newest = len(heard.public[:-1])
+    mine = range(newest, newest + len(heard.own))
+    public: list[UserMessage] = []
+    own: list[Own] = []
+    now: list[LLMMessage] = []
+    left: list[int] = []
+    """For each message of ``public`` how many public ones stood before it."""
+    for at, (origin, message) in enumerate(zip(done.origins, done.messages, strict=True)):
+        # Privacy: a summary put in front of the first own message tells of public ones and is public itself.
+        summary = origin == newest and at in done.put_in
+        if origin >= len(heard.public) + len(heard.own):
+            now.append(message)
+        elif origin in mine and not summary:
+            own.append(Own(heard.own[origin - newest].at, message))
+        elif isinstance(message, UserMessage):
+            public.append(message)
+            left.append(origin if origin <= newest else origin - len(mine))
+    return Heard(public, [Own(bisect_left(left, one.at), one.message) for one in own], now)
 
 
 def _in_order(heard: Heard) -> list[LLMMessage]:

@@ -14,6 +14,7 @@ from cacheprefix import Conversation
 from cacheprefix.adapter import (
     FOLLOW,
     AdapterSession,
+    Api,
     BlockVar,
     Request,
     RequestPlan,
@@ -24,7 +25,7 @@ from cacheprefix.adapter import (
 from cacheprefix.errors import BudgetError
 from cacheprefix_maf.client_requests import Laid, Sending, api_of, body_of, prepared_by
 from cacheprefix_maf.history import condensed
-from cacheprefix_maf.layout import laid_out
+from cacheprefix_maf.layout import Layout, laid_out
 from cacheprefix_maf.member import Member
 from cacheprefix_maf.tools import adopt, own_of, refuse_others
 
@@ -137,6 +138,19 @@ def _owned(request: dict[str, Any]) -> dict[str, Any]:
     return request if len(own) == len(options.get("tools") or ()) else {**request, "options": {**options, "tools": own}}
 
 
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request as it is to be sent."""
+
+    layout: Layout | None
+    """How it is laid out; None where that is left to the application."""
+    prepared: dict[str, Any]
+    """The arguments that the client would hand to its SDK for it."""
+    body: dict[str, Any]
+    changed: bool = False
+    """Whether it differs from the application's own request."""
+
+
 async def _prepared(
     asked: Asked,
     volatile: str,
@@ -147,54 +161,36 @@ async def _prepared(
     **rest: Any,
 ) -> tuple[Sending | None, dict[str, Any]]:
     """Lay out, shorten and begin a request; may raise, ``_opened`` then sends the application's own."""
-    member, client = asked.member, asked.context.client
-    session, held, api = member.session, asked.context.session, api_of(client) or "openai-chat"
+    member, client, held = asked.member, asked.context.client, asked.context.session
+    session, api = member.session, api_of(client) or "openai-chat"
     own = list(options.get("tools") or ())
     given = await prepared_by(client, messages, options, rest)
-    model = str(given.get("model", ""))
-    name = member.conversation or (held.session_id if held else "")
-    stored, private = _stored(client, options), held is not None and not member.conversation
+    stored = _stored(client, options)
     writes = session.mode != "observe" and not stored
     if stored:
         session.note(f"agent {member.role!r} is only measured: the service keeps its history (store=False shares)")
-    layout, prepared, body, changed = None, given, body_of(given), False
-    # Without a conversation's name or ``AgentSession`` the messages tell which conversation they continue.
-    if writes and not name:
-        prompt = session.attempt("conversation", lambda: session.decode(body_of(given), api), None)
-        name = session.unnamed(() if prompt is None else prompt.digests[prompt.head :], member.scope)
+    name = member.conversation or (held.session_id if held else "")
+    made = Outgoing(None, given, body_of(given))
     if writes:
+        name = name or _continued(member, given, api)
         adopt(member, own)
-        conversation = _conversation(asked, name)
-        if not asked.bounded:
-            layout = laid_out(member, conversation, messages, options, api, model, private=private)
-        if layout is not None and layout.changed:
-            prepared = await prepared_by(client, layout.messages, layout.options, rest)
-        body = body_of(prepared)
-        allowed = None if layout is None else layout.plan.restriction.allowed
-        if allowed is not None and layout is not None and layout.union:
-            body["tool_choice"] = allowed_choice(allowed, api)
-        laid, changed = body, layout is not None and layout.changed
-        if not asked.bounded:
-            tail = layout.tail if layout is not None else ""
-            body = condensed(session, conversation, body, api, tail, model, messages)
-        changed = changed or body is not laid
-        if held is not None:
-            _save(held, session, conversation, several=bool(member.conversation))
+        made = await _composed(asked, name, messages, options, made, rest)
+    layout = made.layout
     boundary = layout.boundary if layout is not None and layout.plan.forks else None
     leave = FOLLOW
     if boundary is not None:
-        leave = await session.waiting.aqueue(body, api, boundary=boundary, scope=member.scope, streams=stream)
+        leave = await session.waiting.aqueue(made.body, api, boundary=boundary, scope=member.scope, streams=stream)
     why: RequestPlan[Any] = RequestPlan(
         "own", (reason("kept_by_provider") if stored else reason("own_history", "compacted"),)
     )
     turn = session.begin(
         Request(
-            body,
+            made.body,
             api,
             agent=member.role,
             conversation=name,
             boundary=boundary,
-            original=(lambda _: session.decode(body_of(given), api)) if changed else None,
+            original=(lambda _: session.decode(body_of(given), api)) if made.changed else None,
             rewrite=writes,
             repeated=writes and layout is not None and layout.passing,
             scope=member.scope,
@@ -206,8 +202,10 @@ async def _prepared(
     if turn.seen is None:
         # It could not be begun and goes out as the application made it: requests that wait for its write go on.
         leave.release(ok=False)
-        layout, prepared, turn.body = None, given, body_of(given)
-    sending = Sending(session, api, prepared, turn, volatile, member.volatile_role)
+        made = Outgoing(None, given, body_of(given))
+        turn.body = made.body
+    sending = Sending(session, api, made.prepared, turn, volatile, member.volatile_role)
+    layout = made.layout
     if layout is not None and layout.union and layout.plan.tools is not None:
         refuse_others(member, asked.context.options, own, layout.plan.tools.tools)
     sent = Laid(messages if layout is None else layout.messages)
@@ -215,6 +213,43 @@ async def _prepared(
     return sending, {
         "messages": sent, "options": options if layout is None else layout.options, "stream": stream, **rest
     }  # fmt: skip
+
+
+async def _composed(
+    asked: Asked,
+    name: str,
+    messages: Sequence[Message],
+    options: Mapping[str, Any],
+    made: Outgoing,
+    rest: Mapping[str, Any],
+) -> Outgoing:
+    """Lay out and shorten a request of the conversation ``name``; ``made`` is the application's own."""
+    member, client, held = asked.member, asked.context.client, asked.context.session
+    session, api, model = member.session, api_of(client) or "openai-chat", str(made.prepared.get("model", ""))
+    conversation = _conversation(asked, name)
+    if not asked.bounded:
+        # Privacy: an ``AgentSession`` outside of a named conversation holds a history that no other role has.
+        private = held is not None and not member.conversation
+        layout = laid_out(member, conversation, messages, options, api, model, private=private)
+        prepared = made.prepared
+        if layout.changed:
+            prepared = await prepared_by(client, layout.messages, layout.options, rest)
+        body = body_of(prepared)
+        allowed = layout.plan.restriction.allowed
+        if allowed is not None and layout.union:
+            body["tool_choice"] = allowed_choice(allowed, api)
+        short = condensed(session, conversation, body, api, layout.tail, model, messages)
+        made = Outgoing(layout, prepared, short, layout.changed or short is not body)
+    if held is not None:
+        _save(held, session, conversation, several=bool(member.conversation))
+    return made
+
+
+def _continued(member: Member, given: Mapping[str, Any], api: Api) -> str:
+    """The conversation that a request without its name or an ``AgentSession`` continues, by its messages."""
+    session = member.session
+    prompt = session.attempt("conversation", lambda: session.decode(body_of(given), api), None)
+    return session.unnamed(() if prompt is None else prompt.digests[prompt.head :], member.scope)
 
 
 def _conversation(asked: Asked, name: str) -> Conversation:
