@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cacheprefix.cache import CacheModel, Observation, SentBy
 from cacheprefix.profiles import Profile, default_registry
-from cacheprefix.prompt import Prompt
+from cacheprefix.prompt import Envelope, Prompt
 from cacheprefix.server import ProviderCache, RefusedError
 from cacheprefix.wire import decode
 from tests.drawn import examples
@@ -82,6 +82,13 @@ def test_exact_rules_read_every_shared_token() -> None:
     model = CacheModel(count=characters)
     seen(model, chat("abc", "d"), rules("exact"))
     assert seen(model, chat("abc", "d", "e"), rules("exact"), 1.0) == (3 + ENVELOPE) + (1 + ENVELOPE)
+
+
+def test_markers_in_front_of_other_texts_are_read_from_any_of_several_siblings() -> None:
+    """With an engine's own envelope, what opens a message of a known role is shared although no text is."""
+    model = CacheModel(count=characters, envelope=Envelope(ENVELOPE, opening=2, before_role=1))
+    assert [seen(model, chat(text), rules("exact")) for text in ("abc", "def")] == [0, 2]
+    assert seen(model, chat("xyz"), rules("exact"), 1.0) == 2
 
 
 def test_anthropic_reads_only_what_was_marked() -> None:
