@@ -129,9 +129,10 @@ def test_durable_context_becomes_one_block_a_key_when_a_compaction_rewrites_the_
             at = newest_question(messages)
             joined, waiting = keyed(messages[:at]), keyed(messages[at:])
             assert {key: len(texts) for key, texts in keyed(done[: len(joined)]).items()} == dict.fromkeys(joined, 1)
-            assert {key: len(said[key]) - (key in joined) for key in said} == {
-                key: len(waiting.get(key, ())) for key in said
-            }
+            apart = {key: len(said[key]) - (key in joined) for key in said}
+            wait = {key: len(waiting.get(key, ())) for key in said}
+            # What was joined when a later question stood there stays so in a history that goes back to before it.
+            assert all(apart[key] <= wait[key] for key in said) if blocks else apart == wait
         saved = Conversation.loads(state.dumps())
         assert [m.content for m in sent(messages, saved, compaction=500_000).messages] == [m.content for m in done]
 
