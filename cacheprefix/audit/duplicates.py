@@ -68,7 +68,8 @@ class Duplicates:
         if record.response_id and (counts != (None, None) or item.prompt is not None):
             what = counts if counts != (None, None) else _body(item)
             keys.append(("answer", record.response_id, what))
-        if (item.prompt is None) != (record.usage is None):
+        refused = record.failed and item.prompt is None
+        if refused or (item.prompt is None) != (record.usage is None):
             # Batch files part a request and its answer, OpenTelemetry its text and its counts, under one name.
             for name in filter(None, (record.response_id, record.span)):
                 met = self._where.get(("half", name, item.prompt is not None))
@@ -136,6 +137,8 @@ def _fuller(first: Ready, second: Ready) -> Ready:
         session=text.record.session or other.record.session,
         agent=text.record.agent or other.record.agent,
         response_ended_ts=text.record.response_ended_ts or other.record.response_ended_ts,
+        # The refusal of a request whose text stands in another line.
+        failed=text.record.failed or (other.record.failed and other.prompt is None),
     )
     usage = text.usage if text.usage is not None else other.usage
     return first._replace(record=record, prompt=text.prompt, profile=text.profile, place=text.place, usage=usage)

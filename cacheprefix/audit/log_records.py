@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -60,6 +60,11 @@ class Record:
     failed: bool = False
     """The request was refused or broke off: it is paid for by nobody and leaves nothing in the cache."""
 
+    remark: str = ""
+    """What an entry lacks, or why it is no call: the report says it once, with how many such entries there are."""
+    left_out: bool = False
+    """Whether the remark is all that is made of the entry."""
+
 
 @dataclass(frozen=True, slots=True)
 class Broken:
@@ -75,6 +80,24 @@ class Broken:
 
     def __str__(self) -> str:
         return plain(f"{place(self.file, self.line, self.item)}: {self.problem}")
+
+
+class Remarks:
+    """What was left out of a log, or taken for granted: each said once, with how often it came and where first."""
+
+    def __init__(self) -> None:
+        self._met: dict[str, tuple[int, str, set[str]]] = {}
+
+    def add(self, what: str, file: str, where: str) -> None:
+        """Count one more; ``where`` is told of the first."""
+        count, first, files = self._met.get(what, (0, where, set()))
+        files.add(file)
+        self._met[what] = count + 1, first, files
+
+    def __iter__(self) -> Iterator[str]:
+        for what, (count, first, files) in self._met.items():
+            among = f" in {len(files):,} files" if len(files) > 1 else ""
+            yield plain(f"{what} ({count:,}{among}, first in {first})")
 
 
 def place(file: str, line: int | None, item: int | None = None) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast, get_args
 
 from cacheprefix.audit.formats import exchanges, langfuse, langsmith, litellm, otel, sessions, text
 from cacheprefix.audit.log_files import Found, values
-from cacheprefix.audit.log_records import Broken, Record, mapping_or_none, seconds, text_or_empty
+from cacheprefix.audit.log_records import Broken, Record, Remarks, mapping_or_none, place, seconds, text_or_empty
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt import Api
 
@@ -31,6 +31,8 @@ class Reader:
     read: Callable[[Mapping[str, Any]], Iterable[Record]]
     missing: str = ""
     """What to do where its entries hold counts and no text."""
+    nothing: str = "no request of a model among the entries"
+    """Said of a file that has entries of this form and no request among them."""
     per_file: bool = False
     """Whether a file is one session."""
     model_of: Callable[[Mapping[str, Any]], str] | None = None
@@ -100,12 +102,13 @@ def _exchanges(value: Mapping[str, Any]) -> Iterator[Record]:
 
 
 BUILTIN: tuple[Reader, ...] = (
-    Reader("cacheprefix JSONL", _is_native, _native),
+    Reader("cacheprefix JSONL", _is_native, _native, missing="write each request's body into the log, as `request`"),
     Reader(
         "Codex rollout",
         sessions.recognises_codex,
         sessions.read_codex,
         missing="rollouts keep no requests: record them with cacheprefix record",
+        nothing="rollouts without counts of tokens",
         per_file=True,
         model_of=sessions.model_of_codex,
     ),
@@ -114,6 +117,7 @@ BUILTIN: tuple[Reader, ...] = (
         sessions.recognises_claude_code,
         sessions.read_claude_code,
         missing="session files keep no requests: record them with cacheprefix record",
+        nothing="session files without answers",
     ),
     Reader("LMCache agent trace", text.recognises_text, text.read_text),
     Reader(
@@ -121,14 +125,22 @@ BUILTIN: tuple[Reader, ...] = (
         otel.recognises,
         otel.read,
         missing="switch on the capture of message content in the instrumentation; give its log of events too",
+        nothing="spans, but none of a model request: instrument the model's client, or export its spans too",
     ),
     Reader(
         "Langfuse export",
         langfuse.recognises,
         langfuse.read,
         missing="export with input and output",
+        nothing="observations, but none of type GENERATION",
     ),
-    Reader("LangSmith runs", langsmith.recognises, langsmith.read),
+    Reader(
+        "LangSmith runs",
+        langsmith.recognises,
+        langsmith.read,
+        missing="export the runs with their inputs",
+        nothing="runs, but none of type llm: export all runs of a trace, not its root alone",
+    ),
     Reader(
         "LiteLLM log",
         litellm.recognises,
@@ -136,7 +148,12 @@ BUILTIN: tuple[Reader, ...] = (
         missing="LiteLLM's spend rows hold messages with general_settings.store_prompts_in_spend_logs: true",
     ),
     Reader("token counts", text.recognises_counts, text.read_counts),
-    Reader("exchanges (HAR, Helicone, Bedrock, batch files, hand-written)", exchanges.recognises, _exchanges),
+    Reader(
+        "exchanges (HAR, Helicone, Bedrock, batch files, hand-written)",
+        exchanges.recognises,
+        _exchanges,
+        missing="log the request bodies as well as the answers",
+    ),
     Reader("request bodies", _is_body, _body),
 )
 """The formats cacheprefix reads by itself, in the order they are tried."""
@@ -145,7 +162,8 @@ BUILTIN: tuple[Reader, ...] = (
 _LOOKS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"traceId", "calculatedTotalCost"}), "a Langfuse export without inputs; export with input and output"),
     (frozenset({"observations", "traceId"}), "a Langfuse trace; export its observations of type GENERATION"),
-    (frozenset({"request_body", "request_created_at"}), "a Helicone export without bodies; export with request bodies"),
+    (frozenset({"request_id", "request_created_at"}), "a Helicone export without bodies; export with request bodies"),
+    (frozenset({"schemaType", "modelId"}), "Bedrock's log without bodies (S3 holds the large ones); log them inline"),
     (frozenset({"spanId", "name"}), "a span without GenAI attributes; let the instrumentation capture content"),
     (frozenset({"context", "span_kind"}), "a Phoenix span without LLM attributes; export spans of kind LLM"),
     (frozenset({"level", "message"}), "an application's log; switch on the SDK's own log of requests"),
@@ -171,52 +189,96 @@ def records(
     readers: Sequence[Reader] = BUILTIN,
     *,
     on_bytes: Callable[[int], None] | None = None,
+    remarks: Remarks | None = None,
 ) -> Iterator[Placed | Broken]:
     """The records of one log, in the order they stand; ``-`` is standard input.
 
-    The reader is found by looking at the first entry, and again wherever an entry is not of its form.
-    Raises SetupError for a file that cannot be opened.
+    The reader is found by looking at the first entry, and again wherever an entry is not of its form. ``remarks``
+    takes what is said of entries that are no calls. Raises SetupError for a file that cannot be opened.
     """
-    reader: Reader | None = None
-    model = ""
     unknown: dict[str, Broken] = {}
-
-    def name_once(found: Found, problem: str) -> None:
-        first = unknown.get(problem)
-        unknown[problem] = _broken(found, problem) if first is None else replace(first, count=first.count + 1)
-
+    entries = _Entries(readers, Remarks() if remarks is None else remarks)
     for found in _by_span(_by_page(values(file, on_bytes), readers)):
         if isinstance(found, Broken):
             yield found
             continue
-        if type(found.value) is not dict and not isinstance(found.value, Mapping):
-            name_once(found, f"expected an object, found {_JSON_NAMES.get(type(found.value), 'text')}")
+        problem = entries.problem(found.value)
+        if problem:
+            first = unknown.get(problem)
+            unknown[problem] = _broken(found, problem) if first is None else replace(first, count=first.count + 1)
             continue
         try:
-            if reader is None or not reader.recognises(found.value):
-                fitting = next((one for one in readers if one.recognises(found.value)), None)
-                reader = reader if fitting is None else fitting
-            else:
-                fitting = reader
-            if reader is None or fitting is None:
-                name_once(found, guess(found.value))
-                continue
-            if reader.model_of is not None:
-                model = reader.model_of(found.value) or model
-            for record in reader.read(found.value):
-                if reader.model_of is not None:
-                    record = replace(record, model=record.model or model)  # noqa: PLW2901
-                if reader.per_file:
-                    record = replace(record, session=f"{found.file} {record.session}".strip())  # noqa: PLW2901
-                yield Placed(found.file, found.line, found.item, found.size, record, reader.name)
+            yield from entries.read(found)
         except BodyError as error:
             yield _broken(found, str(error))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             # A reader (a plugin's perhaps) met a shape it did not expect; only this entry is lost.
-            yield _broken(found, f"{reader.name if reader else 'reader'}: {type(error).__name__}: {error}")
+            yield _broken(found, f"{entries.form}: {type(error).__name__}: {error}")
+    entries.ended(file)
     for named in unknown.values():
         more = f" (and {named.count - 1:,} more like it)" if named.count > 1 else ""
         yield replace(named, problem=named.problem + more)
+
+
+class _Entries:
+    """Makes records of the entries of one file."""
+
+    def __init__(self, readers: Sequence[Reader], remarks: Remarks) -> None:
+        self._readers = readers
+        self._remarks = remarks
+        self._reader: Reader | None = None
+        self._model = ""
+        self._first: dict[str, tuple[Reader, str]] = {}
+        """The place of the first entry of each form."""
+        self._read: set[str] = set()
+        """Forms whose entries held requests."""
+
+    @property
+    def form(self) -> str:
+        """The form of the latest entry."""
+        return "reader" if self._reader is None else self._reader.name
+
+    def problem(self, value: Any) -> str:
+        """Why an entry is none that a reader knows; empty where one does, which reads it then."""
+        if type(value) is not dict and not isinstance(value, Mapping):
+            return f"expected an object, found {_JSON_NAMES.get(type(value), 'text')}"
+        try:
+            if self._reader is not None and self._reader.recognises(value):
+                return ""
+            fitting = next((one for one in self._readers if one.recognises(value)), None)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return f"{self.form}: {type(error).__name__}: {error}"
+        if fitting is None:
+            return guess(value)
+        self._reader = fitting
+        return ""
+
+    def read(self, found: Found) -> Iterator[Placed]:
+        """The requests of an entry; what else is to be said of it goes to the remarks."""
+        reader = self._reader
+        if reader is None:
+            return
+        if reader.name not in self._first:
+            self._first[reader.name] = reader, place(found.file, found.line, found.item)
+        if reader.model_of is not None:
+            self._model = reader.model_of(found.value) or self._model
+        for record in reader.read(found.value):
+            self._read.add(reader.name)
+            if record.remark:
+                self._remarks.add(record.remark, found.file, place(found.file, found.line, found.item))
+            if record.left_out:
+                continue
+            if reader.model_of is not None:
+                record = replace(record, model=record.model or self._model)  # noqa: PLW2901
+            if reader.per_file:
+                record = replace(record, session=f"{found.file} {record.session}".strip())  # noqa: PLW2901
+            yield Placed(found.file, found.line, found.item, found.size, record, reader.name)
+
+    def ended(self, file: str) -> None:
+        """Say which forms had entries and not one request."""
+        for reader, first in self._first.values():
+            if reader.name not in self._read:
+                self._remarks.add(reader.nothing, file, first)
 
 
 _JSON_NAMES = {type(None): "null", bool: "true or false", int: "a number", float: "a number", list: "a list"}

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from cacheprefix.audit.log_records import Broken, Record, place
+from cacheprefix.audit.log_records import Broken, Record, Remarks, place
 from cacheprefix.audit.order import UNTIMED_STEP, Ready, in_time
 from cacheprefix.audit.readers import Placed, Reader, records
 from cacheprefix.bounded import Bounded
 from cacheprefix.errors import BodyError, plain
-from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, normalise_usage
+from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, Usage, normalise_usage
 from cacheprefix.prompt import Api, CountTokens, Prompt, default_counter
 from cacheprefix.wire import Memo, decode, guess_api
 from cacheprefix.wire.apis import SHAPES
@@ -35,6 +35,18 @@ _CLIENTS_OWN = frozenset({
     "num_retries", "object", "request_id", "request_timeout", "session_id", "timeout", "trace_id",
 })  # fmt: skip
 """Fields that clients and gateways log beside a body and never send, or that no provider caches by."""
+_PLACEHOLDERS = frozenset({"__REDACTED__", "redacted-by-litellm"})
+"""What OpenInference and LiteLLM write in place of a message's text when they are told to hide it."""
+_REDACTED = "texts were hidden from the log: of these calls only the counts are read"
+_KEPT_ELSEWHERE = (
+    "requests that go on from a conversation that the provider keeps and the log does not: what stood before is unknown"
+)
+_LESS = (
+    "requests whose text is far less than the provider counted (cut, hidden, or tools of the provider's own): "
+    "a change in the rest is not seen"
+)
+_FAR_LESS, _FROM_TOKENS = 8, 2_000
+"""How many times the tokens of the text the provider counted, and how many at least, for that to be said."""
 _PLAIN_HEADERS = frozenset({"anthropic-beta", "openai-beta"})
 
 
@@ -64,6 +76,7 @@ class Reading:
         self._last = 0.0
         self._chains: Bounded[str, Prompt] = Bounded(_CHAINS)
         self.timed = 0
+        self.remarks = Remarks()
         self.aside: Counter[str] = Counter()
         """Requests that ask no language model, by what they ask for."""
         self.unknown_models: set[str] = set()
@@ -81,7 +94,7 @@ class Reading:
             yield from heapq.merge(*map(in_time, streams), key=_when)
 
     def _file(self, file: str, on_bytes: Callable[[int], None] | None) -> Iterator[Ready | Broken]:
-        for item in records(file, self.readers, on_bytes=on_bytes):
+        for item in records(file, self.readers, on_bytes=on_bytes, remarks=self.remarks):
             if isinstance(item, Broken):
                 yield item
                 continue
@@ -112,7 +125,12 @@ class Reading:
             prompt, unknown = self._without_unknown(self._prompt(body, api, model, record, profile), profile)
         if prompt is not None and api == "openai-responses":
             chained = isinstance(before, str) and before in self._chains
+            if (before is not None and not chained) or (body is not None and body.get("conversation") is not None):
+                self._remark(item, _KEPT_ELSEWHERE)
             prompt = self._chained(prompt, before, record.response_id)
+        if prompt is not None and _is_redacted(prompt):
+            self._remark(item, _REDACTED)
+            prompt = None
         at = record.ts
         if at is None:
             at = self._last + UNTIMED_STEP
@@ -127,10 +145,15 @@ class Reading:
             usage = normalise_usage(record.usage, None if prompt is None else prompt.api, provider, profile=profile)
         # Counted only once it could be read: broken lines have no index.
         index, self._index = self._index, self._index + 1
+        if prompt is not None and usage is not None and _holds_less(prompt, usage):
+            self._remark(item, _LESS)
         where = place(item.file, item.line, item.item)
         # Its body is in the prompt now, and thousands of requests wait for those before them.
         record.body, record.model, record.provider = None, model, provider
         return Ready(index, where, at, record, prompt, profile, item.size, usage, item.reader, unknown, chained)
+
+    def _remark(self, item: Placed, what: str) -> None:
+        self.remarks.add(what, item.file, place(item.file, item.line, item.item))
 
     def _prompt(self, body: Mapping[str, Any], api: Api, model: str, record: Record, profile: Profile) -> Prompt:
         named = body.get(SHAPES[api].FIELDS.model)
@@ -215,6 +238,19 @@ class Reading:
         if "bedrock" in (provider, served_by) and _has_untyped_blocks(told):
             return "bedrock"
         return guess
+
+
+def _is_redacted(prompt: Prompt) -> bool:
+    """Whether a word stands in place of the messages' texts. It is looked for in the last: all or none are hidden."""
+    return bool(prompt.sections) and prompt.sections[-1].text in _PLACEHOLDERS
+
+
+def _holds_less(prompt: Prompt, usage: Usage) -> bool:
+    """Whether most of what the provider counted is not in the text. Pictures and files count by other rules."""
+    counted = usage.input_tokens or 0
+    if usage.summed or counted < max(_FROM_TOKENS, _FAR_LESS * prompt.tokens):
+        return False
+    return not any(one.kind in ("image", "block") for one in prompt.sections)
 
 
 def _when(item: Ready | Broken) -> float:

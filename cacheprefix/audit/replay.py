@@ -462,6 +462,7 @@ def _notes(totals: Totals, reading: Reading, conversations: Conversations, playe
         yield f"{counts} calls have counts and no text, so nothing can be said about causes"
     if totals.uncounted:
         yield f"{totals.uncounted} calls have neither text nor counts, so nothing can be said about them"
+    yield from reading.remarks
     if totals.without_text:
         missing = {reader.name: reader.missing for reader in reading.readers if reader.missing}
         yield from (missing[name] for name in sorted(totals.textless) if name in missing)

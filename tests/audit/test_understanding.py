@@ -253,3 +253,147 @@ def test_a_previous_response_is_followed(tmp_path):
         line["request"]["instructions"] += " Be brief."
     _, rows = judged(tmp_path / "log.jsonl", lines)
     assert [row.public["cause"] for row in rows][2:] == ["hit", "system_changed", "hit"]
+
+
+def note_of(tmp_path, *lines):
+    """The audit of a log, and its notes as one text."""
+    found, _ = judged(tmp_path / "log.jsonl", list(lines))
+    return found, "\n".join(found.notes)
+
+
+ANSWER = {"type": "assistant", "sessionId": "s", "timestamp": "2026-11-20T10:00:00Z",
+          "message": {"id": "m1", "role": "assistant", "model": "claude-sonnet-4-5", "content": []}}  # fmt: skip
+COUNTED = {"input_tokens": 3, "cache_read_input_tokens": 12_000, "cache_creation_input_tokens": 0, "output_tokens": 9}
+ROLLOUT = {"timestamp": "2026-11-20T10:00:00Z", "type": "event_msg", "payload": {"type": "token_count", "info": None}}
+BATCH = {"id": "batch_req_1", "error": None, "response": {"status_code": 200, "body": {
+    "id": "chatcmpl-1", "model": "gpt-4.1", "choices": [],
+    "usage": {"prompt_tokens": 1500, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 1024}}}}}  # fmt: skip
+SPAN = {"traceId": "t", "spanId": "a", "name": "POST", "startTimeUnixNano": "1763000000000000000", "attributes": []}
+GENERATION = {"id": "o1", "traceId": "t1", "type": "GENERATION", "model": "gpt-4.1", "usageDetails": {"input": 5}}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (ANSWER, "left out: answers without counts of tokens"),
+        ({**ANSWER, "type": "user"}, "session files without answers"),
+        (ROLLOUT, "rollouts without counts of tokens"),
+        (
+            {**ROLLOUT, "payload": {"type": "token_count", "info": {"total_token_usage": {"total_tokens": 9}}}},
+            "left out: counts that do not tell the last request's",
+        ),
+        (SPAN, "spans, but none of a model request"),
+        ({**GENERATION, "type": "SPAN", "input": {}}, "observations, but none of type GENERATION"),
+        ({"run_type": "chain", "inputs": {}}, "runs, but none of type llm"),
+        ({"call_type": "allm_passthrough_route", "model_parameters": {}}, "left out: calls of type allm_passthrough"),
+        ({"log": {"entries": [{"request": {"method": "GET", "url": "https://example.com"}}]}}, "no request of a model"),
+    ],
+)
+def test_what_is_left_out_of_a_log_is_said_once(tmp_path, line, said):
+    """Entries of a known form that hold no call are no silence: the report says what they lack, and how many."""
+    found, notes = note_of(tmp_path, line, line, line)
+    assert not found.totals.understood
+    assert notes.count(said) == 1
+    assert "log.jsonl:1" in notes
+
+
+def test_one_answer_without_counts_among_others_is_named(tmp_path):
+    """It is missing from the sums."""
+    found, notes = note_of(tmp_path, {**ANSWER, "message": {**ANSWER["message"], "usage": COUNTED}}, ANSWER)
+    assert found.calls == 1
+    assert "answers without counts of tokens (1, first in" in notes
+
+
+def test_a_file_with_calls_says_nothing_of_its_bookkeeping(tmp_path):
+    """Lines that hold no call stand in every such file."""
+    counted = {**ANSWER, "message": {**ANSWER["message"], "usage": COUNTED}}
+    assert "session files" not in note_of(tmp_path, {**ANSWER, "type": "user"}, counted)[1].replace(
+        "session files keep no requests", ""
+    )
+
+
+def test_lines_of_a_batch_without_custom_id_are_named(tmp_path):
+    """Nothing joins a request and its answer."""
+    asked = {"method": "POST", "url": "/v1/chat/completions", "body": quiet(1)[0]["request"]}
+    found, notes = note_of(tmp_path, asked, BATCH)
+    assert found.calls == 2
+    assert "answers of a batch without custom_id" in notes
+    assert "requests of a batch without custom_id" in notes
+    assert "custom_id" not in note_of(tmp_path, {**asked, "custom_id": "c1"}, {**BATCH, "custom_id": "c1"})[1]
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {"id": "batch_req_1", "custom_id": "c1", "response": None, "error": {"code": "batch_expired"}},
+        {**BATCH, "custom_id": "c1", "response": {"status_code": 400, "body": {"error": {"message": "no"}}}},
+        {"custom_id": "c1", "result": {"type": "errored", "error": {"type": "invalid_request"}}},
+    ],
+)
+def test_what_a_batch_refused_is_no_call(tmp_path, refused):
+    """Its request was not answered, so that nothing of it was cached."""
+    asked = {"custom_id": "c1", "body": quiet(1)[0]["request"]}
+    found, notes = note_of(tmp_path, asked, refused)
+    assert (found.calls, found.totals.failed) == (0, 1)
+    assert "1 failed requests are left out" in notes
+
+
+def test_a_result_of_anthropics_batches_has_counts(tmp_path):
+    """Its message stands in its result."""
+    message = {"id": "m", "type": "message", "model": "claude-sonnet-4-5", "stop_reason": "end_turn", "usage": COUNTED}
+    found, _ = note_of(tmp_path, {"custom_id": "a1", "result": {"type": "succeeded", "message": message}})
+    assert found.totals.all.cache_read_tokens == 12_000
+
+
+def test_answers_alone_are_counted(tmp_path):
+    """Without their requests nothing can be said about causes."""
+    found, notes = note_of(tmp_path, BATCH["response"]["body"])
+    assert found.totals.all.cache_read_tokens == 1_024
+    assert "log the request bodies as well" in notes
+
+
+@pytest.mark.parametrize("hidden", ["__REDACTED__", "redacted-by-litellm"])
+def test_hidden_texts_are_not_taken_for_prompts(tmp_path, hidden):
+    """Every call would seem to say the same, and a log full of breaks would be praised."""
+    lines = reported(quiet(4))
+    for line in lines:
+        line["request"] = {"model": "gpt-4.1", "messages": [{"role": "user", "content": hidden}]}
+    found, notes = note_of(tmp_path, *lines)
+    assert found.totals.without_text == 4
+    assert "texts were hidden from the log: of these calls only the counts are read (4," in notes
+
+
+def test_a_text_that_is_far_less_than_was_counted_is_named(tmp_path):
+    """It was cut on the way into the log; what changed in the rest nobody can see."""
+    line = {"ts": 1.0, "session": "s", "usage": {"prompt_tokens": 20_000},
+            "request": {"model": "gpt-4.1", "messages": [{"role": "user", "content": "cut ..."}]}}  # fmt: skip
+    assert "text is far less than the provider counted" in note_of(tmp_path, line)[1]
+    assert "far less" not in note_of(tmp_path, {**line, "usage": {"prompt_tokens": 12}})[1]
+
+
+def test_texts_that_litellm_cut_are_named(tmp_path):
+    """Its proxy stores the beginning and the end of a long text."""
+    body = {"messages": [{"role": "user", "content": "a... (litellm_truncated skipped 9 chars. See) ...b"}]}
+    row = {"call_type": "acompletion", "model": "gpt-4.1", "custom_llm_provider": "openai", "proxy_server_request": body}
+    assert "MAX_STRING_LENGTH_PROMPT_IN_DB" in note_of(tmp_path, row)[1]
+
+
+def test_a_conversation_that_the_provider_keeps_is_named(tmp_path):
+    """The log does not hold what stood before."""
+    line = {"ts": 1.0, "session": "s", "usage": None,
+            "request": {"model": "gpt-4.1", "input": "And then?", "previous_response_id": "resp_0"}}  # fmt: skip
+    assert "go on from a conversation that the provider keeps" in note_of(tmp_path, line)[1]
+    first = {**line, "response_id": "resp_0", "request": {"model": "gpt-4.1", "input": "Begin."}}
+    assert "the provider keeps" not in note_of(tmp_path, first, {**line, "ts": 2.0})[1]
+
+
+def test_inputs_of_an_unknown_shape_are_named(tmp_path):
+    """Their counts are read."""
+    assert "inputs that hold no messages" in note_of(tmp_path, {**GENERATION, "input": {"question": "Why?"}})[1]
+
+
+def test_the_same_remark_of_many_files_is_one(tmp_path):
+    """With how many files it is said of."""
+    files = [write(tmp_path / f"{name}.jsonl", [ANSWER]) for name in "abc"]
+    with audit(files) as found:
+        assert [note for note in found.notes if "in 3 files" in note]

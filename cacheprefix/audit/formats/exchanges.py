@@ -18,6 +18,8 @@ from cacheprefix.errors import BodyError
 from cacheprefix.prompt import Api, loads
 
 _DEEPEST = 5
+_BATCH_LINE = frozenset({"method", "url", "body"})
+"""The fields of a batch's request beside its ``custom_id``."""
 _TEXT = ("messages", "contents", "input", "instructions", "prompt", "system")
 _NAMES_REQUEST = (
     "request_body", "requestBody", "request", "req", "inputBodyJson", "body", "payload", "input", "json", "json_data",
@@ -98,6 +100,9 @@ def _exchange(value: Mapping[str, Any]) -> Iterator[Record]:
         return
     answer = _answer(value)
     if body is None and answer is None:
+        if "custom_id" in value:
+            # A batch's request that was refused, expired or cancelled.
+            yield Record(body=None, response_id=text_or_empty(value["custom_id"]), failed=True)
         return
     status = _status(value)
     said = body or {}
@@ -125,7 +130,17 @@ def _exchange(value: Mapping[str, Any]) -> Iterator[Record]:
         response_id=batch or (text_or_empty(answer.get("id")) if isinstance(answer, Mapping) else ""),
         response_ended_ts=end,
         failed=status is not None and status >= 400,
+        remark="" if batch else _unjoined(value),
     )
+
+
+def _unjoined(value: Mapping[str, Any]) -> str:
+    """What is said of a batch's line that nothing joins with the other half of its call."""
+    if text_or_empty(value.get("id")).startswith("batch_req_"):
+        return "answers of a batch without custom_id: each counts as a call of its own, without its request's text"
+    if value.keys() == _BATCH_LINE and text_or_empty(value["url"]).startswith("/v1/"):
+        return "requests of a batch without custom_id: nothing says which answer is whose"
+    return ""
 
 
 def _plain(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -176,7 +191,14 @@ def _answer(value: Any, depth: int = 0) -> Any:
         found = _answer(held, depth + 1)
         if found is not None:
             return found
-    return None
+    return value if depth == 0 and _is_answer(value) else None
+
+
+def _is_answer(value: Mapping[str, Any]) -> bool:
+    """Whether an entry is an answer itself, with its counts."""
+    if isinstance(value.get("usage"), Mapping):
+        return "choices" in value or value.get("type") == "message" or value.get("object") == "response"
+    return isinstance(value.get("usageMetadata"), Mapping) and "candidates" in value
 
 
 def _inner_answer(value: Any, depth: int = 0) -> Any:
@@ -187,7 +209,7 @@ def _inner_answer(value: Any, depth: int = 0) -> Any:
         return None
     if any(name in value for name in ("usage", "usageMetadata", "choices", "candidates", "stop_reason")):
         return value
-    for name in ("body", "content", "text", "data", "json", "response", "outputBodyJson", "parsed"):
+    for name in ("body", "content", "text", "data", "json", "response", "outputBodyJson", "parsed", "message"):
         held = value.get(name)
         if name == "text" and value.get("encoding") == "base64" and isinstance(held, str):
             held = _decoded(held)

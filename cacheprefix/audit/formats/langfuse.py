@@ -16,6 +16,7 @@ _COUNTS = {
     "output": ("output", "output_tokens", "completion_tokens", "completionTokens"),
 }
 """Names of the counts in ``usageDetails``; ``input`` is what was neither read nor written."""
+_UNKNOWN_INPUT = "inputs that hold no messages: of these calls only the counts are read"
 
 
 def recognises(value: Mapping[str, Any]) -> bool:
@@ -41,8 +42,9 @@ def read(value: Mapping[str, Any]) -> Iterator[Record]:
         return
     model = first_text((value.get("model"), value.get("providedModelName"), value.get("provided_model_name")))
     end = _time(value, "endTime", "end_time")
+    body = _body(value, model)
     yield Record(
-        body=_body(value, model),
+        body=body,
         api="openai-chat" if not _is_anthropic(value, model) else None,
         model=model,
         provider="anthropic" if _is_anthropic(value, model) else None,
@@ -54,6 +56,7 @@ def read(value: Mapping[str, Any]) -> Iterator[Record]:
         response_started_ts=_time(value, "completionStartTime", "completion_start_time"),
         response_ended_ts=end,
         failed=value.get("level") == "ERROR",
+        remark=_UNKNOWN_INPUT if body is None and value.get("input") else "",
     )
 
 

@@ -128,6 +128,11 @@ def _usage(outputs: Mapping[str, Any], metadata: Mapping[str, Any], run: Mapping
         run.get("usage_metadata"),
     )
     usage = next((found for found in candidates if isinstance(found, Mapping) and found), None)
+    if usage is None and run.get("prompt_tokens"):
+        # An export without outputs still has the run's sums.
+        usage = {"input_tokens": run["prompt_tokens"], "output_tokens": run.get("completion_tokens")}
+        details = run.get("prompt_token_details")
+        return {**usage, "input_token_details": details} if isinstance(details, Mapping) else usage
     if usage is not None and metadata.get("ls_provider") == "anthropic" and "input_tokens" in usage:
         # ``wrap_anthropic`` leaves counts of nothing out (langsmith 0.14.17).
         return {**usage, "input_token_details": {"cache_read": 0, **_mapping(usage.get("input_token_details"))}}

@@ -7,17 +7,21 @@ from typing import Any
 
 from cacheprefix.audit.formats.messages import as_json, first_text
 from cacheprefix.audit.log_records import Record, mapping_or_none, seconds, text_or_empty
-from cacheprefix.errors import BodyError
-from cacheprefix.prompt import Api
+from cacheprefix.errors import BodyError, plain
+from cacheprefix.prompt import Api, dumps
 
 _OWN = frozenset({"call_type", "model_parameters", "custom_llm_provider", "proxy_server_request", "litellm_params"})
-_CALLS = frozenset({"completion", "acompletion", "responses", "aresponses", "anthropic_messages", "text_completion"})
+_CALLS = frozenset({
+    "completion", "responses", "text_completion", "anthropic_messages", "generate_content", "generate_content_stream",
+})  # fmt: skip
 _ASIDE = {"embedding": "embeddings", "image_generation": "images", "transcription": "audio", "speech": "audio"}
 _APIS: dict[str, Api] = {
     "responses": "openai-responses",
-    "aresponses": "openai-responses",
     "anthropic_messages": "anthropic",
+    "generate_content": "gemini",
+    "generate_content_stream": "gemini",
 }
+_CUT = "(litellm_truncated skipped "
 _NO_SETTINGS = frozenset({"stream", "stream_options", "user", "metadata", "extra_headers", "litellm_metadata"})
 _TEXT = ("messages", "input", "contents")
 
@@ -28,20 +32,24 @@ def recognises(value: Mapping[str, Any]) -> bool:
 
 
 def read(value: Mapping[str, Any]) -> Iterator[Record]:
-    """One record; none for calls that are no completions (embeddings, images)."""
-    call_type = value.get("call_type")
-    if isinstance(call_type, str) and call_type and call_type not in _CALLS:
-        yield Record(body=None, aside=_ASIDE.get(call_type.lstrip("a"), "other endpoints"))
+    """One record; what is no completion (embeddings, images) is counted aside, or named where its kind is unknown."""
+    kind = _kind(value)
+    if kind in _ASIDE:
+        yield Record(body=None, aside=_ASIDE[kind])
+        return
+    if kind and kind not in _CALLS:
+        yield Record(body=None, remark=f"left out: calls of type {plain(kind):.40}", left_out=True)
         return
     metadata = _object(value.get("metadata"), "metadata")
     model = text_or_empty(value.get("model"))
     hidden = _object(value.get("hidden_params"), "hidden_params")
     parameters = _object(value.get("model_parameters"), "model_parameters")
     headers = mapping_or_none(parameters.get("extra_headers"), "model_parameters.extra_headers")
+    body = _body(value, model, parameters)
     yield Record(
-        body=_body(value, model, parameters),
+        body=body,
         # One conversation must not change its form on the way, so it is not guessed from what a body holds.
-        api=_APIS.get(text_or_empty(call_type), "openai-chat"),
+        api=_APIS.get(kind, "openai-chat"),
         model=model,
         provider=first_text((value.get("custom_llm_provider"), hidden.get("custom_llm_provider"))) or None,
         # The gateway may add its own cache marks after logging (cache_control_injection_points).
@@ -56,7 +64,23 @@ def read(value: Mapping[str, Any]) -> Iterator[Record]:
         response_started_ts=seconds(value.get("completionStartTime"), "completionStartTime"),
         response_ended_ts=seconds(value.get("endTime", value.get("end_time")), "endTime"),
         failed=value.get("status") == "failure",
+        remark=_cut(value.get("proxy_server_request")) or _cut(value.get("messages")),
     )
+
+
+def _kind(value: Mapping[str, Any]) -> str:
+    """The type of a call, an asynchronous one's too (``acompletion``)."""
+    told = text_or_empty(value.get("call_type"))
+    bare = told.removeprefix("a")
+    return bare if bare in _CALLS or bare in _ASIDE else told
+
+
+def _cut(stored: Any) -> str:
+    """What is said of a row whose long texts the proxy cut when it stored them."""
+    text = dumps(stored, "stored").decode() if isinstance(stored, Mapping) else stored
+    if not isinstance(text, str) or _CUT not in text:
+        return ""
+    return "texts that LiteLLM cut: a change in what is gone is not seen; set MAX_STRING_LENGTH_PROMPT_IN_DB higher"
 
 
 def _body(value: Mapping[str, Any], model: str, parameters: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -73,7 +97,7 @@ def _body(value: Mapping[str, Any], model: str, parameters: Mapping[str, Any]) -
     if not isinstance(messages, list):
         raise BodyError("messages", f"expected a list, found {type(messages).__name__}")
     settings = {name: held for name, held in parameters.items() if name not in _NO_SETTINGS}
-    name = "input" if _APIS.get(text_or_empty(value.get("call_type"))) == "openai-responses" else "messages"
+    name = {"openai-responses": "input", "gemini": "contents"}.get(_APIS.get(_kind(value), ""), "messages")
     return {"model": model, name: messages, **settings}
 
 

@@ -25,10 +25,11 @@ def read_claude_code(value: Mapping[str, Any]) -> Iterator[Record]:
     message = value.get("message")
     if value.get("type") != "assistant" or not isinstance(message, Mapping):
         return
-    if not isinstance(message.get("usage"), Mapping):
-        return
     if message.get("model") == "<synthetic>":
         return  # An error that the program shows as an answer.
+    if not isinstance(message.get("usage"), Mapping):
+        yield Record(body=None, remark="left out: answers without counts of tokens", left_out=True)
+        return
     yield Record(
         body=None,
         model=text_or_empty(message.get("model")),
@@ -57,10 +58,12 @@ def read_codex(value: Mapping[str, Any]) -> Iterator[Record]:
     """A record for each count of tokens that says something of the last request."""
     payload = value["payload"]
     info = payload.get("info")
-    if payload.get("type") != "token_count" or not isinstance(info, Mapping):
-        return
-    last, total = info.get("last_token_usage"), info.get("total_token_usage")
+    if payload.get("type") != "token_count" or info is None:
+        return  # The first event of a rollout tells limits and no counts yet.
+    told = info if isinstance(info, Mapping) else {}
+    last, total = told.get("last_token_usage"), told.get("total_token_usage")
     if not isinstance(last, Mapping):
+        yield Record(body=None, remark="left out: counts that do not tell the last request's", left_out=True)
         return
     yield Record(
         body=None,
