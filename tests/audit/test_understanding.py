@@ -267,7 +267,7 @@ COUNTED = {"input_tokens": 3, "cache_read_input_tokens": 12_000, "cache_creation
 ROLLOUT = {"timestamp": "2026-11-20T10:00:00Z", "type": "event_msg", "payload": {"type": "token_count", "info": None}}
 BATCH = {"id": "batch_req_1", "error": None, "response": {"status_code": 200, "body": {
     "id": "chatcmpl-1", "model": "gpt-4.1", "choices": [],
-    "usage": {"prompt_tokens": 1500, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 1024}}}}}  # fmt: skip
+    "usage": usage(1_500, 1_024)}}}  # fmt: skip
 SPAN = {"traceId": "t", "spanId": "a", "name": "POST", "startTimeUnixNano": "1763000000000000000", "attributes": []}
 GENERATION = {"id": "o1", "traceId": "t1", "type": "GENERATION", "model": "gpt-4.1", "usageDetails": {"input": 5}}
 
@@ -374,7 +374,7 @@ def test_a_text_that_is_far_less_than_was_counted_is_named(tmp_path):
 def test_texts_that_litellm_cut_are_named(tmp_path):
     """Its proxy stores the beginning and the end of a long text."""
     body = {"messages": [{"role": "user", "content": "a... (litellm_truncated skipped 9 chars. See) ...b"}]}
-    row = {"call_type": "acompletion", "model": "gpt-4.1", "custom_llm_provider": "openai", "proxy_server_request": body}
+    row = {"call_type": "acompletion", "custom_llm_provider": "openai", "proxy_server_request": body}
     assert "MAX_STRING_LENGTH_PROMPT_IN_DB" in note_of(tmp_path, row)[1]
 
 
