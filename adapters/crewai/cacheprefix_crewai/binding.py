@@ -67,10 +67,11 @@ class Binding:
     active: bool = True
     holders: int = 0
     """Who installed it; the last of them to leave takes it back."""
-    constant: frozenset[str] = frozenset()
-    """Inputs that are the same in all runs of the ``kickoff_for_each`` under way."""
+    constant_inputs: frozenset[str] = frozenset()
+    """Names of those that are the same in all runs of the ``kickoff_for_each`` under way."""
     runs_left: int = 0
-    several: bool = False
+    """Of the ``kickoff_for_each`` under way."""
+    runs_known: bool = False
     """Whether a ``kickoff_for_each`` is under way, of which it is known how many runs it has."""
     undo: list[Callable[[], None]] = field(default_factory=list)
     passing: dict[int, tuple[weakref.ref[Any], Callable[[Any, Binding], object]]] = field(default_factory=dict)
@@ -81,8 +82,9 @@ class Binding:
     def __post_init__(self) -> None:
         self.lock = RLock()
         self._parts: dict[Any, Any] = {}
-        self._stale: Bounded[int, list[Any]] = Bounded(_KEEP_CREWS)
-        self._alike: Bounded[int, bool] = Bounded(_KEEP_CREWS)
+        self._earlier_outputs: Bounded[int, list[Any]] = Bounded(_KEEP_CREWS)
+        """What a crew's tasks held when its run began, by crew: of the run before."""
+        self._same_tools: Bounded[int, bool] = Bounded(_KEEP_CREWS)
 
     def part(self, kind: Callable[[Binding], T]) -> T:
         """What another module keeps for this installation; ``kind`` makes it where it is first asked for."""
@@ -119,24 +121,25 @@ class Binding:
     def began(self, crew: Any) -> None:
         """A run starts: what its tasks hold of an earlier one is none of its outputs."""
         with self.lock:
-            self._stale[id(crew)] = [task.output for task in crew.tasks if task.output is not None]
+            self._earlier_outputs[id(crew)] = [task.output for task in crew.tasks if task.output is not None]
 
-    def joined(self, crew: Any, *, alike: bool) -> None:
-        """A crew becomes part of the installation; ``alike`` says whether all its tasks carry the same tools."""
+    def joined(self, crew: Any, *, same_tools: bool) -> None:
+        """A crew becomes part of the installation; ``same_tools`` says whether all its tasks carry the same ones."""
         with self.lock:
-            self._alike[id(crew)] = alike
+            self._same_tools[id(crew)] = same_tools
 
-    def alike(self, crew: Any) -> bool:
+    def same_tools(self, crew: Any) -> bool:
         """Whether all tasks of a crew carried the same tools when it was installed."""
-        return self._alike.get(id(crew), False)
+        return self._same_tools.get(id(crew), False)
 
-    def again(self, crew: Any) -> bool:
+    def ran_before(self, crew: Any) -> bool:
         """Whether the crew has run before, and so may once more."""
-        return bool(self._stale.get(id(crew)))
+        return bool(self._earlier_outputs.get(id(crew)))
 
     def finished(self, crew: Any, task: Any) -> bool:
         """Whether a task has its output in the run under way."""
-        return task.output is not None and not any(task.output is old for old in self._stale.get(id(crew), ()))
+        earlier = self._earlier_outputs.get(id(crew), ())
+        return task.output is not None and not any(task.output is one for one in earlier)
 
     def record(self, task: str, call: Call) -> None:
         """Keep a finished request under its task's name."""

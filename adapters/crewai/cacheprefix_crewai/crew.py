@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from cacheprefix_crewai.binding import KICKOFF, RUN, Binding, bind, binding_of, owners_of, subclassed, unbind
-from cacheprefix_crewai.layout import same_for_all
 from cacheprefix_crewai.llm import swap, unswap
+from cacheprefix_crewai.tasks import same_tools_for_all
 from cacheprefix_crewai.tool_cache import forget, new_turn
 
 _MARK = "__cacheprefix_subclass__"
@@ -66,7 +66,7 @@ def bind_crew(binding: Binding, crew: Any, *, copy: bool = False) -> None:
     """
     bind(crew, binding)
     binding.began(crew)
-    binding.joined(crew, alike=same_for_all(crew))
+    binding.joined(crew, same_tools=same_tools_for_all(crew))
     kind: Any = type(crew)
     if not hasattr(kind, _MARK):
         object.__setattr__(crew, "__class__", _subclass(kind))
@@ -266,17 +266,17 @@ def _several(crew: Any, _: str, inputs: Any) -> Iterator[None]:
         yield
         return
     first = inputs[0]
-    before = binding.constant, binding.runs_left, binding.several
+    before = binding.constant_inputs, binding.runs_left, binding.runs_known
     with binding.lock:
-        binding.constant = frozenset(
+        binding.constant_inputs = frozenset(
             name for name in first if len(inputs) > 1 and all(one.get(name) == first[name] for one in inputs)
         )
-        binding.runs_left, binding.several = len(inputs), True
+        binding.runs_left, binding.runs_known = len(inputs), True
     try:
         yield
     finally:
         with binding.lock:
-            binding.constant, binding.runs_left, binding.several = before
+            binding.constant_inputs, binding.runs_left, binding.runs_known = before
 
 
 _BLOCKS = (

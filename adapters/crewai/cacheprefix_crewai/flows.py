@@ -13,7 +13,7 @@ from cacheprefix_crewai.binding import FLOW, Binding, FlowRun, WhileUsed, bindin
 from cacheprefix_crewai.crew import agents_of, bind_agent, bind_crew, freed, inside
 from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.llm import unswap
-from cacheprefix_crewai.tools import adopt, crew_tools, name_of
+from cacheprefix_crewai.tools import adopt, crew_tools
 
 _CREWS = (
     "kickoff",
@@ -150,10 +150,7 @@ def join(binding: Binding, target: Any) -> bool:
     crew = target if hasattr(target, "tasks") else None
     agents = [target] if crew is None else agents_of(crew)
     if binding.session.mode != "observe":
-        found = crew_tools(crew, agents)
-        if binding.part(Executions).newest is None:
-            binding.tools |= frozenset(map(name_of, found))
-        binding.clash = binding.clash or adopt(binding.session, found, binding.scope)
+        adopt(binding, crew_tools(crew, agents), early=binding.part(Executions).newest is None)
     if crew is not None:
         bind_crew(binding, crew, copy=True)
         _remember(binding, crew, freed)
@@ -174,4 +171,3 @@ def _remember(binding: Binding, target: Any, back: Callable[[Any, Binding], obje
     with binding.lock:
         binding.passing = {key: one for key, one in binding.passing.items() if one[0]() is not None}
         binding.passing[id(target)] = weakref.ref(target), back
-

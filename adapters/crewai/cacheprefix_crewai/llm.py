@@ -17,9 +17,9 @@ from cacheprefix.adapter import BlockVar
 from cacheprefix_crewai.azure import as_arguments, as_body
 from cacheprefix_crewai.binding import KEY, Binding, Owners, binding_for, owners_of, subclassed
 from cacheprefix_crewai.history import limits
-from cacheprefix_crewai.layout import LLMCall
 from cacheprefix_crewai.native import alternating, gemini_arguments, gemini_body
 from cacheprefix_crewai.sending import PendingRequest, halved
+from cacheprefix_crewai.task_layout import LLMCall
 
 if TYPE_CHECKING:
     from cacheprefix.adapter import Api

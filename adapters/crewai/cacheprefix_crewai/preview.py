@@ -31,9 +31,9 @@ from cacheprefix_crewai.binding import (
 from cacheprefix_crewai.crew import binding_on, is_flow, parts_of
 from cacheprefix_crewai.flows import join, parts_in
 from cacheprefix_crewai.installing import Installation, conversation_of, install
-from cacheprefix_crewai.layout import LLMCall
 from cacheprefix_crewai.llm import REQUEST, kind_of
 from cacheprefix_crewai.sending import PendingRequest
+from cacheprefix_crewai.task_layout import LLMCall
 
 _INPUT = re.compile(r"\{(\w+)\}")
 _MODELS = ("llm", "function_calling_llm", "manager_llm", "planning_llm", "chat_llm")

@@ -27,8 +27,10 @@ from cacheprefix_crewai.binding import asks_for
 from cacheprefix_crewai.clients import is_claude
 from cacheprefix_crewai.events import announce
 from cacheprefix_crewai.history import Around, Execution, Executions, compact_now, condensed, limits, shortened
-from cacheprefix_crewai.layout import Layouts, LLMCall, TaskLayout, kept_elsewhere, opening_of, unmarked
+from cacheprefix_crewai.layout import Layouts
 from cacheprefix_crewai.native import with_last
+from cacheprefix_crewai.task_layout import LLMCall, TaskLayout, opening_of, role_of, unmarked
+from cacheprefix_crewai.tasks import kept_by_provider
 from cacheprefix_crewai.tools import Offer, differing, foreign_call, name_of, offer, with_choice
 
 if TYPE_CHECKING:
@@ -118,7 +120,7 @@ class PendingRequest:
         met, ``NotSharedError`` in strict mode, and what the application's ``volatile`` raises.
         """
         session, messages = binding.session, call.messages
-        agent = str(getattr(call.agent, "role", "") or "").strip() or "crewai"
+        agent = role_of(call.agent) or "crewai"
         task = str(getattr(call.task, "name", None) or getattr(call.task, "description", None) or "")[:60]
         plain = cls(binding, call, agent, task, messages, call.tools, messages)
         if not isinstance(messages, list):
@@ -150,12 +152,12 @@ class PendingRequest:
         if call.response_model is not None:
             # A request with a response schema could read nothing of those without one.
             plain.plan = RequestPlan("own", (reason("response_schema"),))
-            plain.given = layout.own(messages)
+            plain.given = layout.own_messages(messages)
             plain.messages = _clean(plain, plain.given)
             return plain
         if not layout.forked:
             # Sharing would not pay: the application's layout, within the session's limits.
-            plain.given = layout.own(messages)
+            plain.given = layout.own_messages(messages)
             plain.messages = _clean(plain, plain.given)
             return plain._bounded(opening.rest)
         laid = session.attempt("layout", lambda: plain._laid_out(layout), plain)
@@ -177,7 +179,7 @@ class PendingRequest:
                 offered = Offer(list(tools) if tools else None)
             else:
                 offered = offer(self.binding, model, self.call.llm, tools)
-        laid = replace(self, messages=layout.messages(self.call.messages), tools=offered.tools, offer=offered)
+        laid = replace(self, messages=layout.fork_messages(self.call.messages), tools=offered.tools, offer=offered)
         names = tuple(map(name_of, offered.tools or ()))
         laid.messages = shortened(self.binding, laid.messages, model, names)
         laid.key = layout.key + model.encode() + b"".join(name_of(tool).encode() for tool in offered.tools or ())
@@ -244,12 +246,12 @@ class PendingRequest:
         def found() -> tuple[tuple[bytes, Worth], ...]:
             count, gates = session.counter(model), list[tuple[bytes, Worth]]()
             tools = sum(map(count, map(str, self.tools or ())))
-            log = sum(count(piece.block) for piece in layout.log)
-            parts = [(self.key, tools + count(layout.system) + log)]
+            results = sum(count(result.block) for result in layout.results)
+            parts = [(self.key, tools + count(layout.system) + results)]
             profile = session.profile(model, api)
             # Marks stand behind the whole system text, so only where none are needed is its beginning read.
-            if profile.match == "block" and layout.opened and (layout.log or layout.pieces):
-                parts.append((self._named(layout.opened), tools + count(layout.opened)))
+            if profile.match == "block" and layout.beginning and (layout.results or layout.texts):
+                parts.append((self._named(layout.beginning), tools + count(layout.beginning)))
             for key, cold in parts:
                 worth = None if key in warm else session.waiting.worth(model, api, cold=cold, streams=streams)
                 gates += [] if worth is None else [(key, worth)]
@@ -268,7 +270,7 @@ class PendingRequest:
             warm = self.binding.part(WarmParts)
             warm.add(self.key)
             if self.layout is not None:
-                warm.add(self._named(self.layout.opened))
+                warm.add(self._named(self.layout.beginning))
         if self.passed is not None:
             self.passed.release(ok=ok)
 
@@ -286,7 +288,7 @@ class PendingRequest:
             sent = self._own(params, original)
         if not self.volatile:
             return sent
-        if api == "openai-responses" and kept_elsewhere(self.call.llm):
+        if api == "openai-responses" and kept_by_provider(self.call.llm):
             return {**sent, "instructions": "\n\n".join(filter(None, (sent.get("instructions"), self.volatile)))}
         if api in ("gemini", "bedrock"):
             return with_last(sent, api, self.volatile)
@@ -433,9 +435,9 @@ def halved(binding: Binding, model: str, messages: Sequence[Mapping[str, Any]]) 
         return False
     execution = binding.part(Executions).of(layout.opening.digest, None, first=False)
     if layout.forked:
-        laid, head = shortened(binding, layout.messages(messages), model), layout.head
+        laid, head = shortened(binding, layout.fork_messages(messages), model), layout.head
     else:
-        laid, head = list(layout.own(messages)), layout.opening.rest
+        laid, head = list(layout.own_messages(messages)), layout.opening.rest
     return compact_now(binding.session, execution, laid, Around(model, head))
 
 
