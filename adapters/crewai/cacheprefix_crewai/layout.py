@@ -18,8 +18,8 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix_crewai.ahead import SentTexts, SharingTasks, TasksAhead, inputs_of
-from cacheprefix_crewai.binding import FLOW, FlowRun
 from cacheprefix_crewai.durable import DurableTexts
+from cacheprefix_crewai.flow_run import FLOW, FlowRun
 from cacheprefix_crewai.framing import IN_FRONT, SYSTEM, role_again
 from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.material import (
