@@ -156,7 +156,7 @@ class Raising:
         return hook
 
 
-STEPS = ("history.views_of", "layout.offer", "layout.tail_of", "layout.KnownCrews.position", "history.apply")
+STEPS = ("history.views_of", "layout.offer", "layout._tail_of", "ahead.KnownCrews.position", "history.apply")
 
 
 @pytest.mark.filterwarnings("ignore")

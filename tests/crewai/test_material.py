@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cacheprefix_crewai.material import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
+from cacheprefix_crewai.material import MIN_CHARS, SharedText, common_blocks, inputs_to_share, texts_in, with_references
 from tests.drawn import examples
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=40)
@@ -18,34 +18,34 @@ texts = st.lists(st.lists(lines, max_size=6).map("\n".join), max_size=5)
 def test_a_common_block_stands_in_two_texts_and_is_long_enough(found_in) -> None:
     """Every block is at least 200 characters, in two texts or twice as given, and none contains another."""
     blocks = common_blocks(found_in)
-    for piece in blocks:
-        assert len(piece.text) >= MIN_CHARS
-        assert sum(piece.text in text for text in found_in) >= 2
-        assert piece.text == piece.text.strip()
-    assert len({piece.label for piece in blocks}) == len(blocks)
+    for shared in blocks:
+        assert len(shared.text) >= MIN_CHARS
+        assert sum(shared.text in text for text in found_in) >= 2
+        assert shared.text == shared.text.strip()
+    assert len({shared.label for shared in blocks}) == len(blocks)
     assert not any(a is not b and a.text in b.text for i, a in enumerate(blocks) for b in blocks[:i])
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(texts, st.integers(1, 9))
-def test_common_blocks_are_the_same_each_time(found_in, label) -> None:
-    """The order of the texts decides, nothing else; labels count on from the one given."""
-    blocks = common_blocks(found_in, label)
-    assert common_blocks(list(found_in), label) == blocks
-    assert [piece.label for piece in blocks] == [f"shared text {label + i}" for i in range(len(blocks))]
+@given(texts)
+def test_common_blocks_are_the_same_each_time(found_in) -> None:
+    """The order of the texts decides, nothing else; labels count on."""
+    blocks = common_blocks(found_in)
+    assert common_blocks(list(found_in)) == blocks
+    assert [shared.label for shared in blocks] == [f"shared text {1 + i}" for i in range(len(blocks))]
 
 
 @settings(max_examples=examples(100), deadline=None)
 @given(texts)
-def test_references_take_every_piece_out_of_a_text_and_lose_nothing(found_in) -> None:
-    """A referred text holds no piece any more, and putting the pieces back gives the text."""
+def test_references_take_every_shared_text_out_of_a_text_and_lose_nothing(found_in) -> None:
+    """A text with references holds no shared text any more, and putting those back gives the text."""
     blocks = common_blocks(found_in)
     for text in found_in:
-        short = referred(text, blocks)
+        short = with_references(text, blocks)
         assert len(short) <= len(text)
-        assert not used(short, blocks)
-        for piece in blocks:
-            short = short.replace(piece.reference, piece.text)
+        assert not texts_in(short, blocks)
+        for shared in blocks:
+            short = short.replace(shared.reference, shared.text)
         assert short == text
 
 
@@ -56,25 +56,25 @@ def test_references_take_every_piece_out_of_a_text_and_lose_nothing(found_in) ->
     st.frozensets(st.sampled_from("abcd"), max_size=2),
     st.lists(st.sampled_from("abcd"), max_size=8),
 )
-def test_inputs_are_hoisted_by_name_or_by_size_and_use(inputs, names, constant, order) -> None:
+def test_inputs_are_shared_by_name_or_by_size_and_use(inputs, names, constant, order) -> None:
     """Named ones wherever they stand; else those of 200 characters that two texts contain, the constant first."""
     found_in = [f"before {inputs[name]} after" for name in order if name in inputs]
-    pieces = given_inputs(inputs, found_in, names, constant)
-    taken = [piece.label.split("'")[1] for piece in pieces]
+    found = inputs_to_share(inputs, found_in, names, constant)
+    taken = [shared.label.split("'")[1] for shared in found]
     assert taken == sorted(taken, key=lambda name: (name not in constant, name))
-    for name, piece in zip(taken, pieces, strict=True):
-        assert inputs[name] == piece.text
-        uses = sum(piece.text in text for text in found_in)
+    for name, shared in zip(taken, found, strict=True):
+        assert inputs[name] == shared.text
+        uses = sum(shared.text in text for text in found_in)
         assert uses >= 1
         if names is None:
-            assert len(piece.text) >= MIN_CHARS
+            assert len(shared.text) >= MIN_CHARS
             assert uses >= 2 or name in constant
         else:
             assert name in names
 
 
-def test_a_reference_names_its_piece() -> None:
+def test_a_reference_names_its_text() -> None:
     """What stands in a task in place of a text is found above under the same words."""
-    piece = Piece("shared input 'brief'", "x" * 300)
-    assert referred(f"Look: {piece.text}!", [piece]) == "Look: (see shared input 'brief' above)!"
-    assert piece.block.startswith("[shared input 'brief']\n")
+    shared = SharedText("shared input 'brief'", "x" * 300)
+    assert with_references(f"Look: {shared.text}!", [shared]) == "Look: (see shared input 'brief' above)!"
+    assert shared.block.startswith("[shared input 'brief']\n")

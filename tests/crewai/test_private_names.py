@@ -3,7 +3,7 @@
 from tests.private_names import missing, releases
 
 # The last two are names of Python's own, in ``sys`` and ``copyreg``.
-OURS = ("_cacheprefix", "_cacheprefix_inner", "_cacheprefix_native", "_getframe", "_reconstructor")
+OURS = ("_cacheprefix", "_cacheprefix_inner", "_getframe", "_reconstructor")
 PACKAGES = ("crewai", "crewai_core", "anthropic", "openai", "litellm")
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copyreg
-import inspect
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cacheprefix.adapter import AdapterSession, BlockVar, Bounded, RLock, VolatileRole, names_known_to
+from cacheprefix.adapter import AdapterSession, BlockVar, Bounded, RLock, VolatileRole
 
 if TYPE_CHECKING:
     from cacheprefix import Call, Conversation
@@ -28,9 +26,6 @@ RUN: BlockVar[Binding] = BlockVar("cacheprefix_crewai_run")
 """The installed crew that is running here; its threads and tasks inherit it."""
 KICKOFF: BlockVar[str] = BlockVar("cacheprefix_crewai_kickoff")
 """The id of the conversation that the kickoff under way is."""
-
-FLOW: BlockVar[FlowRun] = BlockVar("cacheprefix_crewai_flow")
-"""The run of an installed flow that is under way here."""
 
 Volatile = Callable[[], Mapping[str, str]]
 """Gives texts by name when a request is about to be sent."""
@@ -67,10 +62,11 @@ class Binding:
     active: bool = True
     holders: int = 0
     """Who installed it; the last of them to leave takes it back."""
-    constant: frozenset[str] = frozenset()
-    """Inputs that are the same in all runs of the ``kickoff_for_each`` under way."""
+    constant_inputs: frozenset[str] = frozenset()
+    """Names of those that are the same in all runs of the ``kickoff_for_each`` under way."""
     runs_left: int = 0
-    several: bool = False
+    """Of the ``kickoff_for_each`` under way."""
+    runs_known: bool = False
     """Whether a ``kickoff_for_each`` is under way, of which it is known how many runs it has."""
     undo: list[Callable[[], None]] = field(default_factory=list)
     passing: dict[int, tuple[weakref.ref[Any], Callable[[Any, Binding], object]]] = field(default_factory=dict)
@@ -81,8 +77,9 @@ class Binding:
     def __post_init__(self) -> None:
         self.lock = RLock()
         self._parts: dict[Any, Any] = {}
-        self._stale: Bounded[int, list[Any]] = Bounded(_KEEP_CREWS)
-        self._alike: Bounded[int, bool] = Bounded(_KEEP_CREWS)
+        self._earlier_outputs: Bounded[int, list[Any]] = Bounded(_KEEP_CREWS)
+        """What a crew's tasks held when its run began, by crew: of the run before."""
+        self._same_tools: Bounded[int, bool] = Bounded(_KEEP_CREWS)
 
     def part(self, kind: Callable[[Binding], T]) -> T:
         """What another module keeps for this installation; ``kind`` makes it where it is first asked for."""
@@ -119,120 +116,30 @@ class Binding:
     def began(self, crew: Any) -> None:
         """A run starts: what its tasks hold of an earlier one is none of its outputs."""
         with self.lock:
-            self._stale[id(crew)] = [task.output for task in crew.tasks if task.output is not None]
+            self._earlier_outputs[id(crew)] = [task.output for task in crew.tasks if task.output is not None]
 
-    def joined(self, crew: Any, *, alike: bool) -> None:
-        """A crew becomes part of the installation; ``alike`` says whether all its tasks carry the same tools."""
+    def joined(self, crew: Any, *, same_tools: bool) -> None:
+        """A crew becomes part of the installation; ``same_tools`` says whether all its tasks carry the same ones."""
         with self.lock:
-            self._alike[id(crew)] = alike
+            self._same_tools[id(crew)] = same_tools
 
-    def alike(self, crew: Any) -> bool:
+    def same_tools(self, crew: Any) -> bool:
         """Whether all tasks of a crew carried the same tools when it was installed."""
-        return self._alike.get(id(crew), False)
+        return self._same_tools.get(id(crew), False)
 
-    def again(self, crew: Any) -> bool:
+    def ran_before(self, crew: Any) -> bool:
         """Whether the crew has run before, and so may once more."""
-        return bool(self._stale.get(id(crew)))
+        return bool(self._earlier_outputs.get(id(crew)))
 
     def finished(self, crew: Any, task: Any) -> bool:
         """Whether a task has its output in the run under way."""
-        return task.output is not None and not any(task.output is old for old in self._stale.get(id(crew), ()))
+        earlier = self._earlier_outputs.get(id(crew), ())
+        return task.output is not None and not any(task.output is one for one in earlier)
 
     def record(self, task: str, call: Call) -> None:
         """Keep a finished request under its task's name."""
         with self.lock:
             self.calls[call.index] = (task, call)
-
-
-_MIN_CHARS = 200
-"""Shorter texts are not worth a reference to them."""
-
-
-class FlowRun:
-    """One run of a flow, whose crews and agents share the long texts of its state that their own words hold."""
-
-    def __init__(self, binding: Binding, flow: Any) -> None:
-        self.binding = binding
-        self.flow = flow
-        self._texts: dict[str, str] | None = None
-        self._held: dict[str, int] = {}
-        self._methods: Bounded[int, str] = Bounded(_KEEP_CREWS)
-
-    def started(self, owner: object, method: str) -> None:
-        """A crew or agent starts in a method of the flow."""
-        self._methods[id(owner)] = method
-
-    def texts(self) -> Mapping[str, str]:
-        """The names of the long texts that the state had when its first crew or agent asked, by text.
-
-        Not of what came later, which is mostly what the one before answered: requests would begin otherwise each time.
-        """
-        if self._texts is None:
-            self._texts = {text: name for name, text in _strings(getattr(self.flow, "state", None))}
-        return self._texts
-
-    def awaited(self, texts: Iterable[str], owner: object) -> bool:
-        """Whether others are likely to hold one of the texts that ``owner`` (a crew, an agent) holds.
-
-        Methods that have not run yet start crews, as far as their code tells; or an earlier crew held it too, and there
-        are methods left.
-        """
-        ran, methods = getattr(self.flow, "_completed_methods", ()), getattr(self.flow, "_methods", {})
-        here = self._methods.get(id(owner))
-        left = [method for name, method in methods.items() if name not in ran and str(name) != here]
-        again = [self._held.setdefault(text, id(owner)) != id(owner) for text in texts]
-        return bool(again and left) and (any(again) or any(starts_others(method, type(self.flow)) for method in left))
-
-
-_FUNCTIONS = 50
-"""Functions of the application whose code is looked at, at most."""
-_STARTS = frozenset({"kickoff", "kickoff_async", "akickoff", "kickoff_for_each", "kickoff_for_each_async"})
-
-
-def starts_others(method: Any, flow: type) -> bool:
-    """Whether a method's code starts a crew or an agent, itself or in functions that it names."""
-    return any(not _STARTS.isdisjoint(names) for names, _ in _code_of(method, flow))
-
-
-def crews_named(method: Any, flow: type) -> list[Any]:
-    """The ``@CrewBase`` classes that a method's code names, itself or in functions that it names."""
-    found = [value for _, values in _code_of(method, flow) for value in values]
-    return list({id(one): one for one in found if _is_crew_class(one)}.values())
-
-
-def _is_crew_class(value: object) -> bool:
-    return isinstance(value, type) and bool(getattr(value, "is_crew_class", False))
-
-
-def _code_of(method: Any, flow: type) -> Iterator[tuple[set[str], list[Any]]]:
-    """What the code of a method, and of functions that it names, names, and what of it is known."""
-    waiting: list[Any] = [getattr(method, "_meth", method)]
-    seen: set[int] = set()
-    while waiting and len(seen) < _FUNCTIONS:
-        function = inspect.unwrap(waiting.pop())
-        code = getattr(function, "__code__", None)
-        if code is None or id(code) in seen:
-            continue
-        seen.add(id(code))
-        codes, names = [code], set(code.co_names)
-        for one in codes:  # and those of the functions within
-            inner = [const for const in one.co_consts if isinstance(const, CodeType)]
-            codes += inner
-            names.update(*(each.co_names for each in inner))
-        known = names_known_to(function) if isinstance(function, FunctionType) else {}
-        closed = getattr(code, "co_freevars", ())
-        found = [known.get(name, inspect.getattr_static(flow, name, None)) for name in sorted({*names, *closed})]
-        yield names, found
-        waiting += [one for one in found if isinstance(one, FunctionType)]
-
-
-def _strings(state: Any, depth: int = 2) -> Iterator[tuple[str, str]]:
-    fields = state if isinstance(state, Mapping) else getattr(state, "__dict__", None) or {}
-    for name, value in list(fields.items()):
-        if isinstance(value, str) and len(value) >= _MIN_CHARS:
-            yield str(name), value
-        elif depth > 1 and not isinstance(value, str):
-            yield from _strings(value, depth - 1)
 
 
 class Bound:

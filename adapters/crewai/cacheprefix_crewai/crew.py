@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from cacheprefix_crewai.binding import KICKOFF, RUN, Binding, bind, binding_of, owners_of, subclassed, unbind
-from cacheprefix_crewai.layout import same_for_all
 from cacheprefix_crewai.llm import swap, unswap
+from cacheprefix_crewai.tasks import same_tools_for_all
 from cacheprefix_crewai.tool_cache import forget, new_turn
 
 _MARK = "__cacheprefix_subclass__"
@@ -66,7 +66,7 @@ def bind_crew(binding: Binding, crew: Any, *, copy: bool = False) -> None:
     """
     bind(crew, binding)
     binding.began(crew)
-    binding.joined(crew, alike=same_for_all(crew))
+    binding.joined(crew, same_tools=same_tools_for_all(crew))
     kind: Any = type(crew)
     if not hasattr(kind, _MARK):
         object.__setattr__(crew, "__class__", _subclass(kind))
@@ -94,6 +94,7 @@ def bind_agent(binding: Binding, agent: Any, *, copy: bool = False) -> None:
 
 
 def _bind_copy(binding: Binding, crew: Any) -> None:
+    """Make a copy that CrewAI made of a crew part of the installation, with its agents."""
     if binding_of(crew) is None:
         bind_crew(binding, crew, copy=True)
     for agent in agents_of(crew):
@@ -102,6 +103,7 @@ def _bind_copy(binding: Binding, crew: Any) -> None:
 
 
 def _bind_manager(binding: Binding, crew: Any) -> None:
+    """Make the manager part of the installation that CrewAI made for a crew."""
     manager = crew.manager_agent
     if manager is not None and binding_of(manager) is None:
         bind_agent(binding, manager)
@@ -112,7 +114,7 @@ def _bind_memory(binding: Binding, memory: Any, *, copy: bool) -> None:
     memory = getattr(memory, "_memory", None) or memory  # a scope or slice holds the memory it looks into
     llm = getattr(memory, "_llm_instance", None)
     if llm is None and isinstance(getattr(memory, "llm", None), str):
-        llm = _made_by(binding, memory)
+        llm = _memory_model(binding, memory)
     if llm is not None:
         _bind_llm(binding, memory, "_llm_instance", copy=copy)
         owners = owners_of(llm)
@@ -121,19 +123,20 @@ def _bind_memory(binding: Binding, memory: Any, *, copy: bool) -> None:
 
 
 def _bind_llm(binding: Binding, owner: Any, name: str, *, copy: bool) -> None:
+    """Make the model that an object has as an attribute part of the installation; it is made first, if only named."""
     from crewai.llms.base_llm import BaseLLM  # noqa: PLC0415 - CrewAI loads slowly
 
     # Not by the attribute: CrewAI warns of one that it deprecates, which the application has not asked for.
     llm = vars(owner)[name] if name in vars(owner) else getattr(owner, name, None)
     if isinstance(llm, str) and name in ("manager_llm", "planning_llm"):
         model = llm
-        llm = binding.session.attempt(name, lambda: _made(binding, owner, name, model), None)
+        llm = binding.session.attempt(name, lambda: _made_by_name(binding, owner, name, model), None)
     if isinstance(llm, BaseLLM) and swap(llm, binding) and not copy:
         binding.undo.append(lambda: unswap(llm, binding))
 
 
-def _made(binding: Binding, owner: Any, name: str, model: str) -> Any:
-    """A model given by name is made now, as CrewAI would at kickoff, so that it can be watched."""
+def _made_by_name(binding: Binding, owner: Any, name: str, model: str) -> Any:
+    """Make a crew's model that was given by name, as CrewAI would at kickoff, so that it can be watched."""
     from crewai.utilities.llm_utils import create_llm  # noqa: PLC0415 - CrewAI loads slowly
 
     llm = create_llm(model)
@@ -142,8 +145,8 @@ def _made(binding: Binding, owner: Any, name: str, model: str) -> Any:
     return llm
 
 
-def _made_by(binding: Binding, memory: Any) -> Any:
-    """The model that a memory makes from a name, made now instead of at its first use; None where it cannot be."""
+def _memory_model(binding: Binding, memory: Any) -> Any:
+    """A memory's model, made from its name now instead of at its first use; None where that cannot be."""
     try:
         llm = memory._llm
     except Exception:
@@ -189,42 +192,45 @@ def _subclass(base: Any) -> Any:
 
     own: dict[str, Any] = {_MARK: True}
     for block, names in _BLOCKS:
-        own |= {name: _inside(getattr(base, name), block, above) for name in names if hasattr(base, name)}
+        own |= {name: run_inside(getattr(base, name), block, above) for name in names if hasattr(base, name)}
     for function in (copy, _create_manager_agent, reset_memories):
         if hasattr(base, function.__name__):  # another version of CrewAI may lack it
             own[function.__name__] = functools.wraps(getattr(base, function.__name__))(function)
     return subclassed(base, own)
 
 
-def _inside(
+def run_inside(
     method: Any,
     block: Callable[[Any, str, Any], AbstractContextManager[None]],
-    found: Callable[[Any, str], Any] | None = None,
+    current: Callable[[Any, str], Any] | None = None,
 ) -> Any:
-    """A method of a crew, or what is ``found`` in its place, run inside ``block(crew, name, inputs)``."""
+    """A method of a crew or flow that runs inside ``block(object, the method's name, its inputs)``.
+
+    ``current`` gives what is called in the end, where that is to be looked up at each call; else it is ``method``.
+    """
     name = method.__name__
 
-    def inputs(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        return given[0] if given else named.get("inputs")
+    def entered(self: Any, given: tuple[Any, ...], named: dict[str, Any]) -> AbstractContextManager[None]:
+        return block(self, name, given[0] if given else named.get("inputs"))
+
+    def bound(self: Any) -> Any:
+        return functools.partial(method, self) if current is None else current(self, name)
 
     def run(self: Any, *given: Any, **named: Any) -> Any:
-        with block(self, name, inputs(given, named)):
+        with entered(self, given, named):
             return bound(self)(*given, **named)
 
     async def arun(self: Any, *given: Any, **named: Any) -> Any:
-        with block(self, name, inputs(given, named)):
+        with entered(self, given, named):
             return await bound(self)(*given, **named)
-
-    def bound(self: Any) -> Any:
-        return functools.partial(method, self) if found is None else found(self, name)
 
     return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
 
 
-def inside(method: Any) -> Any:
-    """A method of CrewAI's crew with what is known while it runs, as an installed crew has it."""
+def as_installed(method: Any) -> Any:
+    """A method of CrewAI's crew as an installed crew has it, which knows while it runs that the crew is running."""
     block = next((block for block, names in _BLOCKS if method.__name__ in names), None)
-    return method if block is None else _inside(method, block)
+    return method if block is None else run_inside(method, block)
 
 
 @contextmanager
@@ -259,24 +265,24 @@ def _kickoff(crew: Any, name: str, _: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _several(crew: Any, _: str, inputs: Any) -> Iterator[None]:
-    """Several runs are known beforehand: which inputs stay the same, and how many are to come."""
+def _for_each(crew: Any, _: str, inputs: Any) -> Iterator[None]:
+    """A ``kickoff_for_each``: it is known which inputs stay the same, and how many runs are to come."""
     binding = binding_of(crew)
     if binding is None or not isinstance(inputs, (list, tuple)) or not inputs:
         yield
         return
     first = inputs[0]
-    before = binding.constant, binding.runs_left, binding.several
+    before = binding.constant_inputs, binding.runs_left, binding.runs_known
     with binding.lock:
-        binding.constant = frozenset(
+        binding.constant_inputs = frozenset(
             name for name in first if len(inputs) > 1 and all(one.get(name) == first[name] for one in inputs)
         )
-        binding.runs_left, binding.several = len(inputs), True
+        binding.runs_left, binding.runs_known = len(inputs), True
     try:
         yield
     finally:
         with binding.lock:
-            binding.constant, binding.runs_left, binding.several = before
+            binding.constant_inputs, binding.runs_left, binding.runs_known = before
 
 
 _BLOCKS = (
@@ -290,6 +296,6 @@ _BLOCKS = (
             "_arun_hierarchical_process",
         ),
     ),
-    (_several, ("kickoff_for_each", "kickoff_for_each_async", "akickoff_for_each")),
+    (_for_each, ("kickoff_for_each", "kickoff_for_each_async", "akickoff_for_each")),
 )
 """The crew's methods, by what is known while they run."""

@@ -28,9 +28,9 @@ class DurableTexts:
         self._binding = binding
         self._begun: Bounded[str, _Begun] = Bounded(_KEEP)
         self._whose: Conversation | None = None
-        self._tasks: Bounded[tuple[str, bytes], tuple[str, ...]] = Bounded(_KEEP)
+        self._tasks: Bounded[tuple[str, str], tuple[str, ...]] = Bounded(_KEEP)
 
-    def of(self, task: bytes, *, first: bool) -> tuple[str, ...]:
+    def of(self, task: str, *, first: bool) -> tuple[str, ...]:
         """Those of a run of a task, by what it begins with; ``first`` for its first request."""
         if not self._binding.rewrites:
             return ()

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cacheprefix_crewai.binding import FLOW, Binding, FlowRun, WhileUsed, binding_of, owners_of
-from cacheprefix_crewai.crew import agents_of, bind_agent, bind_crew, freed, inside
+from cacheprefix_crewai.binding import Binding, WhileUsed, binding_of, owners_of
+from cacheprefix_crewai.crew import agents_of, as_installed, bind_agent, bind_crew, freed, run_inside
+from cacheprefix_crewai.flow_run import FLOW, FlowRun
 from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.llm import unswap
-from cacheprefix_crewai.tools import adopt, crew_tools, name_of
+from cacheprefix_crewai.tools import adopt, crew_tools
 
 _CREWS = (
     "kickoff",
@@ -48,7 +49,7 @@ def _watch() -> list[Callable[[], object]]:
     from crewai import Agent, Crew  # noqa: PLC0415 - CrewAI loads slowly
     from crewai.flow.flow import Flow  # noqa: PLC0415 - as above
 
-    changes = ((Crew, _CREWS, _joining_crew), (Agent, _AGENTS, _joining), (Flow, _FLOWS, _running))
+    changes = ((Crew, _CREWS, _joining_crew), (Agent, _AGENTS, _joining), (Flow, _FLOWS, _running_flow))
     return [_change(kind, name, around) for kind, names, around in changes for name in names if hasattr(kind, name)]
 
 
@@ -75,7 +76,7 @@ def _change(kind: Any, name: str, around: Callable[[Any], Any]) -> Callable[[], 
 
 def _joining_crew(method: Any) -> Any:
     """A crew's method; where it joins with this very call, it says that the crew is running, as an installed one's."""
-    return _joining(method, inside(method))
+    return _joining(method, as_installed(method))
 
 
 def _joining(method: Any, joined: Any = None) -> Any:
@@ -95,22 +96,13 @@ def _joining(method: Any, joined: Any = None) -> Any:
     return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
 
 
-def _running(method: Any) -> Any:
-    """A method that runs a flow."""
-
-    def run(self: Any, *given: Any, **named: Any) -> Any:
-        with _flow(self):
-            return method(self, *given, **named)
-
-    async def arun(self: Any, *given: Any, **named: Any) -> Any:
-        with _flow(self):
-            return await method(self, *given, **named)
-
-    return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
+def _running_flow(method: Any) -> Any:
+    """A method that runs a flow; what starts while it does may find it."""
+    return run_inside(method, _running)
 
 
 @contextmanager
-def _flow(flow: Any) -> Iterator[None]:
+def _running(flow: Any, *_: Any) -> Iterator[None]:
     """What starts here belongs to the flow's installation; a flow within one belongs to the outer one."""
     outer, binding = FLOW.get(), binding_of(flow)
     if outer is not None and binding is None and type(outer.flow) is type(flow):
@@ -135,6 +127,7 @@ def _joins(target: Any) -> bool:
 
 
 def _joined(run: FlowRun, target: Any) -> bool:
+    """``_joins`` in the run of an installed flow."""
     from crewai.flow.flow_context import current_flow_method_name  # noqa: PLC0415 - CrewAI loads slowly
 
     run.started(target, current_flow_method_name.get())
@@ -150,10 +143,7 @@ def join(binding: Binding, target: Any) -> bool:
     crew = target if hasattr(target, "tasks") else None
     agents = [target] if crew is None else agents_of(crew)
     if binding.session.mode != "observe":
-        found = crew_tools(crew, agents)
-        if binding.part(Executions).newest is None:
-            binding.tools |= frozenset(map(name_of, found))
-        binding.clash = binding.clash or adopt(binding.session, found, binding.scope)
+        adopt(binding, crew_tools(crew, agents), early=binding.part(Executions).newest is None)
     if crew is not None:
         bind_crew(binding, crew, copy=True)
         _remember(binding, crew, freed)
@@ -174,4 +164,3 @@ def _remember(binding: Binding, target: Any, back: Callable[[Any, Binding], obje
     with binding.lock:
         binding.passing = {key: one for key, one in binding.passing.items() if one[0]() is not None}
         binding.passing[id(target)] = weakref.ref(target), back
-

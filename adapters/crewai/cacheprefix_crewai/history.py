@@ -86,12 +86,12 @@ class Executions:
 
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
-        self._kept: Bounded[tuple[bytes, int], Execution] = Bounded(_KEEP)
+        self._kept: Bounded[tuple[str, int], Execution] = Bounded(_KEEP)
         self._opened = self._looped = self._further = 0
         self.newest: Execution | None = None
         """The run whose request was answered last."""
 
-    def of(self, digest: bytes, agent: Any, *, first: bool) -> Execution:
+    def of(self, digest: str, agent: Any, *, first: bool) -> Execution:
         """The run of a task that a request belongs to. Without an ``agent``, the newest with this opening."""
         key = (digest, id(agent))
         with self._binding.lock:
@@ -213,9 +213,7 @@ def _applied(messages: Sequence[Any], decisions: Sequence[Any]) -> list[Any]:
     ]
 
 
-def shortened(
-    binding: Binding, messages: list[Any], model: str, tools: Sequence[str] | None = None
-) -> list[Any]:
+def shortened(binding: Binding, messages: list[Any], model: str, tools: Sequence[str] | None = None) -> list[Any]:
     """The messages of a request with large tool results cut to the session's budget, decided once and replayed.
 
     ``tools`` are the names of those that it carries.

@@ -20,7 +20,7 @@ from cacheprefix_crewai.framing import SYSTEM
 from cacheprefix_crewai.history import RESULT_BUDGET
 from cacheprefix_crewai.llm import kind_of
 from cacheprefix_crewai.tool_cache import TOOL_CACHE
-from cacheprefix_crewai.tools import adopt, crew_tools, name_of
+from cacheprefix_crewai.tools import adopt, crew_tools
 
 
 class Installation:
@@ -144,7 +144,7 @@ def install(
         bound.adopt_system(SYSTEM)
         none: list[dict[str, Any]] = []
         found = bound.attempt("tools", lambda: crew_tools(crew, agents), none)
-        binding.tools, binding.clash = frozenset(map(name_of, found)), adopt(bound, found, binding.scope)
+        adopt(binding, found, early=True)
         if bound.histories.budget is not None:
             binding.undo.append(RESULT_BUDGET.use(binding))
         if bound.tool_cache is not None:
@@ -252,5 +252,6 @@ def _caller(wanted: Any) -> Any:
                 return value
         frame = frame.f_back
     return None
+
 
 supported("cacheprefix-crewai")

@@ -17,9 +17,9 @@ from cacheprefix.adapter import BlockVar
 from cacheprefix_crewai.azure import as_arguments, as_body
 from cacheprefix_crewai.binding import KEY, Binding, Owners, binding_for, owners_of, subclassed
 from cacheprefix_crewai.history import limits
-from cacheprefix_crewai.layout import LLMCall
 from cacheprefix_crewai.native import alternating, gemini_arguments, gemini_body
 from cacheprefix_crewai.sending import PendingRequest, halved
+from cacheprefix_crewai.task_layout import LLMCall
 
 if TYPE_CHECKING:
     from cacheprefix.adapter import Api
@@ -35,7 +35,7 @@ _KINDS: Mapping[str, str] = {
     "crewai.llms.providers.bedrock.completion": "bedrock",
     "crewai.llm": "litellm",
 }
-_BODIES = {
+_SENDERS = {
     "gemini": (
         "_handle_completion",
         "_ahandle_completion",
@@ -50,6 +50,10 @@ _BODIES = {
     ),
 }
 """The methods of classes that make no body of their own, which give their SDK's client what it sends."""
+_MAKERS = ("_prepare_completion_params",)
+"""The method in which the others make their body."""
+_APIS: Mapping[str, Api] = {"anthropic": "anthropic", "gemini": "gemini", "bedrock": "bedrock"}
+"""The APIs of kinds of model classes, but for OpenAI's."""
 _DEFERRED = 0.25
 """Share of the window above which CrewAI moves a tool result to a file (crewai 1.15.30, base_llm.py)."""
 _USAGE = ("_extract_openai_token_usage", "_extract_responses_token_usage", "_extract_anthropic_token_usage")
@@ -64,7 +68,7 @@ def kind_of(llm: Any) -> str | None:
         kind = _KINDS.get(base.__module__)
         if kind == "azure" and getattr(llm, "api", None) == "responses":
             return None  # asked by a model object of OpenAI's class that nobody else sees
-        if kind is not None and all(hasattr(base, name) for name in _BODIES.get(kind, ("_prepare_completion_params",))):
+        if kind is not None and all(hasattr(base, name) for name in _SENDERS.get(kind, _MAKERS)):
             return kind
         if base.__module__.startswith("crewai.llms.providers.") and base.__module__ not in _KINDS:
             # A provider that derives from another one (Azure, compatible servers) is its own kind.
@@ -103,7 +107,7 @@ def unswap(llm: Any, binding: Binding) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """The arguments of a model class's ``call`` or ``acall``: an application's own may take fewer than CrewAI's."""
+    """Which arguments a model class's ``call`` or ``acall`` takes: an application's may take fewer than CrewAI's."""
 
     places: tuple[str, ...]
     """Those by position, in their order."""
@@ -135,7 +139,7 @@ class _Taken:
 
 
 def _open(llm: Any, asked: Mapping[str, Any]) -> PendingRequest | None:
-    """What to do with a request, by its arguments; None to leave it to the class as it is."""
+    """A call's request, laid out; None where the class is to send it as it is."""
     call = LLMCall(
         llm,
         asked.get("messages"),
@@ -165,7 +169,13 @@ def _sending(request: PendingRequest) -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=64)
-def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one piece
+def _subclass(base: Any, kind: str) -> Any:
+    """A model class of CrewAI's, or an application's own of it, that knows forks."""
+    return subclassed(base, _asking(base) | _making(base, kind) | _telling(base, kind) | _bounding(base))
+
+
+def _asking(base: Any) -> dict[str, Any]:
+    """``call`` and ``acall``: each lays its request out, and asks again where a tool was called that is not offered."""
     taken, ataken = _Taken.by(base.call), _Taken.by(base.acall)
 
     @functools.wraps(base.call)
@@ -200,63 +210,88 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
                 return result
             request = again
 
+    return {"call": call, "acall": acall}
+
+
+def _making(base: Any, kind: str) -> dict[str, Any]:
+    """The methods that make a request's body, or what an SDK makes it of: the request under way begins in them."""
+
+    def begun(self: Any, params: Any, api: Api, functions: Any = None) -> Any:
+        request = REQUEST.get()
+        if request is None or request.call.llm is not self or not isinstance(params, dict):
+            return params
+        return request.begin(params, api, functools.partial(_body, base, kind, self, api, functions))
+
     def _prepare_completion_params(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = base._prepare_completion_params(self, *args, **kwargs)
         if kind == "azure":
             body = as_body(params, self.model)
-            sent = _begun(self, body, "openai-chat", functools.partial(_original, self, None))
-            return as_arguments(params, body, sent)
-        api: Api = "anthropic" if kind == "anthropic" else "openai-chat"
+            return as_arguments(params, body, begun(self, body, "openai-chat"))
         # Anthropic's class words ``tool_choice`` by it.
         functions = kwargs.get("available_functions", args[3] if len(args) > 3 else None)
-        return _begun(self, params, api, functools.partial(_original, self, functions))
+        return begun(self, params, "anthropic" if kind == "anthropic" else "openai-chat", functions)
 
     def _prepare_responses_params(self: Any, *args: Any, **kwargs: Any) -> Any:
-        params = base._prepare_responses_params(self, *args, **kwargs)
-        return _begun(self, params, "openai-responses", functools.partial(_original_responses, self))
-
-    def _original(self: Any, functions: Any, messages: Any, tools: Any) -> Any:
-        if kind == "openai":
-            return base._prepare_completion_params(self, base._format_messages(self, messages), tools)
-        if kind == "azure":
-            formatted = base._format_messages_for_azure(self, messages)
-            return as_body(base._prepare_completion_params(self, formatted, tools), self.model)
-        if kind == "anthropic":
-            formatted, system = base._format_messages_for_anthropic(self, messages)
-            return base._prepare_completion_params(self, formatted, system, tools, functions)
-        return base._prepare_completion_params(self, messages, tools, True)  # noqa: FBT003
-
-    def _converse(self: Any, messages: Any, tools: Any) -> tuple[Any, dict[str, Any]]:
-        said, system = base._format_messages_for_converse(self, messages)
-        body: dict[str, Any] = {"system": [{"text": system}]} if system else {}
-        return said, {**body, "toolConfig": {"tools": base._format_tools_for_converse(tools)}} if tools else body
-
-    def _original_native(self: Any, messages: Any, tools: Any) -> Any:
-        if kind == "bedrock":
-            said, rest = _converse(self, messages, tools)
-            return {"modelId": self.model_id, "messages": said, **rest}
-        contents, system = base._format_messages_for_gemini(self, messages)
-        return gemini_body(self.model, contents, base._prepare_generation_config(self, system, tools, None))
+        return begun(self, base._prepare_responses_params(self, *args, **kwargs), "openai-responses")
 
     def native(self: Any, said: Any, rest: Any) -> tuple[Any, Any]:
         """The arguments of a class that makes no body, as they are to be sent; the very same without a request."""
         request = REQUEST.get()
         if request is None or request.call.llm is not self:
             return said, rest
-        original = functools.partial(_original_native, self)
         if kind == "bedrock":
             body = {"modelId": self.model_id, "messages": alternating(said) if request.forked else said, **rest}
-            sent = request.begin(body, "bedrock", original)
+            sent = begun(self, body, "bedrock")
             return sent["messages"], {name: sent[name] for name in sent if name not in ("modelId", "messages")}
         attempt = request.binding.session.attempt
         body = attempt("body", lambda: gemini_body(self.model, said, rest), {})
         if not body:
             return said, rest
-        sent = request.begin(body, "gemini", original)
+        sent = begun(self, body, "gemini")
         return attempt("body", lambda: gemini_arguments(said, rest, body, sent), (said, rest))
 
-    def _original_responses(self: Any, messages: Any, tools: Any) -> Any:
-        return base._prepare_responses_params(self, base._format_messages(self, messages), tools)
+    made = _known_to(base, _prepare_completion_params, _prepare_responses_params)
+    return made | {name: _sending_method(getattr(base, name), native) for name in _SENDERS.get(kind, ())}
+
+
+def _body(base: Any, kind: str, llm: Any, api: Api, functions: Any, messages: Any, tools: Any) -> Any:
+    """The body that a model's class makes of messages and tools, in the shape of its API."""
+    if api == "openai-responses":
+        return base._prepare_responses_params(llm, base._format_messages(llm, messages), tools)
+    if kind == "openai":
+        return base._prepare_completion_params(llm, base._format_messages(llm, messages), tools)
+    if kind == "azure":
+        formatted = base._format_messages_for_azure(llm, messages)
+        return as_body(base._prepare_completion_params(llm, formatted, tools), llm.model)
+    if kind == "anthropic":
+        formatted, system = base._format_messages_for_anthropic(llm, messages)
+        return base._prepare_completion_params(llm, formatted, system, tools, functions)
+    if kind == "gemini":
+        contents, system = base._format_messages_for_gemini(llm, messages)
+        return gemini_body(llm.model, contents, base._prepare_generation_config(llm, system, tools, None))
+    if kind == "bedrock":
+        said, system = base._format_messages_for_converse(llm, messages)
+        body = {"modelId": llm.model_id, "messages": said}
+        body |= {"system": [{"text": system}]} if system else {}
+        return {**body, "toolConfig": {"tools": base._format_tools_for_converse(tools)}} if tools else body
+    return base._prepare_completion_params(llm, messages, tools, True)  # noqa: FBT003 - as the class itself does
+
+
+def begin_unsent(request: PendingRequest) -> None:
+    """Begin a request whose body is made as its model's class does, but is not sent: for a preview."""
+    llm, kind = request.call.llm, kind_of(request.call.llm) or ""
+    api: Api = _APIS.get(kind, "openai-chat")
+    if getattr(llm, "api", None) == "responses":
+        api = "openai-responses"
+    make = functools.partial(_body, type(llm).__mro__[1], kind, llm, api, None)
+    body = make(request.messages, request.tools)
+    if kind == "bedrock" and request.forked:
+        body["messages"] = alternating(body["messages"])
+    request.begin(body, api, make)
+
+
+def _telling(base: Any, kind: str) -> dict[str, Any]:
+    """The methods in which an answer is told of: its usage, and when it begins."""
 
     def _track_token_usage_internal(self: Any, usage_data: Any) -> Any:
         request = REQUEST.get()
@@ -264,11 +299,24 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
             request.reported(usage_data, exact=kind in ("litellm", "bedrock"))
         return base._track_token_usage_internal(self, usage_data)
 
+    def _emit_stream_chunk_event(self: Any, *args: Any, **kwargs: Any) -> Any:
+        request = REQUEST.get()
+        if request is not None:
+            request.first_token()
+        return base._emit_stream_chunk_event(self, *args, **kwargs)
+
+    readers = {name: _watched(base, name) for name in _READERS.get(kind, _USAGE) if hasattr(base, name)}
+    return _known_to(base, _track_token_usage_internal, _emit_stream_chunk_event) | readers
+
+
+def _bounding(base: Any) -> dict[str, Any]:
+    """The methods by which CrewAI shortens a history, or a tool result: where the session does that, it need not."""
+
     def is_context_window_overflowing_threshold(
         self: Any, messages: Any, tools: Any = None, response_model: Any = None
     ) -> Any:
-        # The session bounds this history itself; CrewAI would upload it once more, to have it counted.
-        if _bounding(self) is not None:
+        # CrewAI would upload the history once more, to have it counted.
+        if _bounding_binding(self) is not None:
             return False
         return base.is_context_window_overflowing_threshold(self, messages, tools, response_model)
 
@@ -280,7 +328,7 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
         return tokens > self.get_context_window_size() * _DEFERRED, tokens
 
     def summarize_messages(self: Any, messages: Any, callbacks: Any, verbose: Any = True) -> Any:  # noqa: FBT002
-        binding = _bounding(self)
+        binding = _bounding_binding(self)
         model = str(getattr(self, "model", ""))
         if binding is not None and binding.session.attempt(
             "compaction", lambda: halved(binding, model, messages), otherwise=False
@@ -288,65 +336,42 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
             return None
         return base.summarize_messages(self, messages, callbacks, verbose)
 
-    def _emit_stream_chunk_event(self: Any, *args: Any, **kwargs: Any) -> Any:
-        request = REQUEST.get()
-        if request is not None:
-            request.first_token()
-        return base._emit_stream_chunk_event(self, *args, **kwargs)
-
-    own: dict[str, Any] = {"call": call, "acall": acall}
-    for function in (
-        _prepare_completion_params,
-        _prepare_responses_params,
-        _track_token_usage_internal,
-        _emit_stream_chunk_event,
-        is_context_window_overflowing_threshold,
-        is_tool_result_overflowing_threshold,
-        summarize_messages,
-    ):
-        if hasattr(base, function.__name__):
-            own[function.__name__] = function
+    made = _known_to(base, is_context_window_overflowing_threshold, summarize_messages)
     counting = getattr(base, "is_tool_result_overflowing_threshold", None)
-    if "tuple" not in str(getattr(counting, "__annotations__", {}).get("return")):
-        own.pop("is_tool_result_overflowing_threshold", None)  # another version answers in another shape
-    own |= {name: _watched(base, name) for name in _READERS.get(kind, _USAGE) if hasattr(base, name)}
-    own |= {name: _given(getattr(base, name), native) for name in _BODIES.get(kind, ())}
-    if kind in _BODIES:
-        own["_cacheprefix_native"] = native
-    return subclassed(base, own)
+    if "tuple" in str(getattr(counting, "__annotations__", {}).get("return")):  # another version answers otherwise
+        made |= _known_to(base, is_tool_result_overflowing_threshold)
+    return made
 
 
-def _given(method: Any, native: Callable[[Any, Any, Any], tuple[Any, Any]]) -> Any:
-    """A method that sends its first two arguments, with those of the request under way."""
-    names = list(inspect.signature(method).parameters)[1:3]
+def _known_to(base: Any, *functions: Callable[..., Any]) -> dict[str, Any]:
+    """Those of the functions, by name, that replace a method of the class; another version may lack some."""
+    return {function.__name__: function for function in functions if hasattr(base, function.__name__)}
+
+
+def _sending_method(method: Any, native: Callable[[Any, Any, Any], tuple[Any, Any]]) -> Any:
+    """A method that sends its first two arguments, with those that ``native`` gives in their place."""
+    first, second = list(inspect.signature(method).parameters)[1:3]
 
     def changed(self: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        said = {**dict(zip(names, given, strict=False)), **{name: named[name] for name in names if name in named}}
-        sent = dict(zip(names, native(self, *(said[name] for name in names)), strict=True))
-        return tuple(given[2:]), {**named, **sent}
+        by_name = {**dict(zip((first, second), given, strict=False)), **named}
+        sent = native(self, by_name.pop(first), by_name.pop(second))
+        return (*sent, *given[2:]), by_name
 
     def run(self: Any, *given: Any, **named: Any) -> Any:
-        rest, by_name = changed(self, given, named)
-        return method(self, by_name.pop(names[0]), by_name.pop(names[1]), *rest, **by_name)
+        places, names = changed(self, given, named)
+        return method(self, *places, **names)
 
     async def arun(self: Any, *given: Any, **named: Any) -> Any:
-        rest, by_name = changed(self, given, named)
-        return await method(self, by_name.pop(names[0]), by_name.pop(names[1]), *rest, **by_name)
+        places, names = changed(self, given, named)
+        return await method(self, *places, **names)
 
     return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
 
 
-def _bounding(llm: Any) -> Binding | None:
-    """The binding whose session bounds the histories of this model's requests."""
+def _bounding_binding(llm: Any) -> Binding | None:
+    """The installation whose session bounds the histories of this model's requests; None where none does."""
     binding = binding_for(llm, None)
     return binding if binding is not None and binding.rewrites and limits(binding.session) else None
-
-
-def _begun(llm: Any, params: Any, api: Api, original: Callable[[Any, Any], Any]) -> Any:
-    request = REQUEST.get()
-    if request is None or request.call.llm is not llm or not isinstance(params, dict):
-        return params
-    return request.begin(params, api, original)
 
 
 def _watched(base: type, name: str) -> Any:

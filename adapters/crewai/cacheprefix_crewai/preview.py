@@ -16,24 +16,14 @@ from typing import Any
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, preview_of, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix_crewai.binding import (
-    FLOW,
-    KEY,
-    KICKOFF,
-    RUN,
-    Binding,
-    FlowRun,
-    Options,
-    binding_of,
-    crews_named,
-    starts_others,
-)
+from cacheprefix_crewai.binding import KEY, KICKOFF, RUN, Binding, Options, binding_of
 from cacheprefix_crewai.crew import binding_on, is_flow, parts_of
+from cacheprefix_crewai.flow_run import FLOW, FlowRun, crews_named, fields_of, starts_others
 from cacheprefix_crewai.flows import join, parts_in
 from cacheprefix_crewai.installing import Installation, conversation_of, install
-from cacheprefix_crewai.layout import LLMCall
-from cacheprefix_crewai.llm import REQUEST, kind_of
+from cacheprefix_crewai.llm import begin_unsent, kind_of
 from cacheprefix_crewai.sending import PendingRequest
+from cacheprefix_crewai.task_layout import LLMCall
 
 _INPUT = re.compile(r"\{(\w+)\}")
 _MODELS = ("llm", "function_calling_llm", "manager_llm", "planning_llm", "chat_llm")
@@ -124,9 +114,7 @@ class _DryRun:
         self.notes += [f"{one.role}: what a method asks it is known in the run" for one in agents]
         if not crews:
             return
-        given = getattr(flow, "state", None)
-        fields = given if isinstance(given, Mapping) else getattr(given, "__dict__", None) or {}
-        state = {**fields, **(task if isinstance(task, Mapping) else {})}
+        state = {**fields_of(getattr(flow, "state", None)), **(task if isinstance(task, Mapping) else {})}
         with self._installed(crews[0], conversation_of(flow)) as binding:
             for crew in crews[1:]:
                 join(binding, crew)
@@ -272,11 +260,7 @@ class _DryRun:
         request = PendingRequest.opened(binding, call)
         if request is None:
             return
-        token = REQUEST.set(request)
-        try:
-            _body(llm, request.messages, request.tools)
-        finally:
-            REQUEST.reset(token)
+        begin_unsent(request)
         if request.pending is not None:
             request.pending.finish(None)
 
@@ -317,27 +301,3 @@ def _messages(agent: Any, task: Any, text: str, tools: list[Any]) -> tuple[list[
     messages: list[Any] = [mark_cache_breakpoint(message(filled(part), role=role)) for part, role in roles]
     native = agent._supports_native_tool_calling(offered)
     return messages, own.setup_native_tools(offered)[0] if native else None, native
-
-
-def _body(llm: Any, messages: Any, tools: Any) -> None:
-    """Let a model's class make its body, where the request under way begins."""
-    kind = kind_of(llm)
-    if getattr(llm, "api", None) == "responses":
-        llm._prepare_responses_params(llm._format_messages(messages), tools)
-    elif kind == "openai":
-        llm._prepare_completion_params(llm._format_messages(messages), tools)
-    elif kind == "gemini":
-        contents, system = llm._format_messages_for_gemini(messages)
-        llm._cacheprefix_native(contents, llm._prepare_generation_config(system, tools, None))
-    elif kind == "bedrock":
-        said, system = llm._format_messages_for_converse(messages)
-        rest: dict[str, Any] = {"system": [{"text": system}]} if system else {}
-        rest |= {"toolConfig": {"tools": llm._format_tools_for_converse(tools)}} if tools else {}
-        llm._cacheprefix_native(said, rest)
-    elif kind == "azure":
-        llm._prepare_completion_params(llm._format_messages_for_azure(messages), tools)
-    elif kind == "anthropic":
-        said, system = llm._format_messages_for_anthropic(messages)
-        llm._prepare_completion_params(said, system, tools, None)
-    else:
-        llm._prepare_completion_params(messages, tools, True)  # noqa: FBT003 - as the class itself does

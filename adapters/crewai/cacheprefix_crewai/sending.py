@@ -27,8 +27,10 @@ from cacheprefix_crewai.binding import asks_for
 from cacheprefix_crewai.clients import is_claude
 from cacheprefix_crewai.events import announce
 from cacheprefix_crewai.history import Around, Execution, Executions, compact_now, condensed, limits, shortened
-from cacheprefix_crewai.layout import Layouts, LLMCall, TaskLayout, kept_elsewhere, opening_of, unmarked
+from cacheprefix_crewai.layout import Layouts
 from cacheprefix_crewai.native import with_last
+from cacheprefix_crewai.task_layout import LLMCall, TaskLayout, opening_of, role_of, unmarked
+from cacheprefix_crewai.tasks import kept_by_provider
 from cacheprefix_crewai.tools import Offer, differing, foreign_call, name_of, offer, with_choice
 
 if TYPE_CHECKING:
@@ -95,11 +97,17 @@ class PendingRequest:
     execution: Execution | None = None
     """The run of the task that asks; None for helpers, which are measured and left alone."""
     volatile: str = ""
+    """Text for this request alone, which stands behind everything."""
     key: bytes = b""
+    """The same for all requests that share their whole cached part; empty for what is no fork."""
     passed: Pass | None = None
+    """That it leads at the gate, or has waited there."""
     pending: PendingCall | None = None
+    """The session's side of it, once its body is made."""
     usage: Any = None
+    """As the provider reported it."""
     tried: bool = False
+    """Whether it was asked again already, since a tool was called that it does not offer."""
     undone: bool = False
     """Whether the application's own request has taken the place of the one laid out, which could not be begun."""
 
@@ -117,53 +125,59 @@ class PendingRequest:
         None for what none of the installation's agents asks. Raises ``BudgetError`` where a request budget cannot be
         met, ``NotSharedError`` in strict mode, and what the application's ``volatile`` raises.
         """
-        session, messages = binding.session, call.messages
-        agent = str(getattr(call.agent, "role", "") or "").strip() or "crewai"
+        session, messages, layouts = binding.session, call.messages, binding.part(Layouts)
         task = str(getattr(call.task, "name", None) or getattr(call.task, "description", None) or "")[:60]
-        plain = cls(binding, call, agent, task, messages, call.tools, messages)
+        given = cls(binding, call, role_of(call.agent) or "crewai", task, messages, call.tools, messages)
         if not isinstance(messages, list):
-            return plain
+            return given
         try:
-            found = session.attempt("layout", lambda: (binding.part(Layouts).of(call),), None)
+            found = session.attempt("layout", lambda: (layouts.of(call),), None)
         except NotSharedError as error:
             raise stopped(error) from error
         if found is None:
-            plain.plan = failed("layout")
-        layout = None if found is None else found[0]
-        runs = binding.part(Executions)
-        if layout is None:
-            if binding.rewrites and call.agent is not None and found is not None and messages:
-                plain.messages = session.attempt("layout", lambda: binding.part(Layouts).unread(call), messages)
-            if call.agent is not None or asks_for(call.llm, binding):
-                return plain
-            newest = runs.newest
-            if newest is None or newest.llm is not call.llm or not _repeats(messages, newest.answer):
-                return None
-            # CrewAI asks again for the agent's answer in another form, and names nobody.
-            return replace(plain, agent=newest.agent)
-        opening = layout.opening
-        first = len(messages) <= opening.rest
-        plain.layout, plain.agent, plain.task, plain.plan = layout, layout.role, layout.task, layout.plan
-        plain.execution = session.attempt("layout", lambda: runs.of(opening.digest, call.agent, first=first), None)
+            given.plan = failed("layout")
+            return given._of_no_task()
+        if found[0] is not None:
+            return given._of_task(found[0])
+        if binding.rewrites and call.agent is not None and messages:
+            given.messages = session.attempt("layout", lambda: layouts.unread(call), messages)
+        return given._of_no_task()
+
+    def _of_no_task(self) -> PendingRequest | None:
+        """This request, which has no layout, under the agent's name that asks it; None where none of ours does."""
+        call = self.call
+        if call.agent is not None or asks_for(call.llm, self.binding):
+            return self
+        newest = self.binding.part(Executions).newest
+        if newest is None or newest.llm is not call.llm or not _repeats(call.messages, newest.answer):
+            return None
+        # CrewAI asks again for the agent's answer in another form, and names nobody.
+        return replace(self, agent=newest.agent)
+
+    def _of_task(self, layout: TaskLayout) -> PendingRequest:
+        """This request, laid out as its task's are, within the session's limits."""
+        binding, session, call, opening = self.binding, self.binding.session, self.call, layout.opening
+        runs, first = binding.part(Executions), len(call.messages) <= opening.rest
+        self.layout, self.agent, self.task, self.plan = layout, layout.role, layout.task, layout.plan
+        self.execution = session.attempt("layout", lambda: runs.of(opening.digest, call.agent, first=first), None)
         if not binding.rewrites:
-            return plain
-        if call.response_model is not None:
-            # A request with a response schema could read nothing of those without one.
-            plain.plan = RequestPlan("own", (reason("response_schema"),))
-            plain.given = layout.own(messages)
-            plain.messages = _clean(plain, plain.given)
-            return plain
-        if not layout.forked:
-            # Sharing would not pay: the application's layout, within the session's limits.
-            plain.given = layout.own(messages)
-            plain.messages = _clean(plain, plain.given)
-            return plain._bounded(opening.rest)
-        laid = session.attempt("layout", lambda: plain._laid_out(layout), plain)
-        if laid is plain:
-            plain.plan = failed("layout")
-        return laid._bounded(opening.rest if laid is plain else layout.head)
+            return self
+        if call.response_model is None and layout.forked:
+            laid = session.attempt("layout", lambda: self._laid_out(layout), None)
+            if laid is not None:
+                return laid._bounded(layout.head)
+            self.plan = failed("layout")
+            return self._bounded(opening.rest)
+        self.given = layout.own_messages(call.messages)
+        self.messages = _clean(self, self.given)
+        if call.response_model is None:
+            return self._bounded(opening.rest)
+        # The provider's rule: a request with a response schema could read nothing of those without one.
+        self.plan = RequestPlan("own", (reason("response_schema"),))
+        return self
 
     def _laid_out(self, layout: TaskLayout) -> PendingRequest:
+        """This request as a fork: the messages of its task's layout, and the tools of all."""
         session, model, tools = self.binding.session, self.call.model, self.call.tools
         offered = layout.offer
         if self.call.agent is None and not tools and offered.tools:
@@ -177,7 +191,7 @@ class PendingRequest:
                 offered = Offer(list(tools) if tools else None)
             else:
                 offered = offer(self.binding, model, self.call.llm, tools)
-        laid = replace(self, messages=layout.messages(self.call.messages), tools=offered.tools, offer=offered)
+        laid = replace(self, messages=layout.fork_messages(self.call.messages), tools=offered.tools, offer=offered)
         names = tuple(map(name_of, offered.tools or ()))
         laid.messages = shortened(self.binding, laid.messages, model, names)
         laid.key = layout.key + model.encode() + b"".join(name_of(tool).encode() for tool in offered.tools or ())
@@ -244,12 +258,12 @@ class PendingRequest:
         def found() -> tuple[tuple[bytes, Worth], ...]:
             count, gates = session.counter(model), list[tuple[bytes, Worth]]()
             tools = sum(map(count, map(str, self.tools or ())))
-            log = sum(count(piece.block) for piece in layout.log)
-            parts = [(self.key, tools + count(layout.system) + log)]
+            results = sum(count(result.block) for result in layout.results)
+            parts = [(self.key, tools + count(layout.system) + results)]
             profile = session.profile(model, api)
             # Marks stand behind the whole system text, so only where none are needed is its beginning read.
-            if profile.match == "block" and layout.opened and (layout.log or layout.pieces):
-                parts.append((self._named(layout.opened), tools + count(layout.opened)))
+            if profile.match == "block" and layout.beginning and (layout.results or layout.texts):
+                parts.append((self._named(layout.beginning), tools + count(layout.beginning)))
             for key, cold in parts:
                 worth = None if key in warm else session.waiting.worth(model, api, cold=cold, streams=streams)
                 gates += [] if worth is None else [(key, worth)]
@@ -263,12 +277,13 @@ class PendingRequest:
         return digest_of(text).encode() + self.call.model.encode() + names
 
     def _release(self, *, ok: bool) -> None:
+        """Let those who wait at the gate go on; what was written is warm from now on, where it is ``ok``."""
         ok = ok and not self.undone
         if ok and self.key:
             warm = self.binding.part(WarmParts)
             warm.add(self.key)
             if self.layout is not None:
-                warm.add(self._named(self.layout.opened))
+                warm.add(self._named(self.layout.beginning))
         if self.passed is not None:
             self.passed.release(ok=ok)
 
@@ -286,7 +301,7 @@ class PendingRequest:
             sent = self._own(params, original)
         if not self.volatile:
             return sent
-        if api == "openai-responses" and kept_elsewhere(self.call.llm):
+        if api == "openai-responses" and kept_by_provider(self.call.llm):
             return {**sent, "instructions": "\n\n".join(filter(None, (sent.get("instructions"), self.volatile)))}
         if api in ("gemini", "bedrock"):
             return with_last(sent, api, self.volatile)
@@ -295,39 +310,34 @@ class PendingRequest:
         return with_volatile(sent, api, self.volatile, role)
 
     def _begun(self, params: dict[str, Any], api: Api, original: Callable[[Any, Any], Any]) -> dict[str, Any] | None:
-        """None where the session could not begin it."""
+        """The body as the session begins it; None where it could not."""
         binding, layout, execution = self.binding, self.layout, self.execution
         runs = binding.part(Executions)
+        has_tools = layout is not None and layout.has_tools
         if self.pending is not None:
             self.pending.fail()  # the class sends the request again
             self.usage = None
-        elif layout is not None and execution is not None:
-            runs.asked(execution, has_tools=layout.has_tools)
-        forked = self.forked
+        elif execution is not None:
+            runs.asked(execution, has_tools=has_tools)
         body = with_choice(params, self.offer.choice, api) if self.offer is not None else params
-        held: str | Conversation = binding.kickoff_id or binding.conversation
+        conversation: str | Conversation = binding.kickoff_id or binding.conversation
         if execution is not None:
             execution.llm, execution.api, execution.body = self.call.llm, api, body
             execution.agent, execution.answer = self.agent, ""
-            held = execution.conversation
-        # What is left alone keeps the application's own marks and no others, but for a task that goes on from what the
-        # provider keeps: a mark behind a shorter beginning would write all of it, for a request that may never come.
-        rules = binding.session.profile(self.call.model, api)
-        # Where the provider marks by itself, ours would turn that off in the middle of the task.
-        kept = execution is None or (execution.tokens >= rules.min_tokens and not rules.implicit_breakpoint)
-        goes_on = rules.markers is None or kept
-        rewrite = layout is not None and binding.rewrites and (forked or goes_on)
-        changed = forked or self.messages is not self.call.messages or self.tools is not self.call.tools
+            conversation = execution.conversation
+        marks = binding.session.profile(self.call.model, api).markers is not None
+        rewrite = layout is not None and binding.rewrites and (self.forked or not marks or self._may_mark(api))
+        changed = self.forked or self.messages is not self.call.messages or self.tools is not self.call.tools
         asked = Request(
             body,
             api,
             agent=self.agent,
-            conversation=held,
-            boundary=layout.boundary if forked and layout is not None else None,
-            original=self._unmodified(api, original) if changed or (rewrite and rules.markers is not None) else None,
+            conversation=conversation,
+            boundary=layout.boundary if self.forked and layout is not None else None,
+            original=self._unmodified(api, original) if changed or (rewrite and marks) else None,
             rewrite=rewrite,
             scope=binding.scope,
-            continues=forked and layout is not None and layout.has_tools and runs.go_on,
+            continues=self.forked and has_tools and runs.go_on,
             trailing=bool(self.volatile),
         )
         asked = asked if self.plan is None else asked.laid_out(self.plan)
@@ -340,6 +350,16 @@ class PendingRequest:
         if sent is params:
             return params
         return for_litellm(dict(sent)) if self._claude_by_litellm(api) else dict(sent)
+
+    def _may_mark(self, api: Api) -> bool:
+        """Whether a request in the application's own layout may get marks beside the application's own.
+
+        Only that of a task that goes on from what the provider keeps: a mark behind a shorter beginning would write all
+        of it, for a request that may never come.
+        """
+        execution, rules = self.execution, self.binding.session.profile(self.call.model, api)
+        # The provider's rule: where it marks by itself, ours would turn that off in the middle of the task.
+        return execution is None or (execution.tokens >= rules.min_tokens and not rules.implicit_breakpoint)
 
     def _own(self, params: dict[str, Any], original: Callable[[Any, Any], Any]) -> dict[str, Any]:
         """The application's own request, in the place of one that could not be begun."""
@@ -359,9 +379,12 @@ class PendingRequest:
         return own
 
     def _claude_by_litellm(self, api: Api) -> bool:
+        """Whether LiteLLM makes Anthropic's body of this one, in which marks stand elsewhere."""
         return api == "openai-chat" and is_claude(self.call.llm)
 
     def _unmodified(self, api: Api, original: Callable[[Any, Any], Any]) -> Callable[[Prompt], Prompt | None]:
+        """Gives the prompt that the application would have sent, for the estimate of its cost."""
+
         def rebuilt(_: Prompt) -> Prompt | None:
             # Without what the session was told to say in every request: the application's own has none of it.
             body = original(self.call.messages, self.call.tools)
@@ -433,9 +456,9 @@ def halved(binding: Binding, model: str, messages: Sequence[Mapping[str, Any]]) 
         return False
     execution = binding.part(Executions).of(layout.opening.digest, None, first=False)
     if layout.forked:
-        laid, head = shortened(binding, layout.messages(messages), model), layout.head
+        laid, head = shortened(binding, layout.fork_messages(messages), model), layout.head
     else:
-        laid, head = list(layout.own(messages)), layout.opening.rest
+        laid, head = list(layout.own_messages(messages)), layout.opening.rest
     return compact_now(binding.session, execution, laid, Around(model, head))
 
 

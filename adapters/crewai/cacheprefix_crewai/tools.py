@@ -90,15 +90,26 @@ def ordered(tool: Any) -> Any:
     return {key: ordered(tool[key]) for key in keys}
 
 
-def adopt(session: AdapterSession, tools: Sequence[Mapping[str, Any]], scope: str) -> str:
-    """Take a tenant's tools into the session's union. The name of two that differ, without which there is none."""
-    unique: dict[str, Mapping[str, Any]] = {}
+def adopt(binding: Binding, tools: Sequence[Mapping[str, Any]], *, early: bool) -> None:
+    """Add an installation's tools to those that the session's requests share; ``early``, before it sent any.
+
+    Where two of one name differ, ``binding.clash`` names them and nothing is added.
+    """
+    if early:
+        binding.tools |= frozenset(map(name_of, tools))
+    if not binding.clash:
+        binding.clash = _added(binding, tools)
+
+
+def _added(binding: Binding, tools: Sequence[Mapping[str, Any]]) -> str:
+    """The name of two tools that differ, so that none was added; empty where all were."""
+    session, unique = binding.session, dict[str, Mapping[str, Any]]()
     for tool in map(ordered, tools):
         known = unique.setdefault(name_of(tool), tool)
         if known is not tool and _meaning(known) != _meaning(tool) and name_of(tool) not in DELEGATION:
             return _clash(session, name_of(tool))
     try:
-        session.adopt_tools(unique.values(), render, grows=True, scope=scope)
+        session.adopt_tools(unique.values(), render, grows=True, scope=binding.scope)
     except ToolClashError as error:
         return _clash(session, error.name)
     return ""

@@ -1,0 +1,323 @@
+"""A crew's tasks in tokens: the one whose first request is due and those behind it, for the session to compare layouts.
+
+The session plays them in the application's own layout and as forks, and takes what costs less (``KnownCrews``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix.adapter import (
+    AHEAD,
+    ITEMS,
+    LONG_ROLE,
+    Bounded,
+    CrewAhead,
+    CrewTask,
+    KnownCrews,
+    Part,
+    digest_of,
+    dumps,
+    find_text,
+    once,
+)
+from cacheprefix_crewai.framing import input_label, result_label
+from cacheprefix_crewai.history import Executions
+from cacheprefix_crewai.material import CommonTexts, SharedText, TaskWords, texts_in
+from cacheprefix_crewai.task_layout import TaskLayout, role_of
+from cacheprefix_crewai.tasks import reads_result_of, reads_results
+from cacheprefix_crewai.tools import name_of
+
+if TYPE_CHECKING:
+    from cacheprefix import Profile
+    from cacheprefix_crewai.binding import Binding
+
+_REFERENCE_TOKENS = 14
+"""About what a reference to a shared text and the label above that text cost."""
+_LIMITS_TOKENS = 8
+"""About what the sentence on a role's tools costs."""
+_KEEP_COUNTS = 2_000
+_INPUT_NAME = re.compile(r"\{([^{}]+)\}")
+
+
+class SentTexts:
+    """What an installation's requests carried so far, and how many tokens its texts have."""
+
+    def __init__(self, binding: Binding) -> None:
+        self.binding = binding
+        self.crews = KnownCrews()
+        """What requests began with."""
+        self.agent_texts: dict[str, str] = {}
+        """Each agent's text as forks sent it last, by its role."""
+        self.own_tools: dict[str, Part] = {}
+        """The tools of each agent's last request in the application's own layout, by its role."""
+        self._tokens: Bounded[tuple[str, str], int] = Bounded(_KEEP_COUNTS)
+
+    def tokens(self, text: str, model: str) -> int:
+        """The tokens of a text, counted once: a crew's tasks carry the same ones."""
+        return self._tokens.of((model, digest_of(text)), lambda: self.binding.session.count(text, model))
+
+    def text_of(self, agent: Any) -> str:
+        """An agent's text: as it was sent, or about what it will be."""
+        known = self.agent_texts.get(role_of(agent))
+        return known or "\n".join(str(getattr(agent, name, "")) for name in ("role", "goal", "backstory"))
+
+
+@dataclass(frozen=True)
+class SharingTasks:
+    """Tasks whose requests can begin alike, what they say, and what they have in common."""
+
+    crew: Any
+    """None for agents without one."""
+    tasks: Sequence[Any]
+    """In the crew's order, the one whose request is due among them; none without a crew."""
+    words: Sequence[TaskWords]
+    """What each says; without a crew what agents were asked so far, the request that is due last."""
+    common: CommonTexts
+    at: int | None
+    """The place in ``tasks`` of the one whose request is due; None for one that the crew has not got."""
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What the crew was kicked off with."""
+        return inputs_of(self.crew)
+
+
+def inputs_of(crew: Any) -> dict[str, Any]:
+    """What a crew was kicked off with, by name; empty without."""
+    return dict(getattr(crew, "_inputs", None) or {})
+
+
+@dataclass(frozen=True)
+class TasksAhead:
+    """The task whose first request is due and those that come behind it, each in tokens, in both layouts.
+
+    What is compared of a task's first request, in the order in which it stands there:
+
+        own  = its own tools + agent's text, with what is shared of it + shared texts and results in the task's words
+        fork = tools of all + beginning of the system text + shared texts + results + rest of the agent's text
+
+    The task's own words stand in both and are left out. The agent's text may stand in front of the results.
+    """
+
+    sent: SentTexts
+    sharing: SharingTasks
+    layout: TaskLayout
+    """How the due task's requests would be laid out as forks."""
+    model: str
+    moved: str
+    """The part of the agent's own system text that stands in the shared one."""
+    agent_text: str
+    """The agent's text as a fork would say it; empty where it stands in the shared part."""
+
+    @once
+    def ahead(self) -> CrewAhead:
+        """What the session compares costs by. The tasks behind this one are counted when they are asked for."""
+        binding, layout, crew, rules = self.sent.binding, self.layout, self.sharing.crew, self._rules
+        references = texts_in(layout.opening.task, [*layout.texts, *layout.results])
+        return CrewAhead(
+            self.due,
+            self._unasked_agents if crew is None else self._later_tasks,
+            self._later_run,
+            self.model,
+            rules.read,
+            rules.min_tokens,
+            rules.match == "block",
+            long=self._has_long_text(),
+            left=binding.runs_left if crew is not None else 0,
+            likely=ITEMS if self._items else 0,
+            repeats=crew is None or binding.ran_before(crew),
+            loops=binding.part(Executions).loops if layout.has_tools else 0,
+            overhead=_REFERENCE_TOKENS * len(references) + _LIMITS_TOKENS * (layout.offer.said is not None),
+            grows=min((self.count(result.block) for result in layout.results), default=0),
+        )
+
+    @once
+    def due(self) -> CrewTask:
+        """The task whose first request is due."""
+        layout, at = self.layout, self.sharing.at
+        held = set(texts_in(layout.opening.text, [*layout.texts, *layout.results]))
+        words = TaskWords(layout.opening.task, "", layout.role) if at is None else self.sharing.words[at]
+        ends = () if at is None else self.sharing.common.ends[at]
+        return self._counted(words, self.agent_text, held, ends, layout.texts, layout.results)
+
+    @once
+    def own_tools(self) -> Part:
+        """The tools of the due task's request in the application's own layout."""
+        schemas = [_schema_text(tool) for tool in self.layout.tools or ()]
+        return Part(digest_of("tools", *schemas), sum(map(self.count, schemas)))
+
+    def count(self, text: str) -> int:
+        """The tokens of a text."""
+        return self.sent.tokens(text, self.model)
+
+    @property
+    def _rules(self) -> Profile:
+        return self.sent.binding.session.profile(self.model)
+
+    # ------------------------------------------------------------------ the tasks behind it
+
+    def _later_tasks(self) -> list[CrewTask]:
+        """The crew's tasks that are still to come in this run, at most ``AHEAD`` of them."""
+        return [self._later_task(at) for at in self._places_ahead]
+
+    @once
+    def _places_ahead(self) -> list[int]:
+        """The places in ``sharing.tasks`` of those that are not finished yet in this run."""
+        tasks, at, finished = self.sharing.tasks, self.sharing.at, self.sent.binding.finished
+        behind = () if at is None else range(at + 1, len(tasks))
+        return list(islice((one for one in behind if not finished(self.sharing.crew, tasks[one])), AHEAD))
+
+    def _later_task(self, at: int) -> CrewTask:
+        """A task that is still to come in this run."""
+        task, common = self.sharing.tasks[at], self.sharing.common
+        results = tuple(result for result, earlier in self._results_with_tasks if reads_result_of(task, earlier))
+        held = {*common.held[at], *results}
+        words, text = self.sharing.words[at], self._text_of(at)
+        return self._counted(words, text, held, common.ends[at], common.carried(at), results, reads=reads_results(task))
+
+    @once
+    def _results_with_tasks(self) -> list[tuple[SharedText, Any]]:
+        """The results in front of the due task, each with the task that it is of."""
+        by_label = {result_label(number): task for number, task in enumerate(self.sharing.crew.tasks, 1)}
+        return [(result, by_label[result.label]) for result in self.layout.results if result.label in by_label]
+
+    def _unasked_agents(self) -> list[CrewTask]:
+        """The tasks of agents without a crew that were not asked yet. Each is taken to be much like this one."""
+        texts = self._size_of(self.layout.texts)
+        other = replace(self.due, agent="", text=Part("", 0), begins=(), rest=texts)
+        return [other] * (len(self.sent.binding.agents) - len(self.sharing.words))
+
+    def _text_of(self, at: int) -> str:
+        """The text of the agent that does a task; empty where agents' texts stand in the shared part."""
+        return self.sent.text_of(self.sharing.tasks[at].agent) if self.agent_text else ""
+
+    def _has_long_text(self) -> bool:
+        """Whether one of the agents still to come has a text so long that its place matters."""
+        agents = {id(agent): agent for agent in (self.sharing.tasks[at].agent for at in self._places_ahead)}
+        texts = [self.agent_text, *map(self.sent.text_of, agents.values())]
+        return bool(self.agent_text) and any(self.count(text) >= LONG_ROLE for text in texts)
+
+    # ------------------------------------------------------------------ later runs
+
+    @once
+    def _items(self) -> set[str]:
+        """The names of inputs that change from run to run, as a question does that is put to one long text.
+
+        They are the inputs that are not shared themselves, where a long input is and a task's template holds one of
+        them: further runs with the same long text are likely then. Empty where that is not so, and where it is known
+        how many runs there will be.
+        """
+        sharing = self.sharing
+        if self.sent.binding.runs_known or sharing.at is None:
+            return set()
+        names = set(sharing.inputs)
+        shared = {input_label(name) for name in names} & {text.label for text in sharing.common.texts}
+        items = {name for name in names if input_label(name) not in shared}
+        named = shared and any(f"{{{name}}}" in words.template for name in items for words in sharing.words)
+        return items if named else set()
+
+    def _later_run(self) -> list[CrewTask]:
+        """The tasks of a later run of this crew, at most ``AHEAD``; without a crew, this one task once more.
+
+        By then inputs have other values: a text of such an input is left out of what the run can share, and so is what
+        stands behind its place in a task.
+        """
+        sharing, common = self.sharing, self.sharing.common
+        if sharing.crew is None:
+            return [self.due]
+        varying = self._items or set(sharing.inputs) - self.sent.binding.constant_inputs
+        changed = {input_label(name) for name in varying}
+        tasks = []
+        for at, words in enumerate(sharing.words[:AHEAD]):
+            same = self._unchanged(words.template, varying)
+            held = {text for text in common.held[at] if text.label not in changed}
+            ends = [(end, text) for end, text in common.ends[at] if text in held and _in_template(text, same)]
+            shared = [text for text in common.carried(at) if text.label not in changed]
+            reads = reads_results(sharing.tasks[at])
+            tasks.append(self._counted(words, self._text_of(at), held, ends, shared, reads=reads))
+        return tasks
+
+    def _unchanged(self, template: str, varying: Iterable[str]) -> str:
+        """The beginning of a task's template that a later run sends again and can find in the provider's cache."""
+        starts = [start for name in varying if (start := template.find(f"{{{name}}}")) >= 0]
+        if not starts:
+            return template
+        # The provider's rule: where marks decide, they stand at a task's end. One that ends otherwise is not read.
+        return template[: min(starts)] if self._rules.match == "block" else ""
+
+    # ------------------------------------------------------------------ in tokens
+
+    def _counted(
+        self, words: TaskWords, agent_text: str, held: set[SharedText], ends: Sequence[tuple[int, SharedText]],
+        shared: Sequence[SharedText], results: Sequence[SharedText] = (), *, reads: bool = True,
+    ) -> CrewTask:  # fmt: skip
+        """A task as the cost comparison counts it, in the application's own layout and as a fork.
+
+        Args:
+            words: What the task says, and its agent's role.
+            agent_text: The agent's text, which a fork repeats behind the shared part; may be empty.
+            held: Shared texts that its own layout contains.
+            ends: Those among them that its words begin with, each with the index in the words at which it ends.
+            shared: The texts that stand in its fork's shared part.
+            results: The results of earlier tasks that stand in front of it.
+            reads: Whether it reads results of earlier tasks at all.
+        """
+        in_background = held & self.sharing.common.backgrounds
+        begun = [(end, text) for end, text in ends if text not in in_background]
+        tools = self.own_tools
+        if words.agent != self.layout.role:
+            # What an agent that asked before has in the provider's cache begins with its own tools, and not with these.
+            tools = self.sent.own_tools.get(words.agent, tools)
+        return CrewTask(
+            words.agent,
+            Part(digest_of("text", agent_text), self.count(agent_text) if agent_text else 0),
+            tools,
+            self.count(self.moved) + self._size_of(in_background),
+            tuple(Part(digest_of(words.agent, words.task[:end]), self.count(text.text)) for end, text in begun),
+            self._size_of(held - in_background - {text for _, text in begun}),
+            self._beginning(shared),
+            # Mostly those of the task that is due: they are counted once.
+            self._results if results == self.layout.results else self._blocks(results),
+            reads,
+        )
+
+    def _beginning(self, shared: Sequence[SharedText]) -> tuple[Part, ...]:
+        """What a fork begins with, in parts each of which a later request can find in the cache."""
+        parts = [self._first_part, *self._blocks(shared)]
+        # The provider's rule: one that caches by itself (in blocks) reads what two system texts have in common, so that
+        # each text counts alone. Where marks decide, a system text that goes on otherwise is not read at all.
+        if self._rules.match == "block":
+            return tuple(parts)
+        return (Part(digest_of(*(str(part.key) for part in parts)), sum(part.size for part in parts)),)
+
+    @once
+    def _first_part(self) -> Part:
+        """What every fork of the crew begins with: the tools of all, and the beginning of the system text."""
+        schemas = [_schema_text(tool) for tool in self.layout.offer.tools or ()]
+        size = sum(map(self.count, schemas)) + self.count(self.layout.beginning)
+        return Part(digest_of(self.layout.beginning, *schemas), size)
+
+    @once
+    def _results(self) -> tuple[Part, ...]:
+        """The results in front of the due task."""
+        return self._blocks(self.layout.results)
+
+    def _blocks(self, texts: Sequence[SharedText]) -> tuple[Part, ...]:
+        return tuple(Part(text.key, self.count(text.block)) for text in texts)
+
+    def _size_of(self, texts: Iterable[SharedText]) -> int:
+        return sum(self.count(text.text) for text in texts)
+
+
+def _in_template(text: SharedText, template: str) -> bool:
+    """Whether a text stands in a task's words, in which an input has only its name."""
+    return find_text(text.text, template) is not None or text.label in map(input_label, _INPUT_NAME.findall(template))
+
+
+def _schema_text(tool: Any) -> str:
+    return dumps(tool, f"tool {name_of(tool)}").decode()

@@ -1,0 +1,114 @@
+"""The run of a flow: the long texts of its state that its crews share, and what its methods are going to start."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix.adapter import BlockVar, Bounded, names_known_to
+from cacheprefix_crewai.material import MIN_CHARS
+
+if TYPE_CHECKING:
+    from cacheprefix_crewai.binding import Binding
+
+_KEEP_OWNERS = 2_000
+_FUNCTIONS = 50
+"""Functions of the application whose code is looked at, at most."""
+_STARTS = frozenset({"kickoff", "kickoff_async", "akickoff", "kickoff_for_each", "kickoff_for_each_async"})
+
+FLOW: BlockVar[FlowRun] = BlockVar("cacheprefix_crewai_flow")
+"""The run of an installed flow that is under way here."""
+
+
+class FlowRun:
+    """One run of a flow, whose crews and agents share the long texts of its state that their own words hold."""
+
+    def __init__(self, binding: Binding, flow: Any) -> None:
+        self.binding = binding
+        self.flow = flow
+        self._texts: dict[str, str] | None = None
+        self._first_holders: dict[str, int] = {}
+        """The crew or agent that held a text first, by the text."""
+        self._methods: Bounded[int, str] = Bounded(_KEEP_OWNERS)
+        """The method that each crew or agent started in."""
+
+    def started(self, owner: object, method: str) -> None:
+        """A crew or agent starts in a method of the flow."""
+        self._methods[id(owner)] = method
+
+    def texts(self) -> Mapping[str, str]:
+        """The names of the long texts that the state had when its first crew or agent asked, by text.
+
+        Not of what came later, which is mostly what the one before answered: requests would begin otherwise each time.
+        """
+        if self._texts is None:
+            self._texts = {text: name for name, text in _long_texts(getattr(self.flow, "state", None))}
+        return self._texts
+
+    def awaited(self, texts: Iterable[str], owner: object) -> bool:
+        """Whether others are likely to hold one of the texts that ``owner`` (a crew, an agent) holds.
+
+        Methods that have not run yet start crews, as far as their code tells; or an earlier crew held it too, and there
+        are methods left.
+        """
+        ran, methods = getattr(self.flow, "_completed_methods", ()), getattr(self.flow, "_methods", {})
+        here = self._methods.get(id(owner))
+        left = [method for name, method in methods.items() if name not in ran and str(name) != here]
+        again = [self._first_holders.setdefault(text, id(owner)) != id(owner) for text in texts]
+        return bool(again and left) and (any(again) or any(starts_others(method, type(self.flow)) for method in left))
+
+
+def fields_of(state: Any) -> Mapping[str, Any]:
+    """The fields of a flow's state, which is a dictionary or an object."""
+    return state if isinstance(state, Mapping) else getattr(state, "__dict__", None) or {}
+
+
+def _long_texts(state: Any, depth: int = 2) -> Iterator[tuple[str, str]]:
+    """The long texts in a state and in the objects that are its fields, each with its field's name."""
+    for name, value in list(fields_of(state).items()):
+        if isinstance(value, str) and len(value) >= MIN_CHARS:
+            yield str(name), value
+        elif depth > 1 and not isinstance(value, str):
+            yield from _long_texts(value, depth - 1)
+
+
+# ---------------------------------------------------------------------- what a method's code tells
+
+
+def starts_others(method: Any, flow: type) -> bool:
+    """Whether a method's code starts a crew or an agent, itself or in functions that it names."""
+    return any(not _STARTS.isdisjoint(names) for names, _ in _code_of(method, flow))
+
+
+def crews_named(method: Any, flow: type) -> list[Any]:
+    """The ``@CrewBase`` classes that a method's code names, itself or in functions that it names."""
+    found = [value for _, values in _code_of(method, flow) for value in values]
+    return list({id(one): one for one in found if _is_crew_class(one)}.values())
+
+
+def _is_crew_class(value: object) -> bool:
+    return isinstance(value, type) and bool(getattr(value, "is_crew_class", False))
+
+
+def _code_of(method: Any, flow: type) -> Iterator[tuple[set[str], list[Any]]]:
+    """For a method, and each function that its code names: the names in its code, and the objects known by them."""
+    waiting: list[Any] = [getattr(method, "_meth", method)]
+    seen: set[int] = set()
+    while waiting and len(seen) < _FUNCTIONS:
+        function = inspect.unwrap(waiting.pop())
+        code = getattr(function, "__code__", None)
+        if code is None or id(code) in seen:
+            continue
+        seen.add(id(code))
+        codes, names = [code], set(code.co_names)
+        for one in codes:  # and those of the functions within
+            inner = [const for const in one.co_consts if isinstance(const, CodeType)]
+            codes += inner
+            names.update(*(each.co_names for each in inner))
+        known = names_known_to(function) if isinstance(function, FunctionType) else {}
+        closed = getattr(code, "co_freevars", ())
+        found = [known.get(name, inspect.getattr_static(flow, name, None)) for name in sorted({*names, *closed})]
+        yield names, found
+        waiting += [one for one in found if isinstance(one, FunctionType)]
