@@ -569,7 +569,19 @@ class _Read:
             ahead=role.ahead,
             joint=role.ahead is None or role.ahead.joint,
             holds_shared=self.holds,
+            schema=_schema(session, body, api),
         )
+
+
+def _schema(session: AdapterSession, body: Mapping[str, Any], api: Api) -> str:
+    """A name of the answer's schema; empty without one, and where the provider caches prompts whatever it is.
+
+    A verbosity beside it, or a format without a schema, names nothing.
+    """
+    rules = session.profile(str(body.get("model", "")), api)
+    given = ((name, body.get(name)) for name in SHAPES[api].FIELDS.schema if rules.placement(name) != "none")
+    texts = [dumps_sorted(value, name) for name, value in given if isinstance(value, Mapping)]
+    return digest_of(*texts) if any('"schema"' in text for text in texts) else ""
 
 
 def _marked(body: Mapping[str, Any], api: Api) -> bool:

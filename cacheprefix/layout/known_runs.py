@@ -9,7 +9,7 @@ cache, so that what was taken can only be improved on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -48,6 +48,8 @@ class RunCall:
     """Tokens of the role's text."""
     tools: tuple[str, ...] = ()
     """Names of the role's own tools."""
+    schema: str = ""
+    """A name of the schema that its answer follows; requests with another one, or without one, read nothing of it."""
     beside: bool = False
     """Whether it is sent beside the one before it, whose answer it does not read then."""
 
@@ -60,6 +62,13 @@ class RunAhead:
     """From the request that is being laid out on, which is the first."""
     joint: bool = True
     """Whether all of them read one history; else each role reads its own."""
+
+    def answering(self, role: str, schema: str) -> RunAhead:
+        """The same with a role's answers following a schema."""
+        if all(call.schema == schema for call in self.calls if call.role == role):
+            return self
+        told = (replace(call, schema=schema) if call.role == role else call for call in self.calls)
+        return replace(self, calls=tuple(told))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +246,7 @@ def sent(run: RunState, facts: RunFacts, way: RunWay | None, best: float, own: f
     at = index if tokens == asked.at else len(facts.said)
     return RunLayout(
         forks=True,
-        union=asked.head == _head(tuple(facts.tools)),
+        union=asked.head == _head(tuple(facts.tools), here.schema),
         at=at,
         continues=asked.continues,
         cost=round(best),
@@ -245,8 +254,8 @@ def sent(run: RunState, facts: RunFacts, way: RunWay | None, best: float, own: f
     )
 
 
-def _head(tools: Sequence[str]) -> str:
-    return f"tools {' '.join(sorted(tools))}"
+def _head(tools: Sequence[str], schema: str) -> str:
+    return f"{schema} tools {' '.join(sorted(tools))}"
 
 
 def _lengths(answers: Sequence[float]) -> tuple[int, ...]:
@@ -313,7 +322,7 @@ class Future:
         tools = self.facts.tools
         names = tuple(tools) if way.union else call.tools
         # The same tools are the same head, as whose ever they go.
-        head, size = _head(names), self.facts.opening + sum(tools.get(name, 0) for name in names)
+        head, size = _head(names, call.schema), self.facts.opening + sum(tools.get(name, 0) for name in names)
         behind = Asked(head, size, talk, end, end, call.role, text, continues=way.place != "end")
         at = seats.setdefault((head, talk, call.role), end)
         kept = behind._replace(at=at, continues=True)
@@ -330,6 +339,6 @@ class Future:
         # Those with the same tools begin alike, and those whose text begins with the shared one go on so. Where only
         # what is marked is kept, that is whole requests, and none of them begins another role's.
         begins = facts.prices.match != "breakpoint"
-        kin = f"of {' '.join(sorted(call.tools))}" if begins and (call.tools or facts.alike) else ""
+        kin = f"{call.schema} of {' '.join(sorted(call.tools))}" if begins and (call.tools or facts.alike) else ""
         alike = size - call.text - facts.opening * (not facts.alike) if kin else 0
-        return Asked(f"of {call.role}", size, talk, end, end, call.role, kin=kin, alike=alike, own=True)
+        return Asked(f"{call.schema} of {call.role}", size, talk, end, end, call.role, kin=kin, alike=alike, own=True)

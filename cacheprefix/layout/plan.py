@@ -25,6 +25,7 @@ from cacheprefix.layout.role_position import (
     RolePosition,
     RolePositions,
     TaskPosition,
+    lane_of,
 )
 from cacheprefix.layout.shared_text import find_text, mostly_holds
 from cacheprefix.layout.tail import RoleAs
@@ -127,6 +128,8 @@ class AgentRequest(Generic[M]):
     """Whether a role keeps its own layout as long as its text is longer than all that it shares."""
     talk: str = ""
     """The id of the conversation, where ``conversation`` holds the decisions of several."""
+    schema: str = ""
+    """A name of the schema that the answer follows, where the provider reads nothing of requests with another one."""
     alone: bool = False
     """Whether no other request exists to share with yet, although this one is laid out as a fork."""
     ahead: RunAhead | None = None
@@ -135,6 +138,11 @@ class AgentRequest(Generic[M]):
     """Whether the cheapest layout is found by simulating the cache (``OpenRuns``) in an open-ended run too."""
     base: str | None = None
     """The system text of an agent that has no other role to share with, in place of the shared one; else None."""
+
+    @property
+    def lane(self) -> str:
+        """The model, with the schema of the answer: requests of another lane read nothing of this one's."""
+        return lane_of(self.model, self.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +370,7 @@ class Planner:
 
     def _tools(self, asked: AgentRequest[M]) -> tuple[ToolSet | None, Restriction]:
         """The tools of the union that the request carries, and how the role is kept from calling others' tools."""
-        own = asked.tools
+        own, others = asked.tools, self.team.others_with(asked.role, asked.schema)
         if own is None:
             return None, FREE
         self.tool_sets.bring(self.team, asked.conversation.scope, own.names)
@@ -376,6 +384,7 @@ class Planner:
                 tools = ToolSet(self.tool_sets.union(self.team, asked.conversation, own.names), shares=True)
         elif own.carried == "open":
             role, model, positions = self.team.role(asked.role), asked.model, self.positions
+            lane = asked.lane
             tools = self.tool_sets.choose(
                 self.team, self.services, asked.conversation, asked.role, model,
                 ToolsAsked(
@@ -383,8 +392,10 @@ class Planner:
                     asked.spoken,
                     own.fans_out,
                     self._size(asked.instruction, model),
-                    lambda: positions.paid(asked.conversation, model),
-                    lambda lane, units: positions.outrun(asked.conversation, f"{model}\0{lane}", role, units=units),
+                    lambda: positions.paid(asked.conversation, lane),
+                    lambda kit, units: positions.outrun(asked.conversation, f"{lane}\0{kit}", role, units=units),
+                    asked.schema,
+                    others,
                 ),
             )  # fmt: skip
         elif own.carried == "union":
@@ -462,7 +473,9 @@ class Planner:
         own = asked.tools.names if asked.tools else ()
         text = self._size(asked.instruction, asked.model)
         facts = RunFacts(
-            run or RunAhead((RunCall(asked.role, text, own),)),
+            run.answering(asked.role, asked.schema)
+            if run
+            else RunAhead((RunCall(asked.role, text, own, asked.schema),)),
             CachePrices.of(profile, cached=asked.cached),
             asked.conversation.id,
             self._size(self.team.prefix.text, asked.model),
@@ -549,7 +562,7 @@ def _role_asked(asked: AgentRequest[M], tools: ToolSet | None, text: str, histor
     return RoleAsked(
         asked.conversation, asked.role, text, history, asked.model,
         joint=asked.joint, cached=asked.cached, lane=tools.name if tools is not None else "",
-        moves=asked.moves, holds=asked.holds, resumed=asked.resumed, written=asked.written,
+        moves=asked.moves, holds=asked.holds, resumed=asked.resumed, written=asked.written, schema=asked.schema,
     )  # fmt: skip
 
 

@@ -49,6 +49,8 @@ LONG = 128
 costs too much (``_SPARE``)."""
 _PART = "\0"
 """Between a model and the name of a tool set."""
+_SCHEMA = "\1"
+"""Between a model and the name of an answer's schema."""
 _TALKS = 10_000
 _SEATS = 1_000
 _SIZES = 10_000
@@ -223,6 +225,8 @@ class RoleAsked(Generic[M]):
     """As in ``TextDue``, and so are the next two."""
     resumed: bool = False
     written: bool = False
+    schema: str = ""
+    """Names the schema that the answer follows, which parts the request from those with another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +386,8 @@ class RolePositions:
         # A process that took the conversation up may not have met its other roles yet.
         if asked.joint and team.alone and self._asked_by(conversation) <= {key}:
             readers = "none yet"
+        if not team.others_with(asked.role, asked.schema):
+            readers = "never"
         return TextDue(
             role=key,
             text=own,
@@ -416,7 +422,8 @@ class RolePositions:
     def outrun(self, conversation: Decided, lane: str, role: str, *, units: bool) -> Outrun:
         """How far a role's last request in a lane is behind those with all tools.
 
-        ``lane`` is the model and the name of the role's own tool set; ``units`` as in ``CacheRules``.
+        ``lane`` is the model (with an answer's schema) and the name of the role's own tool set; ``units`` as in
+        ``CacheRules``.
         """
         with self._lock:
             talks = self._held(conversation)
@@ -427,7 +434,10 @@ class RolePositions:
             return Outrun(seat.end.index, (all_tools.before if units else all_tools.line).index, seat.kept)
 
     def paid(self, conversation: Decided, model: str) -> int:
-        """Tokens that the application's own requests of a conversation would have paid in full by now."""
+        """Tokens that the application's own requests to a model would have paid in full in a conversation by now.
+
+        ``model`` as ``lane_of`` names it.
+        """
         with self._lock:
             talks = self._held(conversation)
             return sum(talk.fresh for name, talk in talks.items() if name.partition(_PART)[0] == model)
@@ -593,7 +603,18 @@ def _names(team: Team, asked: RoleAsked[M]) -> tuple[str, str]:
 
 def _key(asked: RoleAsked[M]) -> tuple[str, str, str]:
     """Whose places they are: those of a tenant's conversation, with one model and one tool set."""
-    return asked.conversation.scope, asked.conversation.id, f"{asked.model}{_PART}{asked.lane}"
+    lane = lane_of(asked.model, asked.schema)
+    return asked.conversation.scope, asked.conversation.id, f"{lane}{_PART}{asked.lane}"
+
+
+def lane_of(model: str, schema: str) -> str:
+    """A name of what no two requests that share anything differ in: the model, and the schema of the answer."""
+    return f"{model}{_SCHEMA}{schema}" if schema else model
+
+
+def has_schema(lane: str) -> bool:
+    """Whether a lane is that of an answer schema."""
+    return _SCHEMA in lane
 
 
 def _matters(talk: _Talk, seat: _LastRequest) -> bool:

@@ -66,6 +66,8 @@ class Team:
     """Whether a role's own requests hold the shared text, by their first one."""
     _models: dict[str, set[str]] = field(default_factory=dict)
     """The model that each role asked last."""
+    _schemas: dict[str, set[str]] = field(default_factory=dict)
+    """The answer schemas that each role has asked with, the empty name for none."""
     _key: str = ""
     """The prefix's key as it was before its tools grew."""
 
@@ -182,6 +184,20 @@ class Team:
         # One that asks several, as with a router's fallbacks, has no other model than one of these.
         alike = all(asked == others[0] and len(asked) == 1 for asked in others)
         return len(others) > 1 and alike and model not in others[0]
+
+    def others_with(self, role: str, schema: str) -> int:
+        """Note with which answer schema a role asks; how many others may ask with the same.
+
+        Of roles that nobody has heard yet, none is expected to have just this schema, and each to have none.
+        """
+        with self.lock:
+            self._schemas.setdefault(role, set()).add(schema)
+            heard = {self.role(name): asked for name, asked in self._schemas.items() if name != role}
+            alike = sum(schema in asked for asked in heard.values())
+            if schema:
+                return alike
+            # Where all that were heard ask without a schema, others may come that nobody knows of.
+            return max(alike + len(self.roles - heard.keys() - {self.role(role)}), alike == len(heard))
 
     def tail_for(
         self,

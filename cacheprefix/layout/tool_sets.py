@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cacheprefix.bounded import Bounded
 from cacheprefix.layout.economics import REPLY, union_gains, union_pays, union_starts
 from cacheprefix.layout.prefix import Tool
-from cacheprefix.layout.role_position import Outrun
+from cacheprefix.layout.role_position import Outrun, has_schema, lane_of
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.layout.worth_sharing import rules_in
 from cacheprefix.locks import Lock
@@ -64,6 +64,10 @@ class ToolsAsked:
     outrun: Callable[[str, bool], Outrun] = lambda _lane, _units: Outrun()
     """How far its own requests are behind those with the tools of all, by the name of its own tool set and whether
     whole requests are kept only."""
+    schema: str = ""
+    """Names the schema that its answers follow; those with another one read nothing of it."""
+    others: int = 1
+    """Roles that may share with this one."""
 
 
 @dataclass(slots=True)
@@ -199,7 +203,8 @@ class ToolSets:
             team=team,
             services=services,
             conversation=conversation,
-            key=(model, team.role(role)),
+            model=model,
+            key=(lane_of(model, asked.schema), team.role(role)),
             asked=asked,
             mine=mine,
             began=began,
@@ -210,7 +215,7 @@ class ToolSets:
     def _joins(self, offer: _Offer) -> bool:
         """Whether a role carries the union, of which its own tools are a part; what is decided is recorded."""
         conversation, union, began = offer.conversation, offer.union, offer.began
-        entry, moved = digest_of(*offer.key), digest_of(*offer.key, _UNION)
+        entry, moved = _entry(offer.key), _entry(offer.key, _UNION)
         recorded = conversation.decided(_LANES, moved) or conversation.decided(_LANES, entry)
         if recorded:
             before: bool | None = recorded == _UNION
@@ -238,19 +243,28 @@ class ToolSets:
         """Whether a role carries the union from its first request in a conversation on."""
         if offer.alike:
             return True  # It has all of these tools: carrying them costs nothing.
-        if not offer.pays():
+        # A provider's rule: an answer's schema stands before the tools, so that who alone has it reads nothing of
+        # what others wrote.
+        if not offer.asked.others or not offer.pays():
             return False
         # Money: where others carry them, they are read. Where the tools grow nobody has carried them: the others' are
         # written once more with this request, and so they are for who is the first of all.
         return (not offer.grows and self._carried(offer)) or offer.starts()
 
     def _carried(self, offer: _Offer) -> bool:
-        """Whether requests of a conversation have carried the tools of all with this model."""
+        """Whether requests of a conversation have carried the tools of all with this model and answer schema."""
         with self._lock:
-            if not offer.told and any(one == offer.model for one, _ in self._of(offer.talk).joined):
+            if not offer.told and any(one == offer.key[0] for one, _ in self._of(offer.talk).joined):
                 return True
-        conversation = offer.conversation
-        return any(conversation.decided(_LANES, one) == _UNION for one in conversation.decided_keys(_LANES))
+        conversation, lane = offer.conversation, _entry(offer.key).rpartition(".")[0]
+        entries = (one for one in conversation.decided_keys(_LANES) if one.rpartition(".")[0] == lane)
+        return any(conversation.decided(_LANES, one) == _UNION for one in entries)
+
+
+def _entry(key: tuple[str, str], *more: str) -> str:
+    """Where it is recorded what a role carries; of those with an answer's schema, the lane stands before a dot."""
+    entry = digest_of(*key, *more)
+    return f"{digest_of(key[0])}.{entry}" if has_schema(key[0]) else entry
 
 
 def _found_alike(conversation: Decided, key: tuple[str, str], mine: Collection[str]) -> bool:
@@ -258,11 +272,11 @@ def _found_alike(conversation: Decided, key: tuple[str, str], mine: Collection[s
 
     In the process that saved them ``settle`` knows it, but no other one does.
     """
-    kit, entry = digest_of(key[0], *sorted(mine)), digest_of(*key)
+    kit, entry = digest_of(key[0], *sorted(mine)), _entry(key)
     known = [one for one in conversation.decided_keys(_KITS_OF) if one.startswith(f"{kit}.")]
     own = f"{kit}.{entry}"
     if own not in known and len(conversation.decided_keys(_KITS_OF)) < _KITS:
-        conversation.decide(_KITS_OF, own, digest_of(*key, _UNION))
+        conversation.decide(_KITS_OF, own, _entry(key, _UNION))
     # One that went over to the tools of all since then sends nothing that begins like these.
     moved = (conversation.decided(_KITS_OF, one) or "" for one in known if one != own)
     return any(conversation.decided(_LANES, one) != _UNION for one in moved)
@@ -275,8 +289,10 @@ class _Offer:
     team: Team
     services: Services
     conversation: Decided
+    model: str
+    """The model that the role asks."""
     key: tuple[str, str]
-    """The model, and the role's name in its team."""
+    """The model, with an answer's schema (``lane_of``), and the role's name in its team."""
     asked: ToolsAsked
     mine: frozenset[str]
     """The role's own tools."""
@@ -286,11 +302,6 @@ class _Offer:
     """Those that the role would carry: the same, or where it has others, all that its requests may carry."""
     everything: tuple[str, ...]
     """All that its requests may carry, in the order of the shared prefix."""
-
-    @property
-    def model(self) -> str:
-        """The model that the role asks."""
-        return self.key[0]
 
     @property
     def talk(self) -> tuple[str, str]:
@@ -329,7 +340,7 @@ class _Offer:
             foreign=max(self._tokens(set(self.union) - own) for own in (self.mine, set(self.began))),
             opening=self._count(self.team.prefix.text) + sum(said),
             reply=sum(said) / len(said) if len(said) >= _KNOWN else REPLY,
-            others=self._others,
+            others=max(1, self.asked.others),
             read=rules.read,
             whole=rules.match == "unit",
         )
@@ -360,13 +371,8 @@ class _Offer:
             read=rules.read,
             text=self.asked.text if kept else 0,
             before=self.asked.paid(),
-            others=self._others,
+            others=max(1, self.asked.others),
         )
-
-    @property
-    def _others(self) -> int:
-        """Roles that may share with this one, at least one."""
-        return max(1, len(self.team.roles) - 1)
 
     def _opening(self) -> int:
         """Tokens of what stands before the conversation in the role's own layout."""

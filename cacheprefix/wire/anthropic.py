@@ -61,6 +61,7 @@ FIELDS = Fields(
     system="system",
     signs=("system", "anthropic_version", "thinking", "cache_control"),
     top_marker="cache_control",
+    schema=("output_config", "output_format"),
     limits=("max_tokens",),
     answer="content",
     begun=True,

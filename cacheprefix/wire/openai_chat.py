@@ -56,6 +56,7 @@ FIELDS = Fields(
     history="messages",
     leading=SYSTEM_ROLES,
     only_marked={"prompt_cache_options": {"mode": "explicit"}},
+    schema=("response_format",),
     limits=("max_tokens", "max_completion_tokens"),
     asks_usage={"stream_options": {"include_usage": True}},
     answer="choices",

@@ -67,6 +67,7 @@ FIELDS = Fields(
     leading=SYSTEM_ROLES,
     signs=("input", "instructions"),
     only_marked={"prompt_cache_options": {"mode": "explicit"}},
+    schema=("text",),
     limits=("max_output_tokens",),
     answer="output",
     chained=("previous_response_id", "conversation"),

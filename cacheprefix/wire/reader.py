@@ -282,6 +282,8 @@ class Fields:
     """Roles whose messages are system text where nothing else stands before them; none where none may be such."""
     signs: tuple[str, ...] = ()
     """Fields that tell a bare body from one of the APIs that ``apis`` lists after this one."""
+    schema: tuple[str, ...] = ()
+    """Settings that can hold the schema of an answer."""
     inner: Mapping[str, str] = field(default_factory=dict)
     """Settings that stand inside a field of the content: which, and inside which field."""
     top_marker: str | None = None

@@ -114,6 +114,45 @@ def test_a_team_of_handoffs_costs_less_than_unmodified(provider, api, streamed):
     assert not own.failures
 
 
+class Judged(BaseModel):
+    """An answer by a schema."""
+
+    good: bool
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_an_agent_whose_answer_alone_follows_a_schema_is_not_dearer(provider, api, rounds):
+    """The schema stands before the tools: of what others wrote nothing is read, so it carries its own tools alone."""
+
+    def judging(wrapped):
+        provider.reset()
+        model = model_for(api, provider)
+        form = {"type": "object", "properties": {}}
+        kits = [[tool(f"{name}_{n}", f"{name} {n} " * 60, form, str) for n in range(2)] for name in ("ask", "weigh")]
+        judge = agent("judge", model, tools=kits[1], output_type=Judged)
+        asker = agent("asker", model, tools=kits[0], handoffs=[judge])
+        if wrapped is not None:
+            wrap(asker, wrapped, conversation="talk")
+        return asker, judge
+
+    async def asked(wrapped):
+        asker, judge = judging(wrapped)
+        said = []
+        for number in range(rounds):
+            for one in (judge, asker):
+                said.append({"role": "user", "content": f"Judge. This is question {number}."})
+                said = (await Runner.run(one, said)).to_input_list()
+        return units(provider), [json.loads(record.body) for record in provider.requests]
+
+    own = session()
+    plain, before = asyncio.run(asked(None))
+    forked, after = asyncio.run(asked(own))
+    assert [len(one["tools"]) for one in after[::2]] == [len(one["tools"]) for one in before[::2]]
+    assert forked <= 1.005 * plain
+    assert not own.failures
+
+
 @pytest.mark.parametrize("api", APIS)
 def test_durable_context_stands_beside_what_the_instructions_have_in_common(provider, api):
     """A session that was given context alone still finds the handbook in the agents' instructions, and says both."""
