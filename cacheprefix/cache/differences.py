@@ -141,13 +141,18 @@ def answers(section: Section) -> bool:
 
 def alike(a: Section, b: Section) -> bool:
     """Whether two texts are one text changed: half of the longer is common beginning and end."""
+    return _share_in_common(a, b) >= _ALIKE
+
+
+def _share_in_common(a: Section, b: Section) -> float:
+    """How much of the longer of two texts is common beginning and end, 0 to 1."""
     left, right = a.text, b.text
     longer = max(len(left), len(right))
     if not longer:
-        return True
+        return 1.0
     front = shared_characters(left, right)
     back = shared_ending(left, right, front)
-    return (front + back) / longer >= _ALIKE
+    return (front + back) / longer
 
 
 def _in_front(old: Sequence[Section], new: Sequence[Section], tier: int) -> Change:
@@ -194,20 +199,34 @@ def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Ch
     if goes_on:
         return Change("history_edited", then.path, _whole(first, then), behind)
     touched = min(first.tokens, then.tokens)
+    # An answer behind a text that was never asked shows that the text was changed afterwards; without one it may be
+    # a sibling's task, worded alike.
+    sure = any(answers(section) for section in new[1:])
     if later_old & later_new:
+        if not sure:
+            touched, behind = _still_asked(old, new, touched, behind)
         divergence = difference(first, then)
-        return Change("history_edited", divergence.path or then.path, divergence, behind, touched)
+        return Change("history_edited", divergence.path or then.path, divergence, behind, touched, sure)
     # Nothing of the old rest is left: its last message was edited, or all of it was taken away.
     messages = sum(1 for section in old if section.head != "+")
     same = first.head == then.head and first.kind == then.kind
     likeness = same and alike(first, then)
     if same and (messages <= 1 or likeness):
-        # An answer behind a text that was never asked shows that the text was changed afterwards; without one
-        # it may be a sibling's task, worded alike.
-        sure = any(answers(section) for section in new[1:])
         divergence = difference(first, then)
         return Change("history_edited", divergence.path or then.path, divergence, behind, touched, sure)
     return Change("history_truncated", first.path, _whole(first, then), behind, 0, answers(then))
+
+
+def _still_asked(old: Sequence[Section], new: Sequence[Section], touched: int, behind: int) -> tuple[int, int]:
+    """Tokens of the changed section, and of what stands behind it, that two questions without an answer have in common.
+
+    Another question may end in the same words, as with a role's text of ours: where less than half of the earlier one
+    is still asked, nothing of it was changed.
+    """
+    touched = int(touched * _share_in_common(old[0], new[0]))
+    behind -= sum(section.tokens for section in new if section.text.startswith(_ROLES))
+    asked = sum(section.tokens for section in old if not section.text.startswith(_ROLES))
+    return (touched, behind) if behind > 0 and touched + behind >= _ALIKE * asked else (0, 0)
 
 
 def _slid(old: Sequence[Section], new: Sequence[Section]) -> bool:

@@ -451,3 +451,34 @@ def test_a_change_to_a_model_with_a_larger_minimum_is_told() -> None:
     verdict = desk.call(chat("plan this", "done", "and that", model="larger"), agent="a")
     assert verdict.cause == "model_changed"
     assert verdict.lost_tokens > 0
+
+
+def question(text: str, ends: str) -> Prompt:
+    """A request that asks one thing, and ends with words that others end with too, such as a role's text."""
+    rows = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": text},
+        {"role": "user", "content": ends},
+    ]
+    return decode({"model": "m", "messages": rows}, "openai-chat")
+
+
+@pytest.mark.parametrize("ends", ['<role name="w">\nYou sum up.\n</role>', "Answer in three sentences."])
+def test_another_question_with_the_same_ending_is_no_edited_history(ends: str) -> None:
+    """An agent that is given one document after the other under one id has changed nothing that it said."""
+    desk = Desk()
+    verdicts = [
+        desk.call(question(f"Document {at}: " + f"{word} " * 300, ends), agent="w", session="one")
+        for at, word in enumerate(("sea", "land", "ice", "fire"))
+    ]
+    assert not [verdict.cause for verdict in verdicts if verdict.alarm or verdict.broken]
+
+
+def test_a_time_in_front_of_a_long_question_is_still_told() -> None:
+    """What both questions have in common behind the place that differs could be read, and is what was lost."""
+    desk = Desk()
+    rules = "Name the claim, its source and its page. " * 80
+    desk.call(question(f"It is 10:01. {rules}", "Answer in three sentences."), agent="w", session="one")
+    verdict = desk.call(question(f"It is 10:02. {rules}", "Answer in three sentences."), agent="w", session="one")
+    assert (verdict.cause, verdict.path, verdict.alarm) == ("history_edited", "messages[1].content", True)
+    assert verdict.lost_tokens > 700

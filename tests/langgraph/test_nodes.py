@@ -244,6 +244,28 @@ def test_workers_that_are_sent_a_part_of_the_state_share_what_their_planner_wrot
     assert out["cacheprefix"]
 
 
+@pytest.mark.parametrize("way", ["sends", "loop", "batch"])
+def test_one_roles_separate_questions_are_no_edited_history(chat, way):
+    """A graph that sums up one document after the other, or all at once, has changed nothing that it said."""
+    documents = [f"Document {at}: " + f"{word} " * 400 for at, word in enumerate(("sea", "land", "ice", "fire"))]
+    session = chat.session(HANDBOOK)
+    model = wrap_model(chat.model(), session)
+
+    @forked(session, role="reader")
+    def read(given):
+        questions = [[WORK, HumanMessage(text)] for text in given.get("documents", documents)]
+        answers = model.batch(questions) if way == "batch" else [model.invoke(one) for one in questions]
+        return {"reports": [answer.text for answer in answers]}
+
+    def whole(_):
+        return [Send("read", {"documents": [text]}) for text in documents] if way == "sends" else "read"
+
+    graph = StateGraph(Jobs).add_node("read", read).add_conditional_edges(START, whole, ["read"])
+    assert len(graph.compile().invoke({"messages": [], "reports": []})["reports"]) == 4
+    assert all(call.layout == "fork" for call in session.calls)
+    assert not [found.cause for found in session.report().breaks if found.cause.startswith("history")]
+
+
 @pytest.mark.parametrize("later", IN_BOTH)
 def test_tasks_of_the_functional_api_are_forks_and_return_what_they_return(chat, session, model, later):
     """There is no state to save decisions in: results stay as they are, whatever their type."""
