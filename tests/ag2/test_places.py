@@ -95,6 +95,18 @@ async def test_a_saved_place_is_taken_up_elsewhere(fresh):
     assert any("<role" in text for text in texts(first))
 
 
+async def test_who_asked_is_saved_before_anybody_shares(fresh):
+    """By that another process knows that several ask on the stream, although the first kept its own layout."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        agents = wrap([Agent(name, f"{role_text(name)} Be brief.", config=config) for name in NAMES[:2]], session())
+        stream = MemoryStream()
+        await agents[0].ask("Hello.", stream=stream)
+        saved = [event for event in await stream.history.get_events() if isinstance(event, PrefixState)]
+    assert "<role" not in texts(server.requests[-1])[-1]
+    assert [event.state["speakers"] for event in saved] == [[NAMES[0]]]
+
+
 async def test_a_stream_resumed_after_each_turn_sends_what_one_process_sends(servers):
     """Also where a long text leaves its place: the reckoning is saved, not only the place."""
     server = servers["openai-chat"]

@@ -107,7 +107,7 @@ _TIMES = frozenset({"created", "created_at", "timestamp", "ts", "time", "started
 def normalised(tree: Any, patterns: Iterable[tuple[str, re.Pattern[str]]] = ()) -> Any:
     """The tree with ids, times and addresses named by the order in which they first appear, so that equal ids stay so.
 
-    ``patterns`` are further ones: a kind's name and what it looks like.
+    ``patterns`` are further ones: a kind's name and what it looks like. One that begins with "a " is not told apart.
     """
     kinds = (*patterns, *_RANDOM)
     seen: dict[str, dict[str, str]] = {}
@@ -117,14 +117,18 @@ def normalised(tree: Any, patterns: Iterable[tuple[str, re.Pattern[str]]] = ()) 
             known = seen.setdefault(whose + kind, {})
 
             def named(found: re.Match[str], kind: str = kind, known: dict[str, str] = known) -> str:
+                if kind.startswith("a "):
+                    return f"<{kind}>"
                 return known.setdefault(found.group(), f"<{kind} {len(known) + 1}>")
 
             value = pattern.sub(named, value)
         return value
 
     def walk(value: Any, key: str = "", whose: str = "") -> Any:
-        # What stands under our own key is counted apart: where there is none, the others keep their numbers.
-        whose = whose or (key if key == "cacheprefix" else "")
+        # What stands under our own key or in an object of ours is counted apart: where there is none, the others keep
+        # their numbers.
+        ours = key == "cacheprefix" or (isinstance(value, dict) and str(value.get("is", "")).startswith("cacheprefix"))
+        whose = whose or ("cacheprefix" if ours else "")
         if isinstance(value, str):
             # Whether two are of one second, the clock decides.
             return "<a time>" if key in _TIMES and _TIME.fullmatch(value) else text(value, whose)

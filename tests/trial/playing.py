@@ -43,8 +43,10 @@ class Driver(Stage):
     """Differences beside those of ``differences.toml`` that only trials show."""
     framing: ClassVar[Framing] = Framing()
     """What its forks say in words of its own."""
-    random: ClassVar[tuple[tuple[str, re.Pattern[str]], ...]] = (("length", re.compile(r"expected \d+\b")),)
-    """An answer that breaks off says how long it would have been."""
+    random: ClassVar[tuple[tuple[str, re.Pattern[str]], ...]] = (
+        ("a length", re.compile(r"expected \d+\b|received \d+ of \d+ bytes")),
+    )
+    """An answer that breaks off says how long it would have been: as the request was."""
     resumable: ClassVar[bool] = True
     """Whether a ``resume`` gives the bytes of one session (invariant 2)."""
 

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import inspect
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import anthropic
-import httpx
 import openai
 
 from cacheprefix.wire.answers import read_answer
@@ -20,13 +21,16 @@ from tests.transparent.compare import Allowed
 from tests.trial.applications import Person, Role, Turn, asking, hooks
 from tests.trial.loops import Loops
 
+_TRANSPORTS = [import_module(name).HTTPError for name in ("httpx", "httpx2") if find_spec(name)]
+"""What a transport raises: some versions of the clients speak by the one library, some by the other."""
+
 
 class Trial(Loops):
     """A wrapped client's ``create`` and streams."""
 
     # A client passes on what its transport raises while a stream is read; one asserts that events come in order.
     errors = (
-        *(openai.OpenAIError, anthropic.AnthropicError, httpx.HTTPError),
+        *(openai.OpenAIError, anthropic.AnthropicError, *_TRANSPORTS),
         *(AssertionError, ValueError, RuntimeError),
     )
     framework: ClassVar[str] = "sdk"

@@ -94,7 +94,7 @@ class Talk:
     def state(self, session: AdapterSession) -> dict[str, Any]:
         """The state to save; empty while nothing was decided."""
         held = session.known(self.id)
-        if not any(forks for forks, _ in self.layouts.values()) and (held is None or not len(held.ledger)):
+        if not self.layouts and (held is None or not len(held.ledger)):
             return {}
         talk = session.conversation(self.id)
         places = session.places(talk)
