@@ -91,9 +91,11 @@ class SearchedText:
             return None
         return self._starts[first] + len(before), self._starts[last] + len(ends)
 
-    def _one_by_one(self, wanted: str) -> Iterator[tuple[int, int]]:
-        at = 0
-        while (span := find_text(wanted, self._text[at:])) is not None:
+    def _one_by_one(self, wanted: str, at: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
+        """The places from ``at`` to ``end`` of a text of few words."""
+        while (span := find_text(wanted, self._text[at:end])) is not None:
+            # Before its very characters the same words may stand with other white space.
+            yield from self._one_by_one(wanted, at, at + span[0])
             yield at + span[0], at + span[1]
             at += span[1]
 
