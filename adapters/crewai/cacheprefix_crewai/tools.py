@@ -103,7 +103,8 @@ def adopt(binding: Binding, tools: Sequence[Mapping[str, Any]], *, early: bool) 
 
 def _added(binding: Binding, tools: Sequence[Mapping[str, Any]]) -> str:
     """The name of two tools that differ, so that none was added; empty where all were."""
-    session, unique = binding.session, dict[str, Mapping[str, Any]]()
+    session = binding.session
+    unique: dict[str, Mapping[str, Any]] = {}
     for tool in map(ordered, tools):
         known = unique.setdefault(name_of(tool), tool)
         if known is not tool and _meaning(known) != _meaning(tool) and name_of(tool) not in DELEGATION:
