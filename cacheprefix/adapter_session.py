@@ -376,12 +376,9 @@ class AdapterSession:
         work = partial(state.positions.place, self.team, state.services, asked)
         return self.attempt("place", work, RolePosition(len(history) if how.get("shared", True) else None))
 
-    def places(self, conversation: Conversation, *, sparing: bool = False) -> dict[str, Any]:
-        """Where the roles' texts stand in a conversation, as plain data for a framework's own state.
-
-        ``sparing`` gives none where no role's next request goes by where its last one stood.
-        """
-        return self.shared.positions.saved(conversation.scope, conversation.id, sparing=sparing)
+    def places(self, conversation: Conversation) -> dict[str, Any]:
+        """Where the roles' texts stand in a conversation, as plain data for a framework's own state."""
+        return self.shared.positions.saved(conversation.scope, conversation.id)
 
     def restore_places(self, conversation: Conversation, saved: Mapping[str, Any]) -> None:
         """Go on with places that another process has saved, so that requests begin with the same bytes."""

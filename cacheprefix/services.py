@@ -11,6 +11,13 @@ from cacheprefix.notices import Notices
 from cacheprefix.profiles import Profile, ProfileLookup
 from cacheprefix.prompt import Count, CountTokens
 
+_ALIKE = 0.03
+"""By what share the provider's count of text may lie from ours and be taken for the same: how far counts are off."""
+TELLING = 500
+"""Tokens of reports from which on they tell how a provider counts: in few what it puts around messages weighs much."""
+_TOKENIZER = 3.0
+"""How many times as many tokens two tokenizers make of a text at most; what lies farther off counts something else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
@@ -36,3 +43,9 @@ def in_our_tokens(profile: Profile, scale: float) -> Profile:
         return profile
     least, block = ceil(profile.min_tokens / scale), round(profile.block_tokens / scale)
     return replace(profile, min_tokens=least, block_tokens=max(1, block))
+
+
+def scale_of(theirs: float, ours: float) -> float:
+    """What a provider counts for a token of ours, to the hundredth; 1.0 where about the same, or what none explains."""
+    found = round(theirs / ours, 2)
+    return found if abs(found - 1.0) > _ALIKE and 1 / _TOKENIZER <= found <= _TOKENIZER else 1.0

@@ -23,7 +23,7 @@ from cacheprefix.layout import FOLLOW, ForkPolicy, Pass, Worth, said_with_author
 from cacheprefix.layout.baseline import Own, Times
 from cacheprefix.layout.plan import RequestPlan
 from cacheprefix.layout.team import Team
-from cacheprefix.layout.worth_sharing import scale_in
+from cacheprefix.layout.worth_sharing import learn_scale
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Amount, Profile, Ttl, Usage, cost_units, money, normalise_usage
 from cacheprefix.prompt import Api, Layout, Prompt, Reason, chain, dumps_sorted, lane_key, reason
@@ -499,8 +499,8 @@ class Requests:
         if seen.held is not None:
             if self.forks:
                 # On record from now on, wherever the conversation goes on.
-                note = partial(scale_in, seen.held, state.services, seen.prompt.model)
-                state.notices.attempt("counts", note, 1.0)
+                learn = partial(learn_scale, seen.held, seen.prompt, call.usage.input_tokens)
+                state.notices.attempt("counts", learn, None)
             seen.held.answered(seen.agent, seen.prompt.model, seen.epoch, _cold_after(seen.prompt, seen.profile, ended))
         return call
 

@@ -26,6 +26,7 @@ from cacheprefix.cache.model import SentBy
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import Prompt, Section, dumps, section
+from cacheprefix.services import TELLING, scale_of
 from cacheprefix.wire import decode
 
 if TYPE_CHECKING:
@@ -41,12 +42,6 @@ _APART = 20.0
 """How many times as far a single text's count lies from it."""
 _NAMES = 0.25
 """By what share the count of a call may be off that was sent with another id: names and ids are no words."""
-_ALIKE = 0.03
-"""By what share the provider's count of text may lie from ours and be taken for the same: how far counts are off."""
-_TOKENIZER = 3.0
-"""How many times as many tokens two tokenizers make of a text at most; what lies farther off counts something else."""
-_TELLING = 500
-"""Tokens of reports from which on they tell how a provider counts: in few what it puts around messages weighs much."""
 _MODELS = 1_000
 _WHOLES = 10_000
 """Prompts whose count is remembered for those that go on from them."""
@@ -143,10 +138,10 @@ class Unmodified:
         """What the provider counts for a token of our text; 1.0 where that is about the same, or not known."""
         with self._lock:
             counts = self._counts.get(model)
-            if counts is None or counts.ours < _TELLING:
+            if counts is None or counts.ours < TELLING:
                 return 1.0
-            found = round(counts.scales()[0], 2)
-        return found if abs(found - 1.0) > _ALIKE and 1 / _TOKENIZER <= found <= _TOKENIZER else 1.0
+            found = counts.scales()[0]
+        return scale_of(found, 1.0)
 
     def usage(self, own: Own, sent: Observation, usage: Usage, times: Times) -> Usage:
         """What the application's own request would have used; ``usage`` is the provider's for what was sent.

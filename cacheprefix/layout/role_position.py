@@ -442,18 +442,10 @@ class RolePositions:
             talks = self._held(conversation)
             return sum(talk.fresh for name, talk in talks.items() if name.partition(_PART)[0] == model)
 
-    def saved(self, scope: str, conversation: str, *, sparing: bool = False) -> dict[str, Any]:
-        """All places in force in a conversation as plain data, for a framework's own state; ``load`` takes it.
-
-        ``sparing`` gives none where no role's next request goes by where its last one stood; it is for states that an
-        application looks at. What short texts have cost so far is then reckoned anew, so that one of a resumed process
-        may stand elsewhere at a later request.
-        """
+    def saved(self, scope: str, conversation: str) -> dict[str, Any]:
+        """All places in force in a conversation as plain data, for a framework's own state; ``load`` takes it."""
         with self._lock:
-            talks = self._talks.get((scope, conversation), {})
-            if sparing and not any(_matters(talk, seat) for talk in talks.values() for seat in talk.seats.values()):
-                return {}
-            return {name: _plain(talk) for name, talk in talks.items()}
+            return {name: _plain(talk) for name, talk in self._talks.get((scope, conversation), {}).items()}
 
     def load(self, scope: str, conversation: str, saved: Mapping[str, Any], *, merge: bool = False) -> None:
         """Go on with places that were saved, in another process too, in place of those that came about since.
@@ -615,14 +607,6 @@ def lane_of(model: str, schema: str) -> str:
 def has_schema(lane: str) -> bool:
     """Whether a lane is that of an answer schema."""
     return _SCHEMA in lane
-
-
-def _matters(talk: _Talk, seat: _LastRequest) -> bool:
-    """Whether a role's next request may be laid out otherwise by who knows nothing of its last one (``choose``)."""
-    # At worst a short text is paid for once more and nothing is read for it; where others have asked since, and the
-    # history goes back to before that, all that was said may be.
-    dear = talk.overspent(-seat.size) or talk.line != seat.end
-    return seat.long or seat.at is None or dear
 
 
 def _plain(talk: _Talk) -> dict[str, Any]:

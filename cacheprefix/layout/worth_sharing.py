@@ -6,9 +6,9 @@ from cacheprefix.errors import named
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import Profile
-from cacheprefix.prompt import Api, digest_of
+from cacheprefix.prompt import Api, Prompt, digest_of
 from cacheprefix.prompt.reasons import Reason, reason
-from cacheprefix.services import Services, in_our_tokens
+from cacheprefix.services import TELLING, Services, in_our_tokens, scale_of
 from cacheprefix.unnamed import common_key, is_named
 
 _KEEP = 10_000
@@ -47,10 +47,10 @@ class WorthSharing:
             note(f"{named(model)}: {profile.name} has no prompt cache, requests are left as they are")
             return reason("no_cache", profile.name)
         entry, minimum = digest_of(common_key(conversation.id), model, team.key), profile.min_tokens
-        scale = scale_in(conversation, services, model)
-        shared = round(shared * scale)
         if self._decided(conversation, entry):
             return None
+        scale = scale_in(conversation, services, model)
+        shared = round(shared * scale)
         # Below its minimum a provider caches nothing, so that sharing would gain nothing.
         if shared < minimum:
             more = " (role texts given as SharedPrefix(roles=...) with Caching(tail='cards') are shared)"
@@ -83,18 +83,33 @@ class WorthSharing:
 def scale_in(conversation: Decided, services: Services, model: str) -> float:
     """What the provider counts for a token of ours, as far as layouts of a conversation go by it.
 
-    The provider's minimum is in its tokens. Recorded once it is known, so that another process decides by the same.
+    The provider's minimum is in its tokens. What the process knows at first holds, and is recorded, so that another
+    process decides by the same, until an answer to the conversation itself has told (``learn_scale``).
     """
     if not is_named(conversation.id):
         return services.scale(model)
-    entry = digest_of("counted", model)
-    known = conversation.decided("shares", entry)
+    told, first = digest_of("counted", model), digest_of("uncounted", model)
+    known = conversation.decided("shares", told) or conversation.decided("shares", first)
     if known is not None:
         return float(known)
     found = services.scale(model)
+    conversation.decide("shares", first, str(found))
+    return found
+
+
+def learn_scale(conversation: Decided, prompt: Prompt, counted: int | None) -> None:
+    """Record what the provider counts for a token of ours by its count of a conversation's own request.
+
+    By no other conversation's: a process that resumes it has not seen those. Images are counted otherwise.
+    """
+    entry = digest_of("counted", prompt.model)
+    if not counted or not is_named(conversation.id) or conversation.decided("shares", entry) is not None:
+        return
+    if prompt.tokens < TELLING or any(one.kind == "image" for one in prompt.sections):
+        return
+    found = scale_of(counted, prompt.tokens)
     if found != 1.0:
         conversation.decide("shares", entry, str(found))
-    return found
 
 
 def rules_in(conversation: Decided, services: Services, model: str, api: Api | None = None) -> Profile:

@@ -104,15 +104,16 @@ def test_another_process_takes_up_the_recorded_place(server):
     assert LONG["planner"] not in str(here[0][-1])
 
 
+@pytest.mark.parametrize("texts", [LONG, SHORT], ids=["long", "short"])
 @pytest.mark.parametrize("whole", [False, True], ids=["nodes", "subgraphs"])
-def test_a_thread_resumed_after_each_turn_sends_what_one_process_sends(whole):
+def test_a_thread_resumed_after_each_turn_sends_what_one_process_sends(whole, texts):
     """Also where a long text leaves its place, and after going back: the reckoning is saved, not only the place."""
 
     def turns(provider, saver, *, resumed):
         provider.reset()
-        graph, states = team(provider, fresh(), LONG, saver, whole=whole), []
+        graph, states = team(provider, fresh(), texts, saver, whole=whole), []
         for number, size in enumerate((400, 1000, 400, 20, 400, 100)):
-            graph = team(provider, fresh(), LONG, saver, whole=whole) if resumed else graph
+            graph = team(provider, fresh(), texts, saver, whole=whole) if resumed else graph
             # The last turn but one goes back to the second's end.
             thread = states[1].config if number == 4 else {"configurable": {"thread_id": "one"}}
             graph.invoke({"messages": [HumanMessage(f"{number}: {'pad ' * size}")]}, thread)
@@ -123,6 +124,23 @@ def test_a_thread_resumed_after_each_turn_sends_what_one_process_sends(whole):
         sent = turns(provider, InMemorySaver(), resumed=False)
         assert turns(provider, InMemorySaver(), resumed=True) == sent
     assert len({tuple("<role" in str(message) for message in messages) for messages in sent}) > 4
+
+
+def test_a_short_text_that_stays_is_resumed_where_it_stands():
+    """What it has cost so far is saved: by that it stays where it is, or goes to the end."""
+
+    def turns(provider, *, resumed):
+        provider.reset()
+        saver, graph = InMemorySaver(), None
+        for number in range(12):
+            if resumed or graph is None:
+                graph = team(provider, fresh(), {"planner": "You are the planner."}, saver)
+            message = HumanMessage(f"{number}: {'pad ' * (number % 3)}")
+            graph.invoke({"messages": [message]}, {"configurable": {"thread_id": "one"}})
+        return [record.json["messages"] for record in provider.requests]
+
+    with SimulatedProvider("openai", lambda request: Reply("Fine.")) as provider:
+        assert turns(provider, resumed=True) == turns(provider, resumed=False)
 
 
 def test_a_thread_that_a_compaction_makes_short_is_resumed_as_what_it_was():

@@ -44,12 +44,19 @@ def usage_of(outcome, rules):
     return {"prompt_tokens": total, "prompt_tokens_details": {"cached_tokens": read}}
 
 
-def answered(session, sent, rules, factor, *, cache=None, start=0):
+def ask(session, sent, usage):
+    """One request to OpenAI that is answered with this usage; the body as it went out."""
+    turn = fork_body(session.adapter, sent[1], FORM["openai"], Role(sent[0], f"You are {sent[0]}.", "one")).begin()
+    turn.finish(usage)
+    return turn.body
+
+
+def answered(session, sent, rules, factor, *, cache=None, start=0, conversation="one"):
     """What became of each request at a provider that counts ``factor`` tokens for one of ours."""
     count, found = counter(factor), []
     cache = ProviderCache(default_registry().get(rules), count=count) if cache is None else cache
     for number, (role, body) in enumerate(sent, start):
-        turn = fork_body(session.adapter, body, FORM[rules], Role(role, f"You are {role}.", "one")).begin()
+        turn = fork_body(session.adapter, body, FORM[rules], Role(role, f"You are {role}.", conversation)).begin()
         serving = cache.begin(decode(turn.body, FORM[rules], count=count), number * 2.0)
         serving.ended(number * 2.0 + 1.0)
         turn.finish(usage_of(serving.outcome, rules))
@@ -92,12 +99,26 @@ def test_another_process_goes_by_the_same_counts():
     assert [call.layout for call in first.calls[1:]] == [call.layout for call in other.calls] == ["fork"] * 8
 
 
+def test_another_process_goes_by_what_was_known_before_an_answer_was_counted():
+    """The process learns from others meanwhile, and a resumed one knows nothing: neither changes the conversation."""
+    sent = list(bodies("openai", 850))
+    first, other = session_of(850, "openai"), session_of(850, "openai")
+    ask(first, sent[0], None)
+    saved = first.conversation("one").to_json()
+    answered(first, bodies("openai", 850), "openai", 1.4, conversation="two")
+    assert first.adapter.shared.services.scale("gpt-5.2") > 1.3
+    other.conversation("one").restore(saved, rebase=True)
+    one, resumed = (ask(session, sent[1], None) for session in (first, other))
+    assert one == resumed
+    assert [call.layout for call in (first.calls[-1], other.calls[-1])] == ["own"] * 2
+
+
 def test_counts_that_are_about_alike_change_nothing():
     """Within three hundredths, and as long as little was counted; nor does what no tokenizer explains."""
     session = session_of(850, "openai")
     answered(session, bodies("openai", 850), "openai", 1.02)
     assert session.adapter.shared.services.scale("gpt-5.2") == 1.0
-    assert set(session.conversation("one").ledger.section("shares").values()) <= {""}
+    assert set(session.conversation("one").ledger.section("shares").values()) <= {"", "1.0"}
     odd = session_of(850, "openai")
     answered(odd, bodies("openai", 850), "openai", 0.001)
     assert odd.adapter.shared.services.scale("gpt-5.2") == 1.0

@@ -36,7 +36,7 @@ def merge_state(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) ->
 
 def update_of(session: AdapterSession, talk: Conversation, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """What ``merge_state`` brings the saved value ``before`` up to date with; empty where nothing changed."""
-    update, places = update_json(before, talk.ledger), session.places(talk, sparing=True)
+    update, places = update_json(before, talk.ledger), session.places(talk)
     if not places or places == (before or {}).get(_PLACES):
         return update
     return {**(update or Ledger().to_json()), _PLACES: places}
@@ -184,9 +184,9 @@ def conversation_of(
         known = standing(known, whole, found, level)
 
     def restored() -> None:
-        # Where no text's place counted yet, none is saved; in the process that went on they may since.
+        # A checkpoint from before a role's first request has none; the process that went on has them since.
         places = ledger.get(_PLACES)
-        if places or (not level and session.places(found, sparing=True)):
+        if places or (not level and session.places(found)):
             session.restore_places(found, places or {})
 
     return found.at(checkpoint_of(config), known, returned=returned, first=restored)
