@@ -48,4 +48,9 @@ def in_our_tokens(profile: Profile, scale: float) -> Profile:
 def scale_of(theirs: float, ours: float) -> float:
     """What a provider counts for a token of ours, to the hundredth; 1.0 where about the same, or what none explains."""
     found = round(theirs / ours, 2)
-    return found if abs(found - 1.0) > _ALIKE and 1 / _TOKENIZER <= found <= _TOKENIZER else 1.0
+    return found if abs(found - 1.0) > _ALIKE and counts_alike(theirs, ours) else 1.0
+
+
+def counts_alike(theirs: float, ours: float) -> bool:
+    """Whether two tokenizers may count so many tokens for the same text."""
+    return ours / _TOKENIZER <= theirs <= ours * _TOKENIZER

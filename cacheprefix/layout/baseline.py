@@ -26,7 +26,7 @@ from cacheprefix.cache.model import SentBy
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import Prompt, Section, dumps, section
-from cacheprefix.services import TELLING, scale_of
+from cacheprefix.services import TELLING, counts_alike, scale_of
 from cacheprefix.wire import decode
 
 if TYPE_CHECKING:
@@ -171,7 +171,9 @@ class Unmodified:
                 self._counts.clear()
             counts = self._counts.setdefault(sent.model, _Counts())
             if counted and sent.tokens:
-                counts.learn(text, images, counted)
+                # A count that no tokenizer explains says nothing of other requests.
+                if images or counts_alike(counted, text):
+                    counts.learn(text, images, counted)
                 self._wholes[_name(sent, len(sent.sections))] = _About(counted, 0.0)
             a, b = counts.scales()
             noise = counts.noise

@@ -78,6 +78,16 @@ def test_inputs_are_shared_by_name_or_by_size_and_use(inputs, names, constant, o
             assert name in names
 
 
+def test_a_result_is_found_on_lines_of_its_own_only() -> None:
+    """A longer result that begins with it is another one, and stays whole."""
+    result = "what was found " * 10 + "so far"
+    shared = SharedText("result of task 1", result, on_lines=True)
+    said = f"Context:\n{result}\n\n----------\n\n{result} and in the end"
+    assert with_references(said, [shared]) == (
+        f"Context:\n(see result of task 1 above)\n\n----------\n\n{result} and in the end"
+    )
+
+
 def test_a_reference_names_its_text() -> None:
     """What stands in a task in place of a text is found above under the same words."""
     shared = SharedText("shared input 'brief'", "x" * 300)

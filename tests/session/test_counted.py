@@ -114,7 +114,7 @@ def test_another_process_goes_by_what_was_known_before_an_answer_was_counted():
 
 
 def test_counts_that_are_about_alike_change_nothing():
-    """Within three hundredths, and as long as little was counted; nor does what no tokenizer explains."""
+    """Within three hundredths, as long as little was counted, and where no tokenizer explains what was."""
     session = session_of(850, "openai")
     answered(session, bodies("openai", 850), "openai", 1.02)
     assert session.adapter.shared.services.scale("gpt-5.2") == 1.0
@@ -124,3 +124,6 @@ def test_counts_that_are_about_alike_change_nothing():
     assert odd.adapter.shared.services.scale("gpt-5.2") == 1.0
     answered(short := session_of(10, "openai"), list(bodies("openai", 10))[:2], "openai", 1.4)
     assert short.adapter.shared.services.scale("gpt-5.2") == 1.0
+    ask(odd, next(bodies("openai", 850)), {"prompt_tokens": 3})
+    answered(odd, bodies("openai", 850), "openai", 1.4, conversation="two")
+    assert odd.adapter.shared.services.scale("gpt-5.2") > 1.3

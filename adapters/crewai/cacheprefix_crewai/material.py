@@ -22,6 +22,8 @@ class SharedText:
     text: str
     for_all: bool = False
     """The user named it to be shared, so every agent's requests hold it; others only where the task holds it itself."""
+    on_lines: bool = False
+    """It is found only where it stands on lines of its own, as CrewAI puts the results of tasks."""
     key: str = field(init=False, compare=False, repr=False)
     """A digest of what stands in the shared part."""
 
@@ -116,6 +118,8 @@ def with_references(text: str, shared: Iterable[SharedText]) -> str:
         first.setdefault(one.text, one)  # two tasks may have found the same
     for one in first.values():
         for start, end in searched.spans(one.text):
+            if one.on_lines and not on_lines(text, start, end):
+                continue
             at = bisect(found, (start, end, ""))
             if (at == 0 or found[at - 1][1] <= start) and (at == len(found) or end <= found[at][0]):
                 found.insert(at, (start, end, one.reference))
@@ -124,6 +128,12 @@ def with_references(text: str, shared: Iterable[SharedText]) -> str:
         parts += [text[done:start], reference_to]
         done = end
     return "".join([*parts, text[done:]])
+
+
+def on_lines(text: str, start: int, end: int) -> bool:
+    """Whether nothing else stands on the lines of a part of a text."""
+    before, after = text[:start].rpartition("\n")[2], text[end:].partition("\n")[0]
+    return not (before.strip() or after.strip())
 
 
 def texts_in(text: str, shared: Iterable[SharedText]) -> list[SharedText]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cacheprefix_crewai.binding import owners_of
 from cacheprefix_crewai.framing import result_label
-from cacheprefix_crewai.material import MIN_CHARS, SharedText, TaskWords
+from cacheprefix_crewai.material import MIN_CHARS, SharedText, TaskWords, on_lines
 from cacheprefix_crewai.task_layout import LLMCall, role_of
 
 
@@ -95,9 +95,17 @@ def results_in(text: str, crew: Any, tasks: Sequence[Any]) -> list[SharedText]:
     for number, task in enumerate(crew.tasks, 1):
         raw = getattr(task.output, "raw", None)
         # Privacy: only what CrewAI itself put into this task's text; once, where two tasks found the same.
-        if raw and len(raw) >= MIN_CHARS and readers[number - 1] > 1 and raw not in found and raw in text:
-            found[raw] = SharedText(result_label(number), raw)
+        if raw and len(raw) >= MIN_CHARS and readers[number - 1] > 1 and raw not in found and _stands(raw, text):
+            found[raw] = SharedText(result_label(number), raw, on_lines=True)
     return list(found.values())
+
+
+def _stands(raw: str, text: str) -> bool:
+    """Whether a result stands in a text as CrewAI puts it there, and not as the beginning of a longer one."""
+    at = text.find(raw)
+    while at >= 0 and not on_lines(text, at, at + len(raw)):
+        at = text.find(raw, at + 1)
+    return at >= 0
 
 
 def _readers(crew: Any, tasks: Sequence[Any]) -> list[int]:
