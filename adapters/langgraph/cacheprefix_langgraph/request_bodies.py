@@ -142,12 +142,14 @@ def as_sent(body: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, An
 
 
 def _schema(kind: type) -> dict[str, Any]:
+    """The schema of an answer's class, as OpenAI's API takes it."""
     function = convert_to_openai_tool(kind, strict=True)["function"]
     schema = {"name": function["name"], "schema": function["parameters"], "strict": True}
     return {"type": "json_schema", "json_schema": schema}
 
 
 def _gemini(model: Any, base: Any, messages: Sequence[BaseMessage], stop: Any, kwargs: Mapping[str, Any]) -> Body:
+    """What LangChain's class for Gemini gives its SDK, in the spelling of Gemini's API."""
     kwargs = {**kwargs, "cached_content": kwargs.get("cached_content") or getattr(model, "cached_content", None)}
     request = base._prepare_request(model, list(messages), stop=stop, **kwargs)
     config = _plain(request.get("config")) or {}
@@ -161,18 +163,21 @@ def _gemini(model: Any, base: Any, messages: Sequence[BaseMessage], stop: Any, k
 
 
 def _plain(value: Any) -> Any:
+    """An object of Gemini's SDK as JSON has it."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", by_alias=True, exclude_none=True)
     return value
 
 
 def _generic(model: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any]) -> Body:
+    """A request in OpenAI's form, for a class that shows none of its own."""
     payload: dict[str, Any] = {"model": model_name(model), "messages": convert_to_openai_messages(list(messages))}
     tools = [_tool(tool) for tool in kwargs.get("tools") or kwargs.get("functions") or []]
     return Body({**payload, "tools": tools} if tools else payload, "openai-chat", own=False)
 
 
 def _tool(tool: Any) -> dict[str, Any]:
+    """A tool in OpenAI's form."""
     if isinstance(tool, Mapping) and tool.get("type") == "function":
         return dict(tool)
     return convert_to_openai_tool(tool)

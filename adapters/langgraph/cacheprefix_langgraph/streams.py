@@ -120,6 +120,7 @@ def _watching(sending: Sending) -> Iterator[Callable[[ChatGenerationChunk], None
 
 
 def _first(sending: Sending, chunk: ChatGenerationChunk) -> None:
+    """Let waiting siblings go on with the first chunk that holds something of the answer."""
     turn = sending.turn
     if turn is not None and turn.first_token_at is None and _says(chunk):
         turn.first_token()
@@ -169,6 +170,7 @@ def _says(chunk: ChatGenerationChunk) -> bool:
 
 
 def _sum(usage: UsageMetadata | None, chunk: ChatGenerationChunk) -> UsageMetadata | None:
+    """The usage of a stream so far, with that of one more chunk."""
     found = getattr(getattr(chunk, "message", None), "usage_metadata", None)
     if not found:
         return usage
