@@ -51,7 +51,7 @@ from cacheprefix_autogen.messages import (
     split_history,
 )
 from cacheprefix_autogen.model_context import application_context, take_context
-from cacheprefix_autogen.own_rounds import Heard, Own, Turn, before_us, from_history, of_turn, remembered_once
+from cacheprefix_autogen.own_rounds import Heard, Own, Turn, before_us, from_history, own_of_turn, remembered_once
 from cacheprefix_autogen.provider_clients import Request, model_of, name_of
 from cacheprefix_autogen.run_plan import RunPlan
 from cacheprefix_autogen.settings import PrefixSettings, settings_of
@@ -514,12 +514,12 @@ class Member:
         if not self._closed:
             said = public[: self.turns[0].at] if self.turns else public
             earlier = before_us(rest[: self.before], self.name)
-            self._closed.append([one for turn in earlier for one in of_turn(turn, 0, said, self.name, shorten)])
+            self._closed.append([one for turn in earlier for one in own_of_turn(turn, 0, said, self.name, shorten)])
         # A turn is compared with what was public when the next one began, so that the result is the same at any later
         # time and in any process.
         for turn, after in pairwise(self.turns[len(self._closed) - 1 :]):
             said = public[turn.at : after.at]
-            self._closed.append(of_turn(rest[turn.start : turn.end], turn.at, said, self.name, shorten))
+            self._closed.append(own_of_turn(rest[turn.start : turn.end], turn.at, said, self.name, shorten))
         return [one for turn in self._closed for one in turn]
 
     def _kept(self, own: Sequence[Own]) -> Sequence[Own]:
