@@ -277,7 +277,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
                 made, sending.payload = sending.payload, None
                 return _as_asked({**made, **{name: kwargs[name] for name in TRANSPORT if name in kwargs}}, sending)
             payload: dict[str, Any] = base._get_request_payload(self, input_, stop=stop, **kwargs)  # type: ignore[attr-defined]
-            if sending is None or sending.turn is not None:
+            if sending is None or sending.pending is not None:
                 return payload
             payload = begin(self, base, Body(payload, api_of(payload, self), own=True), sending, FOLLOW)
             own = undone(sending, input_, kwargs)

@@ -191,10 +191,10 @@ class _DryRun:
             options = {name: value for name, value in made.options.items() if name != STRUCTURED}
             with SENDING.within(sending):
                 ready = drive(prepared(model, base, sending, said, None, options, later=False))
-                if sending.turn is None and shows_body(base):
+                if sending.pending is None and shows_body(base):
                     model._get_request_payload(ready.messages, stop=None, **ready.kwargs)
-        if sending.turn is not None:
-            sending.turn.finish(None)
+        if sending.pending is not None:
+            sending.pending.finish(None)
 
 
 def _steps(graph: Any) -> dict[str, int]:

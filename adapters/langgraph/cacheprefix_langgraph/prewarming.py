@@ -39,20 +39,20 @@ def warms(model: Any, body: Body) -> bool:
     )
 
 
-def warm(model: Any, turn: PendingCall, leave: Pass, session: AdapterSession, *, later: bool) -> Flow[None]:
+def warm(model: Any, pending: PendingCall, leave: Pass, session: AdapterSession, *, later: bool) -> Flow[None]:
     """Write the shared part, then let the others go; where the provider refuses, that is counted and they wait on.
 
     ``later`` is for callers in an event loop.
     """
     try:
-        answer = yield WaitingFor(sender(model, "anthropic", later=later), dict(turn.body))
-        turn.finish(answer.usage)
+        answer = yield WaitingFor(sender(model, "anthropic", later=later), dict(pending.body))
+        pending.finish(answer.usage)
         leave.release(ok=True)
     except Exception as error:
-        turn.fail()
+        pending.fail()
         session.failed("prewarm", error)
     except BaseException:
-        turn.fail()
+        pending.fail()
         raise
 
 

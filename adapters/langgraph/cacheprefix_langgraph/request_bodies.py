@@ -11,6 +11,7 @@ from langchain_core.messages import BaseMessage, convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from cacheprefix.adapter import AdapterSession, Api
+from cacheprefix.wire import gemini_sdk_body
 
 TRANSPORT = ("stream", "stream_options")
 """Body fields that say how the answer comes; they belong to no prompt."""
@@ -24,8 +25,6 @@ _ONE_STREAM = ("modalities", "audio", "response_format", "text_format", "predict
 
 _CLASSES = ("response_format", "text_format")
 """Fields that hold a class where the SDK is to parse the answer into it."""
-
-_GEMINI = ("systemInstruction", "tools", "toolConfig", "cachedContent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,21 +151,7 @@ def _gemini(model: Any, base: Any, messages: Sequence[BaseMessage], stop: Any, k
     """What LangChain's class for Gemini gives its SDK, in the spelling of Gemini's API."""
     kwargs = {**kwargs, "cached_content": kwargs.get("cached_content") or getattr(model, "cached_content", None)}
     request = base._prepare_request(model, list(messages), stop=stop, **kwargs)
-    config = _plain(request.get("config")) or {}
-    payload = {
-        "model": model_name(model).removeprefix("models/"),
-        "contents": [_plain(one) for one in request["contents"]],
-        **{name: config[name] for name in _GEMINI if config.get(name)},
-    }
-    schema = {name: config[name] for name in ("responseMimeType", "responseJsonSchema") if config.get(name)}
-    return Body({**payload, "generationConfig": schema} if schema else payload, "gemini", own=False)
-
-
-def _plain(value: Any) -> Any:
-    """An object of Gemini's SDK as JSON has it."""
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return value
+    return Body(gemini_sdk_body(model_name(model), request["contents"], request.get("config")), "gemini", own=False)
 
 
 def _generic(model: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any]) -> Body:

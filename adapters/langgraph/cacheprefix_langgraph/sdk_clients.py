@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from langchain_core.messages import BaseMessage
 
 from cacheprefix.adapter import Api
 from cacheprefix.errors import SetupError
+from cacheprefix.wire import sdk_arguments
 from cacheprefix_langgraph.fork_context import Frame
 from cacheprefix_langgraph.request_bodies import TRANSPORT, api_of, base_of
 
@@ -39,10 +39,7 @@ def sender(model: Any, api: Api, *, later: bool = False) -> Callable[[dict[str, 
 
     def send(body: dict[str, Any]) -> Any:
         create = _endpoint(model, api, later=later, beta=bool(body.get("betas")))
-        known = inspect.signature(create).parameters
-        named = {name: value for name, value in body.items() if name in known}
-        rest = {name: value for name, value in body.items() if name not in known}
-        return create(**named, extra_body=rest) if rest else create(**named)
+        return create(**sdk_arguments(body, create))
 
     return send
 

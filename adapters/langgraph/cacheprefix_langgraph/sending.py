@@ -1,4 +1,4 @@
-"""Sending a request: its body, its turn, and its place behind siblings."""
+"""Sending a request: its body, its place behind siblings, and how it is begun and ended."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ def _in_its_turn(
         fast = _lets_go_early(model, base, body)
         leave = yield WaitingFor(partial(queue, streams=fast), asked[0], body.api)
     try:
-        turn = warming_call() if leave.leader and warms(model, body) else None
-        if turn is not None:
-            yield from warm(model, turn, leave, session, later=later)
+        pending = warming_call() if leave.leader and warms(model, body) else None
+        if pending is not None:
+            yield from warm(model, pending, leave, session, later=later)
         streams = _could_stream(model, body, sending, leave)
         if streams:
             followed = partial(waiting.afollowed if later else waiting.followed, **_asking(model, body, sending))
@@ -132,7 +132,7 @@ def _begun(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
         return False
     if body.own:
         sending.payload = made
-    return sending.turn is not None and sending.turn.seen is not None
+    return sending.pending is not None and sending.pending.seen is not None
 
 
 def _could_stream(model: Any, body: Body, sending: Sending, leave: Pass) -> bool:
@@ -151,7 +151,7 @@ def _asking(model: Any, body: Body, sending: Sending) -> dict[str, Any]:
 
 def undone(sending: Sending, messages: Any = None, kwargs: Mapping[str, Any] | None = None) -> Prepared | None:
     """The application's own request, in the place of a rewritten one that could not be begun; else None."""
-    if sending.rewritten is None or (sending.turn is not None and sending.turn.seen is not None):
+    if sending.rewritten is None or (sending.pending is not None and sending.pending.seen is not None):
         return None
     _undo(sending)
     return _prepared(sending, messages, dict(kwargs or {}))
@@ -181,7 +181,7 @@ def _body(
     model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
 ) -> Body | None:
     """The body of a request that has not begun yet, where it is to be begun before the class sends it."""
-    if sending.turn is not None or sending.undone is not None:
+    if sending.pending is not None or sending.undone is not None:
         return None
     session = _session(model, sending)
     if not shows_body(base):
@@ -256,7 +256,7 @@ def begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, l
     made = _session(model, sending).attempt("begin", lambda: _begin(model, base, body, sending, leave), None)
     if made is None:
         fail(sending)
-        sending.turn = None
+        sending.pending = None
         leave.release(ok=False)
         return _session(model, sending).attempt("body", lambda: _with_passing(body, sending, model), body.payload)
     return made
@@ -291,8 +291,8 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
         continues=done is not None and done.continues,
         trailing=bool(done is not None and done.trailing),
     )
-    sending.turn = session.begin(asked if plan is None else asked.laid_out(plan), leave)
-    sent = sending.turn.body
+    sending.pending = session.begin(asked if plan is None else asked.laid_out(plan), leave)
+    sent = sending.pending.body
     if done is not None and done.trailing and body.own:
         sent = with_volatile(sent, body.api, done.trailing, done.trailing_role)
     return as_sent(sent, body.payload)
@@ -357,7 +357,7 @@ def current(model: Any) -> Sending:
     """The request under way; a fresh one where the class was called without ``invoke`` (its own batch, an agent)."""
     held = wrapping(model).held
     sending = SENDING.get() if held is None else held
-    if sending is None or (sending.turn is not None and sending.payload is None):
+    if sending is None or (sending.pending is not None and sending.payload is None):
         frame = FRAME.get()
         conversation, scope = (frame.conversation, frame.scope) if frame else ("", None)
         sending = Sending(session_in(model), frame, None, None, conversation, scope)
@@ -374,12 +374,12 @@ def finish(sending: Sending, result: ChatResult) -> None:
 
 def close(sending: Sending, usage: Any) -> None:
     """End the request, and tell tracers what the cache did: they keep the metadata until the run ends."""
-    if sending.turn is None:
+    if sending.pending is None:
         return
-    turn, traced = sending.turn, sending.traced
+    pending, traced = sending.pending, sending.traced
 
     def told() -> None:
-        verdict = turn.finish(usage)
+        verdict = pending.finish(usage)
         if verdict is not None and traced is not None:
             traced["cacheprefix_cause"] = str(verdict.cause)
 
