@@ -132,6 +132,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             attempt = attempt.after(refusal)
 
     async def _create(self, given: Request, sending: Sending) -> CreateResult:
+        """One request for a whole answer; where the fork could not be begun, the application's own in its place."""
         token = SENDING.set(sending)
         try:
             result: CreateResult | None = None
@@ -214,6 +215,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return self._session.attempt("conversation", lambda: self.member.talk(messages), None)
 
     def _named(self, given: Request) -> str:
+        """The id of the conversation that a request belongs to."""
         return self.member.conversation if given.talk is None else given.talk.id
 
     async def _summarise(self, given: Request) -> None:
@@ -278,7 +280,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             sending.volatile, sending.volatile_role = given.volatile, options.volatile_role
         else:
             session.attempt("observe", lambda: self._untapped(given, sending), None)
-            sending.undone = sending.turn is None or sending.turn.seen is None
+            sending.undone = sending.pending is None or sending.pending.seen is None
         if session.mode != "observe":
 
             def original(_: Prompt) -> Prompt | None:
@@ -301,7 +303,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         sending.api = api
         talk = sending.conversation
         asked = CallRequest(body, api, agent=self.role, conversation=talk, scope=sending.scope, rewrite=False)
-        sending.turn = self._session.begin(asked if sending.plan is None else asked.laid_out(sending.plan))
+        sending.pending = self._session.begin(asked if sending.plan is None else asked.laid_out(sending.plan))
 
     def _asked(self, method: Callable[..., Any], given: Request, sending: Sending) -> Any:
         """Call the wrapped client with the laid-out request; with the application's own where that was undone."""
@@ -313,17 +315,19 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return method(messages, **options)
 
     def _innermost(self) -> ChatCompletionClient:
+        """AutoGen's own client, inside all wrappers of the application's."""
         found: Any = self.client
         while not hasattr(found, "_client") and isinstance(getattr(found, "client", None), ChatCompletionClient):
             found = found.client
         return found  # type: ignore[no-any-return]
 
     def _accounted(self, result: CreateResult, sending: Sending) -> CreateResult:
-        if sending.turn is not None and sending.usage is None:
+        """The answer with the whole input in its usage, and that usage added to the client's."""
+        if sending.pending is not None and sending.usage is None:
             # Without an SDK to watch only AutoGen's counts are known: the whole input, and nothing about the cache.
             own = result.usage
             said = {"prompt_tokens": own.prompt_tokens, "completion_tokens": own.completion_tokens}
-            sending.turn.finish(said if own.prompt_tokens and not result.cached else None)
+            sending.pending.finish(said if own.prompt_tokens and not result.cached else None)
         if sending.sent is not None:
             self._last = (sending.api, sending.sent)
         usage = sending.usage

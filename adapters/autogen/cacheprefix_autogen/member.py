@@ -186,6 +186,7 @@ class Member:
 
     @property
     def _held_messages(self) -> list[LLMMessage] | None:
+        """The messages in the agent's own context; None where it does not say."""
         found = getattr(application_context(self.context), "_messages", None)
         return found if isinstance(found, list) else None
 
@@ -215,6 +216,7 @@ class Member:
         self._closed = []
 
     def _told(self, depth: int) -> Sequence[Entry]:
+        """What the application told the whole team, at a depth of teams."""
         return () if self.hears is None else self.hears(depth)
 
     def _turn(self, own: int, start: int) -> None:
@@ -376,6 +378,7 @@ class Member:
         return not (self.alone or self.bounded or self.broken)
 
     def _read(self, client: Any, given: Request) -> Asked:
+        """A request taken apart: its system texts, what follows, and the conversation that it belongs to."""
         texts, rest = lead(given.messages)
         model = model_of(client)
         if self._views is None or self._views.model != model:
@@ -794,6 +797,7 @@ class Group:
         }
 
     def _settled(self, model: str, opening: int) -> dict[str, Lane]:
+        """By its name, with which others each agent shares its tools, as the session weighs it."""
         session = self.session
         counts = {tool.name: session.count(tool.schema.decode(), model) for tool in session.prefix.tools}
         seats = []

@@ -207,6 +207,7 @@ def in_words(own: Sequence[Own], known: Seen[UserMessage]) -> list[LLMMessage]:
 
 
 def _words(asked: AssistantMessage | None, message: FunctionExecutionResultMessage) -> UserMessage:
+    """Earlier calls and their results as a text."""
     calls = asked.content if asked is not None and isinstance(asked.content, list) else []
     arguments = {call.id: call.arguments for call in calls}
     told = [
@@ -278,5 +279,6 @@ def from_history(messages: Sequence[LLMMessage]) -> tuple[tuple[UserMessage, ...
 
 
 def _text(message: UserMessage) -> str:
+    """The text of a message, without its images."""
     content: Any = message.content
     return content if isinstance(content, str) else "\n".join(part for part in content if isinstance(part, str))
