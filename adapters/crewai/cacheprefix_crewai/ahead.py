@@ -176,6 +176,7 @@ class TasksAhead:
 
     @property
     def _rules(self) -> Profile:
+        """The cache rules of the provider of the due task's model."""
         return self.sent.binding.session.profile(self.model)
 
     # ------------------------------------------------------------------ the tasks behind it
@@ -316,9 +317,11 @@ class TasksAhead:
         return self._blocks(self.layout.results)
 
     def _blocks(self, texts: Sequence[SharedText]) -> tuple[Part, ...]:
+        """Texts as they stand in the shared part, each with its heading."""
         return tuple(Part(text.key, self.count(text.block)) for text in texts)
 
     def _size_of(self, texts: Iterable[SharedText]) -> int:
+        """The tokens of texts without their headings, as they stand in a task's words."""
         return sum(self.count(text.text) for text in texts)
 
 
@@ -328,4 +331,5 @@ def _in_template(text: SharedText, template: str) -> bool:
 
 
 def _schema_text(tool: Any) -> str:
+    """A tool's schema as a text, to be counted."""
     return dumps(tool, f"tool {name_of(tool)}").decode()

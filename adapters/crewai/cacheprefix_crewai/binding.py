@@ -196,6 +196,7 @@ class WhileUsed:
         return lambda: self._leave(binding)
 
     def _leave(self, binding: Binding | None) -> None:
+        """One installation less (None: those that were dropped); with the last one the change is undone."""
         with _CHANGING:
             self._users = [one for one in self._users if (user := one()) is not None and user is not binding]
             while not self._users and self._undo:

@@ -103,6 +103,7 @@ class Executions:
             return self._kept.of(key, self._new)
 
     def _new(self) -> Execution:
+        """A run with decisions of its own."""
         # Privacy: its decisions are its kickoff's, or this run's alone; the next one asks for somebody else.
         conversation = self._binding.held.fork()
         conversation.id = self._binding.kickoff_id or self._binding.new_kickoff_id()

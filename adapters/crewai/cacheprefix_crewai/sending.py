@@ -71,6 +71,7 @@ class WarmParts:
         return await self._binding.session.waiting.afollow(*((self._lane(key), worth) for key, worth in gates))
 
     def _lane(self, key: bytes) -> bytes:
+        """The name of a shared part among one tenant's requests."""
         # Privacy: whether another tenant has sent a text is not to be told by who waits for it.
         return self._binding.scope.encode("utf-8", "surrogatepass") + b"\0" + key
 
