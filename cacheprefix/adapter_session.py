@@ -39,7 +39,7 @@ from cacheprefix.layout import (
 from cacheprefix.layout.economics import Lane, Seat
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.prefix import tool_of
-from cacheprefix.layout.role_position import CountedHistory, RoleAsked, RolePosition, Told
+from cacheprefix.layout.role_position import CountedHistory, RolePosition, RoleRequest, Told
 from cacheprefix.layout.team import Team
 from cacheprefix.mode import Mode
 from cacheprefix.notices import Notices
@@ -372,7 +372,7 @@ class AdapterSession:
         one message. Never raises.
         """
         state = self.shared
-        asked = RoleAsked(conversation, role, text, CountedHistory(history, digest, tokens), model, **how)
+        asked = RoleRequest(conversation, role, text, CountedHistory(history, digest, tokens), model, **how)
         work = partial(state.positions.place, self.team, state.services, asked)
         return self.attempt("place", work, RolePosition(len(history) if how.get("shared", True) else None))
 

@@ -116,6 +116,17 @@ class _Tools:
     """The executor's fourth argument."""
     abort: AbortHandle
 
+    @classmethod
+    def of(cls, options: ForkOptions, policy: ForkPolicy) -> _Tools:
+        """How a fork with these options runs its tools under its policy."""
+        state, abort = options.get("state"), options.get("abort")
+        return cls(
+            options.get("tool_executor"),
+            # Privacy: what a fork's tools do to the state stays its own, unless its policy shares that.
+            state if policy.share_state else copy.deepcopy(state),
+            abort.child() if abort is not None and policy.share_abort else AbortHandle(),
+        )
+
     def answers(self, answer: Answer) -> Flow[list[tuple[ToolRequest, str, bool]]]:
         """Run what an answer calls, one after another: each call, the text for the model, and whether it failed."""
         results = []
@@ -267,20 +278,23 @@ class SideForks:
         return result
 
     def _plan(self, text: str, body: Mapping[str, Any] | PendingCall, api: Api, options: ForkOptions) -> _Plan:
-        """Settle a fork. Raises ``UnsafeForkError`` when it cannot read the parent's prefix and that is not meant."""
+        """Settle a fork before its first call: what it asks, how its tools run, and what becomes of its messages.
+
+        Raises ``UnsafeForkError`` when it cannot read the parent's prefix and that is not meant.
+        """
         _check_names(options, ForkOptions, "fork()")
         role, policy = options.get("role", "helper"), options.get("policy") or ForkPolicy()
         conversation, scope = options.get("conversation", ""), options.get("scope")
-        abort, state = options.get("abort"), options.get("state")
         body, field = as_sent(body), history_field(api)
-        parent = self.requests.state.decode(body, api)
         said = body.get(field)
-        history = [user_message(said)] if isinstance(said, str) else list(said or [])
-        tail = user_message(self.requests.team.tail_for(role, text))
-        asked = {**body, **(options.get("overrides") or {}), field: [*history, tail]}
+        # The Responses API takes a text alone for the user's one message.
+        parents_messages = [user_message(said)] if isinstance(said, str) else list(said or [])
+        question = user_message(self.requests.team.tail_for(role, text))
+        asked = {**body, **(options.get("overrides") or {}), field: [*parents_messages, question]}
+        parent = self.requests.state.decode(body, api)
         forked, prompt, policy = self._forked(parent, limited(asked, api, policy.max_output_tokens), role, policy)
         found = self._shares(parent, prompt, role, policy)
-        owned = self.history.conversation(conversation, scope=scope)
+        talk = self.history.conversation(conversation, scope=scope)
         return _Plan(
             first=Request(
                 forked,
@@ -293,16 +307,11 @@ class SideForks:
                 layout="fork",
                 reasons=(reason("shares", shared=parent.tokens if found else 0),),
             ),
-            parent=len(history),
+            parent=len(parents_messages),
             policy=policy,
             compatibility=found,
-            conversation=owned.fork() if policy.isolated else owned,
-            tools=_Tools(
-                options.get("tool_executor"),
-                # Privacy: what a fork's tools do to the state stays its own, unless its policy shares that.
-                state if policy.share_state else copy.deepcopy(state),
-                abort.child() if abort is not None and policy.share_abort else AbortHandle(),
-            ),
+            conversation=talk.fork() if policy.isolated else talk,
+            tools=_Tools.of(options, policy),
             commit=options.get("commit"),
         )
 
@@ -337,22 +346,20 @@ class SideForks:
         api, field = plan.first.api, history_field(plan.first.api)
         messages: list[Any] = list(plan.first.body[field])
         verdicts: list[Verdict] = []
-        usage, text = NO_CALLS, ""
+        usage, text, turns = NO_CALLS, "", 0
         stopped: Stopped = "max_turns"
-        turns = 0
         while turns < plan.policy.max_turns:
             plan.tools.abort.check()
             turns += 1
             body = {**plan.first.body, field: self._shortened(plan, messages)}
-            turn = self.requests.begin(replace(plan.first, body=body))
-            with turn:
-                response = yield Call(send, dict(turn.body))
+            pending = self.requests.begin(replace(plan.first, body=body))
+            with pending:
+                response = yield Call(send, dict(pending.body))
             answer: Answer = read_answer(response, api)
-            verdict = turn.finish(answer.usage)
-            used = turn.call.usage if turn.call is not None else normalise_usage(answer.usage, api)
+            verdict = pending.finish(answer.usage)
+            used = pending.call.usage if pending.call is not None else normalise_usage(answer.usage, api)
             usage = used if usage is NO_CALLS else usage + used
-            if verdict is not None:
-                verdicts.append(verdict)
+            verdicts += [] if verdict is None else [verdict]
             messages += answer.messages
             text = answer.text or text
             if not answer.calls:

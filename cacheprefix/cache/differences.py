@@ -186,23 +186,29 @@ def _contents(sections: Sequence[Section], role: str = "") -> list[Hashable]:
 
 
 def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Change:
-    """What was changed in the messages; ``role`` is that of the message in which the first difference lies."""
+    """What was changed in the messages, where ``old`` and ``new`` begin with the first sections that differ.
+
+    ``role`` is that of the message in which these stand.
+    """
     before, after = _contents(old, role), _contents(new, role)
     behind = _behind(old, new, before, after)
     first, then = old[0], new[0]
     later_old, later_new = set(before[1:]), set(after[1:])
-    goes_on, comes = before[0] in later_new, after[0] in later_old
-    if goes_on and comes and not _slid(old, new):
+    moved_back, moved_up = before[0] in later_new, after[0] in later_old
+    if moved_back and moved_up and not _slid(old, new):
         return Change("history_reordered", then.path, _whole(first, then), behind)
-    if comes:
+    if moved_up:
+        # What stood further behind follows now: what stood between is gone.
         return Change("history_truncated", first.path, _whole(first, then), behind)
-    if goes_on:
+    if moved_back:
+        # What stood here stands further behind: something was put in front of it.
         return Change("history_edited", then.path, _whole(first, then), behind)
     touched = min(first.tokens, then.tokens)
     # An answer behind a text that was never asked shows that the text was changed afterwards; without one it may be
     # a sibling's task, worded alike.
     sure = any(answers(section) for section in new[1:])
     if later_old & later_new:
+        # One text gave way to another, and some of what stood behind it is still there.
         if not sure:
             touched, behind = _still_asked(old, new, touched, behind)
         divergence = difference(first, then)
@@ -321,7 +327,7 @@ def difference_from(
             return None
         # No text is the very same: an id in a system prompt makes another one of it, and each asks something else.
         best, best_shared = rows[0]
-    found = _content(own, best, best_shared, shared, most, rewritten=rewritten)
+    found = _in_content(own, best, best_shared, shared, most, rewritten=rewritten)
     if best.lane == own.lane and (best.salts == own.salts or best.keys[:best_shared] == own.keys[:best_shared]):
         return found
     if not own.agent and not any(map(answers, own.sections[best_shared:])):
@@ -403,10 +409,19 @@ def _values(path: str, before: str, after: str) -> Divergence:
     return Divergence(0, 0, path, offset, before[start:end], after[start:end], len(after) - len(before))
 
 
-def _content(
+def _in_content(
     own: SentRequest, before: SentRequest, equal: int, shared: int, common: int, *, rewritten: bool
 ) -> Finding | None:
-    """The difference between the sections of two prompts; None where it explains nothing that was not read."""
+    """The difference between the sections of two prompts; None where it explains nothing that was not read.
+
+    Args:
+        own: The request that is asked about.
+        before: The earlier one that it is held against.
+        equal: How many sections it begins with as that one does.
+        shared: How many it shares with any prompt of its lane.
+        common: Tokens that it has in common with ``before``, wherever they stand.
+        rewritten: Whether the history is known to have been rewritten, so that any difference in it is one.
+    """
     if not own.agent and not rewritten and _told_by_another(before.sections, own.sections, equal):
         return None
     found = change(before.sections, own.sections, equal, tails=not rewritten)
@@ -420,14 +435,14 @@ def _content(
         tokens = max(tokens, before.totals[-1])
     reachable = own.totals[shared - 1] if shared else 0
     if shared > equal and reachable >= max(prefix, tokens) and not rewritten:
-        return None
+        return None  # another prompt left at least as much for it to read
     if not found.cause.startswith("history") and not _related(own, before, common, found):
-        return None
+        return None  # other tools or another system text, and little else in common: another agent
     if found.cause == "system_changed" and not own.agent and not found.touched:
         return None  # quite another system prompt, and no name: another agent that hears the same conversation
     sure = found.sure or rewritten
     if not sure and not found.behind:
-        return None
+        return None  # as likely another branch of the conversation, and nothing behind it was lost
     return Finding(found.cause, found.path, found.divergence, before, tokens, sure, before.totals[-1])
 
 

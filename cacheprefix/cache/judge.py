@@ -91,8 +91,8 @@ def judge(
     counts = _Counts(record, path, _scale(usage, total, sight.answer), calibration)
     reason = _reason(sight, record, profile)
     reported = None if usage is None else usage.cache_read_tokens
-    found = _tokens(reason, record, sight, path, counts, profile, usage)
-    cause, lost = _settle(reason, told, found.lost, found.noise, reported=reported, read=found.read)
+    found = _found(reason, sight, counts, profile, usage)
+    cause, lost = _settle(reason, told, found, reported=reported is not None)
     if sight.compacted and cause.startswith("history"):
         cause = "compacted"
     difference = sight.finding.divergence if sight.finding is not None and cause in STRUCTURAL else None
@@ -127,8 +127,8 @@ def judge(
     )
 
 
-class _Tokens(NamedTuple):
-    """What was to be read of a request and what was, as the provider counts."""
+class _Found(NamedTuple):
+    """What was to be read of a request and what was. All are tokens as the provider counts."""
 
     expected: int
     reusable: int
@@ -140,30 +140,26 @@ class _Tokens(NamedTuple):
     """By how many all that may be off."""
 
 
-def _tokens(
-    reason: _Reason,
-    record: SentRequest,
-    sight: VerdictInput,
-    path: Sequence[Node],
-    counts: _Counts,
-    profile: Profile,
-    usage: Usage | None,
-) -> _Tokens:
-    """What was expected, what could have been read without the cause, and what of that is missing."""
-    seen = sight.outlook
-    expected, doubt = _in_their_tokens(record, sight, path, counts, profile, known=_counted(usage))
+def _found(reason: _Reason, sight: VerdictInput, counts: _Counts, profile: Profile, usage: Usage | None) -> _Found:
+    """What was expected, what could have been read without the cause, and what of that is missing.
+
+    Where a cause kept something from being read: ``lost = reusable - read``, at least 0. Where none did:
+    ``lost = expected - read``, and only where that is more than the noise.
+    """
+    seen, counted = sight.outlook, _counted(usage)
+    expected, doubt = _in_their_tokens(sight, counts, profile, known=counted)
     reported = None if usage is None else usage.cache_read_tokens
     read = expected if reported is None else reported
-    noise = max(profile.block_tokens, 0 if _counted_up_to(reason, seen, path) else doubt)
+    noise = max(profile.block_tokens, 0 if _counted_up_to(reason, seen, counts.path) else doubt)
     if reason.reusable > seen.read:
         reusable = max(expected, _reusable(reason, sight, counts, usage, profile))
-        return _Tokens(expected, reusable, read, max(0, reusable - read), noise)
+        return _Found(expected, reusable, read, max(0, reusable - read), noise)
     # A provider's rule: what is too short is not cached. By their count it may be that.
     if not read and expected - doubt < profile.min_tokens:
-        return _Tokens(0, 0, read, 0, noise)
+        return _Found(0, 0, read, 0, noise)
     # Nothing was to be had beyond what was expected, and that is only as good as our counting.
     lost = max(0, expected - read)
-    return _Tokens(expected, expected, read, lost if lost > noise else 0, noise)
+    return _Found(expected, expected, read, lost if lost > noise else 0, noise)
 
 
 def _alarms(cause: Cause, lost: int, noise: int, profile: Profile, sight: VerdictInput, sent: float) -> bool:
@@ -176,34 +172,34 @@ def _alarms(cause: Cause, lost: int, noise: int, profile: Profile, sight: Verdic
     return lost > max(least, _LOUD * sent)
 
 
-def _settle(
-    reason: _Reason, told: Diagnosis, lost: int, noise: int, *, reported: int | None, read: int
-) -> tuple[Cause, int]:
-    """The cause and the tokens lost by it, once the provider has reported or kept silent."""
-    cause = reason.cause
-    if cause in ("hit", "cold_start", "below_minimum"):
-        # Nothing of ours stands in the way: what is missing all the same is the provider's, as far as it says anything.
-        if reported is None:
-            return _unreported(cause, told)
-        if lost > noise and not told.hit:
-            return told.cause or "provider_miss", lost
-        return ("hit" if read else cause), 0
+def _settle(reason: _Reason, told: Diagnosis, found: _Found, *, reported: bool) -> tuple[Cause, int]:
+    """The cause of the verdict and the tokens lost by it: what we found, held against what the provider says.
+
+    ``reported`` says whether it told how much was read; ``told`` is what it said of the cause.
+    """
+    if reason.cause in ("hit", "cold_start", "below_minimum"):
+        return _with_nothing_found(reason.cause, told, found, reported=reported)
     # A cause was found: the provider's word that all was read outweighs it, and so does that nothing is missing.
-    if reported is None:
-        return ("hit", 0) if told.hit else (cause, lost)
-    if not lost and not reason.sure:
-        return ("hit" if read else "cold_start"), 0
+    if not reported:
+        return ("hit", 0) if told.hit else (reason.cause, found.lost)
+    if not found.lost and not reason.sure:
+        return ("hit" if found.read else "cold_start"), 0
     # Only a difference that was seen is believed when the loss is within what counting may be off.
-    if cause not in STRUCTURAL and not reason.sure and lost <= noise:
+    if reason.cause not in STRUCTURAL and not reason.sure and found.lost <= found.noise:
         return "hit", 0
-    return cause, lost
+    return reason.cause, found.lost
 
 
-def _unreported(cause: Cause, told: Diagnosis) -> tuple[Cause, int]:
-    """The cause and the loss where the provider gave no count, and nothing stood in the way: what it diagnosed."""
-    if told.cause is not None:
-        return told.cause, told.missed_tokens or 0
-    return ("unreported" if cause == "hit" and not told.hit else cause), 0
+def _with_nothing_found(cause: Cause, told: Diagnosis, found: _Found, *, reported: bool) -> tuple[Cause, int]:
+    """``_settle`` where nothing of ours stands in the way: what is missing all the same is the provider's."""
+    if not reported:
+        # Without a count there is only what it diagnosed, if it did.
+        if told.cause is not None:
+            return told.cause, told.missed_tokens or 0
+        return ("unreported" if cause == "hit" and not told.hit else cause), 0
+    if found.lost > found.noise and not told.hit:
+        return told.cause or "provider_miss", found.lost
+    return ("hit" if found.read else cause), 0
 
 
 def _reason(sight: VerdictInput, record: SentRequest, profile: Profile) -> _Reason:
@@ -298,13 +294,13 @@ class _Counts:
     """Our token counts of one prompt as the provider's: exact where it once said, in proportion between."""
 
     def __init__(self, record: SentRequest, path: Sequence[Node], scale: float, calibration: Calibration) -> None:
-        self._record, self._totals, self._path, self.scale = record, record.totals, path, scale
+        self.record, self._totals, self.path, self.scale = record, record.totals, path, scale
         self._calibration = calibration
 
     @property
     def exact(self) -> bool:
         """Whether our counter is the provider's, as far as was reported."""
-        return self._calibration.exact(self._record.sections, self._record.prompt.model, _NOISE_KNOWN)
+        return self._calibration.exact(self.record.sections, self.record.prompt.model, _NOISE_KNOWN)
 
     @property
     def sent(self) -> int:
@@ -320,17 +316,17 @@ class _Counts:
         whole = self._totals[-1]
         if abs(whole - self.scale * whole) > _ENVELOPE:
             return False
-        return abs(self._totals[at] - self._path[at].known) <= _ENVELOPE if at >= 0 else self.exact
+        return abs(self._totals[at] - self.path[at].known) <= _ENVELOPE if at >= 0 else self.exact
 
     def before(self, tokens: int) -> int:
         """Index of the last section within ``tokens`` up to which the provider's count is known; -1 for none."""
-        last = min(bisect_right(self._totals, tokens), len(self._path)) - 1
-        return next((index for index in range(last, -1, -1) if self._path[index].known), -1)
+        last = min(bisect_right(self._totals, tokens), len(self.path)) - 1
+        return next((index for index in range(last, -1, -1) if self.path[index].known), -1)
 
     def after(self, tokens: int) -> int:
         """Index of the first section behind ``tokens`` with a known count; -1 for none."""
         first = bisect_left(self._totals, tokens)
-        return next((index for index in range(first, len(self._path)) if self._path[index].known), -1)
+        return next((index for index in range(first, len(self.path)) if self.path[index].known), -1)
 
     def theirs(self, tokens: int) -> float:
         """``tokens`` from the start of the prompt, as the provider counts them."""
@@ -338,14 +334,14 @@ class _Counts:
         if self.scale == 1 and low < 0 and self.exact:
             return tokens
         high = self.after(tokens)
-        start, known = (self._totals[low], self._path[low].known) if low >= 0 else (0, 0)
+        start, known = (self._totals[low], self.path[low].known) if low >= 0 else (0, 0)
         if tokens <= start:
             return known
         if high <= low:
             # Behind all that is known stands only this request's own count, if it has one.
             high, end = len(self._totals) - 1, self._totals[-1] * self.scale
         else:
-            end = self._path[high].known
+            end = self.path[high].known
         whole = self._weight(low + 1, self._totals[high])
         share = self._weight(low + 1, tokens) / whole if whole else 0.0
         return known + share * max(0.0, end - known)
@@ -353,7 +349,7 @@ class _Counts:
     def _weight(self, first: int, tokens: int) -> float:
         """What the provider is likely to count from a section on up to ``tokens`` of ours."""
         last = bisect_right(self._totals, tokens)
-        sections, model = self._record.sections, self._record.prompt.model
+        sections, model = self.record.sections, self.record.prompt.model
         found = self._calibration.weigh(sections[first:last], model)
         rest = tokens - (self._totals[last - 1] if last else 0)
         if rest > 0 and last < len(sections):
@@ -377,14 +373,13 @@ def _reusable(reason: _Reason, sight: VerdictInput, counts: _Counts, usage: Usag
     return int(could) - int(could) % profile.block_tokens
 
 
-def _in_their_tokens(
-    record: SentRequest, sight: VerdictInput, path: Sequence[Node], counts: _Counts, profile: Profile, *, known: bool
-) -> tuple[int, int]:
+def _in_their_tokens(sight: VerdictInput, counts: _Counts, profile: Profile, *, known: bool) -> tuple[int, int]:
     """The expectation as the provider counts, and by how many tokens it may be off.
 
     Up to the last place at which the provider's own count is known that count holds; the rest is ours, scaled.
+    ``known`` says whether the provider counted this prompt.
     """
-    seen = sight.outlook
+    seen, path = sight.outlook, counts.path
     at = counts.before(seen.read)
     if counts.scale == 1 and at < 0 and (not known or counts.exact):
         return seen.read, int(seen.read * (_NOISE_KNOWN if known else _NOISE_GUESSED))
@@ -398,7 +393,7 @@ def _in_their_tokens(
     if ancestor is not None and ancestor.leaf.known and seen.sections <= ancestor.leaf.depth + 1:
         expected = min(expected, ancestor.leaf.known)
     if known:
-        expected = min(expected, int(counts.scale * record.totals[-1]))
+        expected = min(expected, int(counts.scale * counts.sent))
     return expected - expected % profile.block_tokens, int(sure * _NOISE_KNOWN + max(0.0, could - sure) * _NOISE_SCALED)
 
 

@@ -332,7 +332,7 @@ class CacheModel:
                 salts=where.salts,
             )
             self._next += 1
-            sight = self._sight(record, profile, by, against, seen, expectation)
+            sight = self._verdict_input(record, profile, by, against, seen, expectation)
             record.alike = against.rows[0][1] if line.records else None
             observation = Observation(expectation, record, profile, sight, path, seen, taken=request.taken)
             observation.before = self._grow(record, path)
@@ -353,7 +353,7 @@ class CacheModel:
         held, begins = self._stranger(by.agent, prompt, path, line)
         return _Against(held.shared(prompt.digests), root, path, begins)
 
-    def _sight(
+    def _verdict_input(
         self,
         record: SentRequest,
         profile: Profile,
@@ -362,7 +362,7 @@ class CacheModel:
         seen: Expected,
         expectation: Expectation,
     ) -> VerdictInput:
-        """What the verdict will go by, as it is to be seen before the request is entered."""
+        """What the verdict on a request will go by; taken before the request is entered, which changes all of it."""
         line, path, rows = record.line, against.path, against.rows
         compacted = by.events != () and any(_type(event) in _COMPACTIONS for event in by.events)
         finding = self._finding(record, path, rows, profile, rewritten=compacted)
@@ -370,8 +370,9 @@ class CacheModel:
             finding = None  # It says something new: what another session has said is not its history.
         # Several may ask without a name: one of them starts where no answer stands in what nobody has said before.
         starts = not line.records if record.agent else not any(map(answers, record.sections[len(path) :]))
-        alike = [equal for one, equal in rows if one.lane == record.lane and one.salts == record.salts]
-        mine = 0 if against.begins else max(alike, default=0)
+        # How many sections it has in common with an earlier request of its own line that it could read.
+        common = [equal for one, equal in rows if one.lane == record.lane and one.salts == record.salts]
+        mine = 0 if against.begins else max(common, default=0)
         ancestor = expectation.ancestor
         return VerdictInput(
             outlook=seen,

@@ -42,6 +42,8 @@ _FRESH = 3
 (tau-bench, benchmarks/bench_compaction.py)."""
 _LEAST_SUMMARY = 40
 """Tokens."""
+_ALL_GIVEN_UP = 99
+"""A number of protections given up that is more than there are: for a request that must fit its window."""
 _SCARCE = 0.9
 """A compaction must bring the request under this share of its trigger, or it would come back at once."""
 
@@ -336,7 +338,7 @@ class _PolicyRun:
             for policy in self._order(row, free, draft.tokens - goal):
                 if draft.tokens <= goal:
                     return
-                self._run(policy, free, goal, referenced, step)
+                self._take_out(policy, free, goal, referenced, step)
 
     def _order(self, row: Sequence[Policy], free: Sequence[bool], need: int) -> Sequence[Policy]:
         """The policies in order; removal first where all unprotected items must go, as clearing them is wasted."""
@@ -355,7 +357,7 @@ class _PolicyRun:
         for policy in (*self.row, sliding_window(batch=0)):
             if self.draft.tokens > room:
                 self.failed = frozenset()
-                self._run(policy, free, room, frozenset(), 99)
+                self._take_out(policy, free, room, frozenset(), _ALL_GIVEN_UP)
 
     def lead(self, room: int | None) -> None:
         """Keep a user message first where the history began with one: some providers refuse any other.
@@ -383,25 +385,29 @@ class _PolicyRun:
             over = draft.tokens - room
             raise BudgetError(f"the request is {over} tokens too large for a first message by the user", over)
 
-    def _run(self, policy: Policy, free: Sequence[bool], goal: int, referenced: frozenset[int], step: int) -> None:
-        """Ask one policy what goes, and carry it out where it is not protected."""
+    def _take_out(self, policy: Policy, free: Sequence[bool], goal: int, referenced: frozenset[int], step: int) -> None:
+        """Take out of the draft what one policy names to come down to ``goal`` tokens, as far as it is ``free``.
+
+        ``referenced`` are the messages with results that a later one builds on; ``step`` says how many protections were
+        given up.
+        """
         draft = self.draft
         situation = Situation(
-            draft.views,
-            draft.alive,
-            draft.results_at,
-            draft.thinking_at,
-            draft.groups,
-            draft.units,
-            free,
-            draft.tokens,
-            goal,
-            self.aims.trigger,
-            draft.count,
-            referenced,
-            self.readable,
-            step,
-            self.failed,
+            views=draft.views,
+            alive=draft.alive,
+            results_at=draft.results_at,
+            thinking_at=draft.thinking_at,
+            groups=draft.groups,
+            units=draft.units,
+            free=free,
+            tokens=draft.tokens,
+            target=goal,
+            window=self.aims.trigger,
+            count=draft.count,
+            referenced=referenced,
+            readable=self.readable,
+            step=step,
+            failed=self.failed,
         )
         draft.take(policy(situation), free)
 

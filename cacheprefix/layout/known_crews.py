@@ -125,20 +125,26 @@ class KnownCrews:
 
         In front of the results (``continues``: the agent's next task may begin with it) or behind all of them. Forks
         must pay in this run and, where more are likely, with those too: a provider that keeps the application's own
-        requests from run to run would make up for what the first one saves. A shared text that the user gave is another
-        thing: one that is ``declared`` for all agents is said in the crew's own layout too, so that an agent whose long
-        text is cached there stays as long as that costs less; one that is ``wanted`` makes forks in any case.
+        requests from run to run would make up for what the first one saves.
+
+        Args:
+            ahead: The task, and those that come behind it.
+            declared: Whether the user gave a text that all agents share. It is said in the crew's own layout too, so
+                that an agent whose long text is cached there stays in that layout as long as it costs less; any other
+                agent's task is a fork, whatever that costs.
+            wanted: Whether a text is to be shared in any case: all tasks are forks then.
         """
         play = _Play(ahead, self.sent)
-        kept = play.keeping()
-        if not (wanted or (declared and not play.stays())):
+        in_front = play.keeping()
+        forks_whatever_it_costs = wanted or (declared and not play.stays())
+        if not forks_whatever_it_costs:
             likely = max(ahead.likely, int(ahead.repeats and not ahead.left))
             # Money: forks must pay both in the runs that are known to come and with those that may come.
             for runs in dict.fromkeys((ahead.left, ahead.left + likely)):
-                loses = play.loses(kept, runs)
+                loses = play.loses(in_front, runs)
                 if loses is not None:
                     return loses
-        if ahead.due.agent in kept:
+        if ahead.due.agent in in_front:
             return RolePosition(0, continues=True)
         return RolePosition(len(ahead.due.results))
 

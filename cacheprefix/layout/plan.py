@@ -21,9 +21,9 @@ from cacheprefix.layout.prefix import Tool
 from cacheprefix.layout.role_position import (
     LONG,
     CountedHistory,
-    RoleAsked,
     RolePosition,
     RolePositions,
+    RoleRequest,
     TaskPosition,
     lane_of,
 )
@@ -506,7 +506,7 @@ class Planner:
             # stands behind all of it, and no later request begins with it.
             at_end = asked.volatile or run.at >= len(history.messages)
             position = RolePosition(len(history.messages) if at_end else run.at, run.continues and not asked.volatile)
-        role = _role_asked(asked, tools, text, history)
+        role = _role_request(asked, tools, text, history)
         self.positions.settle(self.team, self.services, role, position, last_call=_last_call(asked))
         return position
 
@@ -545,7 +545,7 @@ class Planner:
         if place == "end" or asked.volatile:
             return RolePosition(len(history.messages) if shares else None)
         return self.positions.place(
-            self.team, self.services, replace(_role_asked(asked, tools, text, history), shared=shares)
+            self.team, self.services, replace(_role_request(asked, tools, text, history), shared=shares)
         )
 
     def _foreign(self, tools: ToolSet, model: str) -> int:
@@ -557,9 +557,11 @@ class Planner:
         return self.services.count(text, model) if text else 0
 
 
-def _role_asked(asked: AgentRequest[M], tools: ToolSet | None, text: str, history: CountedHistory[M]) -> RoleAsked[M]:
+def _role_request(
+    asked: AgentRequest[M], tools: ToolSet | None, text: str, history: CountedHistory[M]
+) -> RoleRequest[M]:
     """A request in the form that ``RolePositions`` takes."""
-    return RoleAsked(
+    return RoleRequest(
         asked.conversation, asked.role, text, history, asked.model,
         joint=asked.joint, cached=asked.cached, lane=tools.name if tools is not None else "",
         moves=asked.moves, holds=asked.holds, resumed=asked.resumed, written=asked.written, schema=asked.schema,

@@ -205,7 +205,7 @@ class Told(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class RoleAsked(Generic[M]):
+class RoleRequest(Generic[M]):
     """A role's request among the messages of a conversation, before its text has a place there."""
 
     conversation: Decided
@@ -222,7 +222,7 @@ class RoleAsked(Generic[M]):
     moves: int = 0
     """Tokens that stand behind the text wherever it stands, and move with it."""
     holds: bool = False
-    """As in ``TextDue``, and so are the next two."""
+    """As in ``RoleText``, and so are the next two."""
     resumed: bool = False
     written: bool = False
     schema: str = ""
@@ -230,7 +230,7 @@ class RoleAsked(Generic[M]):
 
 
 @dataclass(frozen=True, slots=True)
-class TextDue(Generic[M]):
+class RoleText(Generic[M]):
     """A role's text that is to be placed, and what decides on its place. Sizes are token counts."""
 
     role: str
@@ -282,7 +282,7 @@ class _Known(Generic[M]):
     """S"""
 
     @classmethod
-    def of(cls, talk: _Talk, due: TextDue[M]) -> _Known[M]:
+    def of(cls, talk: _Talk, due: RoleText[M]) -> _Known[M]:
         """What holds of a conversation's places among the messages of a request."""
         history, seat = due.history, talk.seats.get(due.role)
         line, before, last = (one if history.holds(one) else _START for one in (talk.line, talk.before, talk.last))
@@ -341,7 +341,7 @@ class RolePositions:
                 self._sizes[name, model] = found
         return found
 
-    def choose(self, key: tuple[str, str, str], due: TextDue[M]) -> RolePosition:
+    def choose(self, key: tuple[str, str, str], due: RoleText[M]) -> RolePosition:
         """The place of a role's text among the messages of its request, which is noted as sent.
 
         ``key`` names the tenant, the conversation, and the model with the name of the role's tool set.
@@ -355,7 +355,7 @@ class RolePositions:
         return choice.position
 
     def settle(
-        self, team: Team, services: Services, asked: RoleAsked[M], position: RolePosition, *, last_call: bool = False
+        self, team: Team, services: Services, asked: RoleRequest[M], position: RolePosition, *, last_call: bool = False
     ) -> None:
         """Note a place that was decided elsewhere: later requests, of which less is known, go by it.
 
@@ -370,7 +370,7 @@ class RolePositions:
             choice = _Choice(due.history.point(position.at), kept, position.continues)
         self._note(due, known, choice)
 
-    def place(self, team: Team, services: Services, asked: RoleAsked[M]) -> RolePosition:
+    def place(self, team: Team, services: Services, asked: RoleRequest[M]) -> RolePosition:
         """Where a role's text goes; a place that is not the end is recorded, so that another process takes it up."""
         due, conversation, history = self._due(team, services, asked), asked.conversation, asked.history
         found = self.choose(_key(asked), due)
@@ -379,7 +379,7 @@ class RolePositions:
             conversation.decide("places", f"{due.text}@{at}@{history.digest(history.messages[-1])}")
         return found
 
-    def _due(self, team: Team, services: Services, asked: RoleAsked[M]) -> TextDue[M]:
+    def _due(self, team: Team, services: Services, asked: RoleRequest[M]) -> RoleText[M]:
         """A request's text as it is to be placed."""
         conversation, model, own, key = asked.conversation, asked.model, *_names(team, asked)
         readers: Readers = "expected" if asked.joint else "never"
@@ -388,7 +388,7 @@ class RolePositions:
             readers = "none yet"
         if not team.others_with(asked.role, asked.schema):
             readers = "never"
-        return TextDue(
+        return RoleText(
             role=key,
             text=own,
             size=self.size(own, asked.text, model, services.count) + asked.moves,
@@ -403,7 +403,7 @@ class RolePositions:
             recorded=lambda: _recorded(conversation, own, asked.history),
         )
 
-    def _note(self, due: TextDue[M], known: _Known[M], choice: _Choice) -> None:
+    def _note(self, due: RoleText[M], known: _Known[M], choice: _Choice) -> None:
         """Note a request as sent, for what comes after it."""
         talk, seat, at = known.talk, known.seat, choice.at
         goes_on = seat is not None and due.rules.alone
@@ -481,7 +481,7 @@ class RolePositions:
             return known.setdefault(key[2], _Talk())
 
 
-def _chosen(due: TextDue[M], known: _Known[M]) -> _Choice:
+def _chosen(due: RoleText[M], known: _Known[M]) -> _Choice:
     """Where a role's text goes in a request that is due."""
     rules = due.rules
     # Where the application's own requests would be kept whole, and paid for as such, ours may be too.
@@ -500,7 +500,7 @@ def _chosen(due: TextDue[M], known: _Known[M]) -> _Choice:
     return found
 
 
-def _first(due: TextDue[M], known: _Known[M], behind: _Choice) -> _Choice:
+def _first(due: RoleText[M], known: _Known[M], behind: _Choice) -> _Choice:
     """A role's first request: where another process recorded its text, or behind the conversation.
 
     There it saves what others' requests have sent of it, v tokens being still unread: ``o + e - v``.
@@ -513,7 +513,7 @@ def _first(due: TextDue[M], known: _Known[M], behind: _Choice) -> _Choice:
     return behind._replace(saves=due.opening + known.spoken - due.history.since(known.readable))
 
 
-def _leaving(due: TextDue[M], known: _Known[M], seat: _LastRequest, behind: _Choice, *, shares: bool) -> _Choice:
+def _leaving(due: RoleText[M], known: _Known[M], seat: _LastRequest, behind: _Choice, *, shares: bool) -> _Choice:
     """A role's request after one in the application's own layout: behind the conversation, or in that layout again."""
     history = due.history
     gains = history.since(seat.end) - due.size  # n - s: what going behind saves where all of it can be read there
@@ -555,7 +555,7 @@ def _may_lead(known: _Known[M], gains: int, since_last: int, missed: int) -> boo
     return since_last < gains and 2 * (known.talk.missed + missed) >= known.spoken - gains
 
 
-def _again(due: TextDue[M], known: _Known[M], seat: _LastRequest, behind: _Choice) -> _Choice:
+def _again(due: RoleText[M], known: _Known[M], seat: _LastRequest, behind: _Choice) -> _Choice:
     """A role's request after one that was a fork: behind the conversation, or where its text stood."""
     stays, saves = _costs_less_in_place(due, known, seat)
     # Money: a short text goes to the end all the same, until such texts have cost too much.
@@ -566,7 +566,7 @@ def _again(due: TextDue[M], known: _Known[M], seat: _LastRequest, behind: _Choic
     return behind._replace(saves=saves)
 
 
-def _costs_less_in_place(due: TextDue[M], known: _Known[M], seat: _LastRequest) -> tuple[bool, int]:
+def _costs_less_in_place(due: RoleText[M], known: _Known[M], seat: _LastRequest) -> tuple[bool, int]:
     """Whether a text costs less where it stood than behind the conversation, and what going behind it saves."""
     said = due.history.since(seat.end)
     if known.line == seat.end and not due.rules.units:
@@ -579,7 +579,7 @@ def _costs_less_in_place(due: TextDue[M], known: _Known[M], seat: _LastRequest) 
     return saves < 0, saves
 
 
-def _marked_own(due: TextDue[M], known: _Known[M]) -> bool:
+def _marked_own(due: RoleText[M], known: _Known[M]) -> bool:
     """Whether the application's own layout is marked where the application marks nothing (``Request.repeated``).
 
     It is from the role's second one on, where it begins with what the provider would keep.
@@ -588,12 +588,12 @@ def _marked_own(due: TextDue[M], known: _Known[M]) -> bool:
     return known.seat is not None and known.seat.at is None and whole >= due.rules.least
 
 
-def _names(team: Team, asked: RoleAsked[M]) -> tuple[str, str]:
+def _names(team: Team, asked: RoleRequest[M]) -> tuple[str, str]:
     """A name that no other text has, and the role's in its team."""
     return digest_of(asked.role, asked.text), team.role(asked.role)
 
 
-def _key(asked: RoleAsked[M]) -> tuple[str, str, str]:
+def _key(asked: RoleRequest[M]) -> tuple[str, str, str]:
     """Whose places they are: those of a tenant's conversation, with one model and one tool set."""
     lane = lane_of(asked.model, asked.schema)
     return asked.conversation.scope, asked.conversation.id, f"{lane}{_PART}{asked.lane}"

@@ -7,6 +7,7 @@ from cacheprefix.wire.litellm import for_litellm
 from cacheprefix.wire.message_views import forget_views, views_of
 from cacheprefix.wire.messages import Form
 from cacheprefix.wire.reader import Memo
+from cacheprefix.wire.sdk_calls import gemini_sdk_body, sdk_arguments
 
 __all__ = [
     "Form",
@@ -18,8 +19,10 @@ __all__ = [
     "for_litellm",
     "forget_views",
     "form_of",
+    "gemini_sdk_body",
     "guess_api",
     "redecode",
+    "sdk_arguments",
     "sendable",
     "structure_errors",
     "views_of",

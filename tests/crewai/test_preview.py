@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from crew_wire import INPUTS, raw
 from crewai import Crew, Process
+from test_other_models import gemini
 
 from benchmarks.crewai_workloads import agents, crew, prose, tasks
 from cacheprefix import Caching, Session, SharedPrefix, preview
@@ -256,3 +257,20 @@ def test_what_a_flows_methods_make_themselves_is_named(servers, new_llm) -> None
     foreseen = preview(made(new_llm(servers("openai", answering))), Session(), task=BRIEF)
     assert foreseen.requests == ()
     assert any("collect" in note for note in foreseen.notes)
+
+
+@pytest.mark.filterwarnings("ignore::cacheprefix.CacheprefixWarning")
+@pytest.mark.parametrize("kind", ["openai", "anthropic", "gemini"])
+def test_a_preview_fails_where_a_models_class_cannot_make_a_body(servers, new_llm, monkeypatch, kind) -> None:
+    """A preview without these requests would foresee too little."""
+    provider = servers("anthropic" if kind == "anthropic" else "openai", answering)
+    model = gemini(provider) if kind == "gemini" else new_llm(provider, kind)
+    made = without_tools(lambda: model)
+    make = "_prepare_generation_config" if kind == "gemini" else "_prepare_completion_params"
+
+    def refusing(*_: Any, **__: Any) -> Any:
+        raise ValueError("this setting is unknown")
+
+    monkeypatch.setattr(type(model), make, refusing)
+    with pytest.raises(SetupError, match="Crew failed in crewai"):
+        preview(made, Session(), task=BRIEF)

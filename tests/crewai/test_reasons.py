@@ -309,3 +309,19 @@ def test_a_tool_of_a_crew_that_was_made_too_late_is_named(made) -> None:
         calls = installed.session.calls
     late = [one.name for call in calls for one in call.reasons if one.why == "made_too_late"]
     assert set(late) == {"look_up"}
+
+
+def test_a_late_tool_of_a_managers_worker_is_not_said_to_stand_behind_the_shared_ones(servers, new_llm) -> None:
+    """The worker's requests are its own, with its own tools alone."""
+    provider = servers("openai", CrewModel())
+    who = agents(lambda: new_llm(provider), own_tools=True)
+    team = crew(who, tasks([None] * 3), process=Process.hierarchical, manager_llm=new_llm(provider))
+    with install(team) as installed:
+        for one in who:
+            one.tools = [*one.tools, look_up]
+        team.kickoff(inputs=INPUTS)
+        report = installed.session.report()
+    workers = [one for one in bodies(provider) if "look_up" in str(one.get("tools"))]
+    assert workers
+    assert all(len(one["tools"]) == 2 for one in workers)
+    assert not [note for note in report.notes if "came late" in note]

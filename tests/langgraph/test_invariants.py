@@ -178,7 +178,7 @@ STEPS = {
     "union": "cacheprefix_langgraph.calls.with_union",
     "views": "cacheprefix_langgraph.views.view_of",
     "boundary": "cacheprefix_langgraph.sending.boundary",
-    "frame": "cacheprefix_langgraph.node.Frame",
+    "frame": "cacheprefix_langgraph.fork_context.ForkSettings.frame",
     "ledger": "cacheprefix_langgraph.node.with_update",
     "conversation": "cacheprefix_langgraph.node.conversation_of",
     "tracing": "cacheprefix_langgraph.calls.traced_config",

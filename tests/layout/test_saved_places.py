@@ -7,7 +7,7 @@ import json
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cacheprefix.layout.role_position import CacheRules, CountedHistory, RolePositions, TextDue
+from cacheprefix.layout.role_position import CacheRules, CountedHistory, RolePositions, RoleText
 from tests.drawn import examples
 
 KEY = ("", "one", "model")
@@ -31,7 +31,7 @@ TURNS = st.tuples(
 def choose(positions, role, said, rules, shared):
     """Where a role's text goes; what is said is a list of tokens."""
     history = CountedHistory(said, digest=str, tokens=int)
-    return positions.choose(KEY, TextDue(role, role, ROLES[role], history, OPENING, RULES[rules], shared))
+    return positions.choose(KEY, RoleText(role, role, ROLES[role], history, OPENING, RULES[rules], shared))
 
 
 def ask(said, turn, *who):

@@ -80,6 +80,7 @@ def bind_agent(agent: BaseChatAgent, group: Group, *, rank: int = FROM_OUTSIDE, 
 
 
 def _bind_stand_in(agent: StandIn, group: Group, rank: int, *, private: bool) -> Binding:
+    """Bind an agent that another object stands in for: the agent inside is the one that asks."""
     binding = Binding(agent, group.session)
     known = binding_of(agent.inner)
     if known is not None:
@@ -93,6 +94,7 @@ def _bind_stand_in(agent: StandIn, group: Group, rank: int, *, private: bool) ->
 
 
 def _bind_filter(agent: MessageFilterAgent, group: Group, rank: int, *, private: bool) -> Binding:
+    """Bind an agent that hears only what its filter lets through: the agent inside is the one that asks."""
     binding = Binding(agent, group.session)
     binding.patches.expect("_wrapped_agent")
     inner: BaseChatAgent = agent._wrapped_agent
@@ -104,6 +106,7 @@ def _bind_filter(agent: MessageFilterAgent, group: Group, rank: int, *, private:
 
 
 def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Patches) -> None:
+    """Have an agent tell its group when a turn of it begins and ends, when it is reset, and what its state is."""
     patches.expect("on_messages_stream", "on_reset", "save_state", "load_state")
     stream, reset, save, load = agent.on_messages_stream, agent.on_reset, agent.save_state, agent.load_state
 

@@ -76,6 +76,7 @@ def _asked(target: BaseChatAgent | BaseGroupChat) -> tuple[Any, Member, View]:
 
 
 async def _call_tool(agent: Any, name: str, arguments: Mapping[str, Any]) -> str:
+    """What one of an agent's tools answers. Raises ``LookupError`` for a tool that it has not got."""
     for workbench in getattr(agent, "_workbench", None) or []:
         if any(tool["name"] == name for tool in await workbench.list_tools()):
             result = await workbench.call_tool(name, arguments, cancellation_token=CancellationToken())

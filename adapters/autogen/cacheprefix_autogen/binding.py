@@ -40,6 +40,7 @@ class Patches:
         self._replace(name, value)
 
     def _replace(self, name: str, value: Any) -> None:
+        """Replace an attribute, and remember what stood there first."""
         if name not in self._before:
             self._before[name] = vars(self.target).get(name, _ABSENT)
         setattr(self.target, name, value)
@@ -74,11 +75,13 @@ class Patches:
         return {name: value for name, value in state.items() if name not in self._before} | own
 
     def _reduce(self, protocol: Any) -> Any:
+        """How the object is pickled: as it was before us."""
         kind: Any = type(self.target)
         build, arguments, *rest = kind.__reduce_ex__(self.target, protocol)
         return (build, arguments, *(self._before_us(one) if at == 0 else one for at, one in enumerate(rest)))
 
     def _deep_copy(self, memo: dict[Any, Any]) -> Any:
+        """A deep copy of the object as it was before us, which belongs to the same session where that is wanted."""
         outermost = memo.setdefault(_COPYING, self) is self
         own = getattr(type(self.target), "__deepcopy__", None)
         made = self._copied(memo) if own is None else own(copy.copy(self.target), memo)
@@ -89,6 +92,7 @@ class Patches:
         return made
 
     def _copied(self, memo: dict[Any, Any]) -> Any:
+        """A deep copy of an object whose class has no way of its own, as Python makes it."""
         build, arguments, *rest = self._reduce(4)
         made = build(*copy.deepcopy(arguments, memo))
         # Before its state, which may lead back to the object.

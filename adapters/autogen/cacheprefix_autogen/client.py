@@ -49,6 +49,34 @@ class PrefixClientConfig(BaseModel):
     prefix: PrefixSettings = PrefixSettings()
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One try at an answer: the application's request, and how it is sent.
+
+    An answer may call tools that the role may not call. Each further try is a paid request: the first repeats the fork
+    with the refusal; then a role with own tools gets its answer as it is, and one that may call none is asked a last
+    time with the application's own request.
+    """
+
+    given: Request
+    layout: Layout | None
+    """None for the application's own."""
+    plan: RequestPlan[LLMMessage] | None
+    refused: bool = False
+    """Whether the try before it was refused."""
+
+    def ends_with(self, refusal: Sequence[LLMMessage]) -> bool:
+        """Whether its answer is the application's, where ``refusal`` is what there is to say against it."""
+        return self.layout is None or not refusal or (self.refused and bool(self.layout.restriction.permitted))
+
+    def after(self, refusal: Sequence[LLMMessage]) -> _Attempt:
+        """The next try: the same fork with the refusal behind it, or else the application's own request."""
+        if self.layout is None or self.refused:
+            return _Attempt(self.given, None, unplanned("refusal"), refused=True)
+        layout = replace(self.layout, messages=[*self.layout.messages, *refusal])
+        return replace(self, layout=layout, refused=True)
+
+
 class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
     """Wraps any AutoGen model client. ``wrap`` makes one for every agent; by itself it works too.
 
@@ -94,21 +122,17 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         """Ask for one answer. For arguments and errors see the wrapped client, which gets only what is given here."""
         if self._laid_out_already():
             return await self.client.create(messages, **_as_given(tools, options))
-        given, layout, plan = await self._prepared(messages, tools, options, self.client.create)
-        tries = 0
+        attempt = await self._first_attempt(messages, tools, options, self.client.create)
         while True:
-            sending = self._sending(given, layout, plan)
-            result = await self._create(given, sending)
-            again = self._refused(sending, result)
-            # The answer called tools that the role may not call. Each further try is a paid request: the first repeats
-            # the fork with the refusal; then a role with own tools gets its answer as it is, and one that may call none
-            # is asked a last time with the application's own request (``_after_refusal``).
-            if layout is None or again is None or (tries and layout.restriction.permitted):
+            sending = self._sending(attempt)
+            result = await self._create(attempt.given, sending)
+            refusal = self._refusal(sending, result)
+            if attempt.ends_with(refusal):
                 return result
-            layout, plan = _after_refusal(layout, plan, again, tries)
-            tries += 1
+            attempt = attempt.after(refusal)
 
     async def _create(self, given: Request, sending: Sending) -> CreateResult:
+        """One request for a whole answer; where the fork could not be begun, the application's own in its place."""
         token = SENDING.set(sending)
         try:
             result: CreateResult | None = None
@@ -132,13 +156,12 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
                 async for piece in pieces:
                     yield piece
             return
-        given, layout, plan = await self._prepared(messages, tools, options, self.client.create_stream)
-        tries = 0
+        attempt = await self._first_attempt(messages, tools, options, self.client.create_stream)
         while True:
-            sending = self._sending(given, layout, plan)
-            ask = partial(self._asked, self.client.create_stream, given, sending)
-            held = Held(None if layout is None else layout.restriction)
-            again = None
+            sending = self._sending(attempt)
+            ask = partial(self._asked, self.client.create_stream, attempt.given, sending)
+            held = Held(None if attempt.layout is None else attempt.layout.restriction)
+            refusal: Sequence[LLMMessage] = ()
             async with aclosing(_within(sending, ask)) as pieces:
                 async for piece in pieces:
                     if not isinstance(piece, CreateResult):
@@ -146,40 +169,39 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
                             yield one
                         continue
                     result = self._accounted(piece, sending)
-                    again = self._refused(sending, result)
+                    refusal = self._refusal(sending, result)
                     # The application has the text already, so nothing is asked again: the refused calls are removed.
-                    if again is not None and held.passed and held.said and layout is not None:
-                        again, result = None, layout.restriction.without_refused(result, held.said)
-                    if again is None or (tries and layout is not None and layout.restriction.permitted):
-                        again = None
+                    if refusal and held.passed and held.said and attempt.layout is not None:
+                        refusal, result = (), attempt.layout.restriction.without_refused(result, held.said)
+                    if attempt.ends_with(refusal):
+                        refusal = ()
                         for one in held.rest():
                             yield one
                         yield result
-            if layout is None or again is None:
+            if not refusal:
                 return
-            layout, plan = _after_refusal(layout, plan, again, tries)
-            tries += 1
+            attempt = attempt.after(refusal)
 
-    async def _prepared(
+    async def _first_attempt(
         self,
         messages: Sequence[LLMMessage],
         tools: Sequence[Tool | ToolSchema],
         options: Mapping[str, Any],
         method: Callable[..., Any],
-    ) -> tuple[Request, Layout | None, RequestPlan[LLMMessage] | None]:
-        """The request as it came, its layout for the client's ``method``, and the plan with the reasons."""
+    ) -> _Attempt:
+        """The request as it came, and how it is laid out for the client's ``method``, and why."""
         said, talk = self.member.volatile_text(), self._talk(messages)
         choice, output = options.get("tool_choice", "auto"), options.get("json_output")
         extra = options.get("extra_create_args") or {}
         given = Request(messages, tools, choice, output, extra, said, options, talk)
         await self._summarise(given)
-        return given, *self._layout(given, method)
+        return _Attempt(given, *self._layout(given, method))
 
-    def _refused(self, sending: Sending, result: CreateResult) -> list[LLMMessage] | None:
-        """If a fork's answer calls tools that its role may not call, the refusal to send back; else None."""
+    def _refusal(self, sending: Sending, result: CreateResult) -> Sequence[LLMMessage]:
+        """The refusal to send back where a fork's answer calls tools that its role may not call; else empty."""
         if sending.layout is None or sending.undone:
-            return None
-        return sending.layout.restriction.refusal(result, self.role)
+            return ()
+        return sending.layout.restriction.refusal(result, self.role) or ()
 
     def _laid_out_already(self) -> bool:
         """Whether another ``PrefixClient`` around this one has laid the request out already."""
@@ -193,6 +215,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return self._session.attempt("conversation", lambda: self.member.talk(messages), None)
 
     def _named(self, given: Request) -> str:
+        """The id of the conversation that a request belongs to."""
         return self.member.conversation if given.talk is None else given.talk.id
 
     async def _summarise(self, given: Request) -> None:
@@ -238,15 +261,17 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             raise over[0]
         return found
 
-    def _sending(self, given: Request, layout: Layout | None, plan: RequestPlan[LLMMessage] | None) -> Sending:
+    def _sending(self, attempt: _Attempt) -> Sending:
+        """One request of an attempt, on its way through the client."""
         session, options, native = self._session, self.member.options, self._innermost()
+        given = attempt.given
         sending = Sending(
             session,
             native,
             agent=self.role,
             conversation=self._named(given),
-            layout=layout,
-            plan=plan,
+            layout=attempt.layout,
+            plan=attempt.plan,
             scope=options.scope,
             rewrite=session.mode != "observe",
             once=self.member.once or self.member.known,
@@ -255,7 +280,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             sending.volatile, sending.volatile_role = given.volatile, options.volatile_role
         else:
             session.attempt("observe", lambda: self._untapped(given, sending), None)
-            sending.undone = sending.turn is None or sending.turn.seen is None
+            sending.undone = sending.pending is None or sending.pending.seen is None
         if session.mode != "observe":
 
             def original(_: Prompt) -> Prompt | None:
@@ -278,7 +303,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         sending.api = api
         talk = sending.conversation
         asked = CallRequest(body, api, agent=self.role, conversation=talk, scope=sending.scope, rewrite=False)
-        sending.turn = self._session.begin(asked if sending.plan is None else asked.laid_out(sending.plan))
+        sending.pending = self._session.begin(asked if sending.plan is None else asked.laid_out(sending.plan))
 
     def _asked(self, method: Callable[..., Any], given: Request, sending: Sending) -> Any:
         """Call the wrapped client with the laid-out request; with the application's own where that was undone."""
@@ -290,17 +315,19 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return method(messages, **options)
 
     def _innermost(self) -> ChatCompletionClient:
+        """AutoGen's own client, inside all wrappers of the application's."""
         found: Any = self.client
         while not hasattr(found, "_client") and isinstance(getattr(found, "client", None), ChatCompletionClient):
             found = found.client
         return found  # type: ignore[no-any-return]
 
     def _accounted(self, result: CreateResult, sending: Sending) -> CreateResult:
-        if sending.turn is not None and sending.usage is None:
+        """The answer with the whole input in its usage, and that usage added to the client's."""
+        if sending.pending is not None and sending.usage is None:
             # Without an SDK to watch only AutoGen's counts are known: the whole input, and nothing about the cache.
             own = result.usage
             said = {"prompt_tokens": own.prompt_tokens, "completion_tokens": own.completion_tokens}
-            sending.turn.finish(said if own.prompt_tokens and not result.cached else None)
+            sending.pending.finish(said if own.prompt_tokens and not result.cached else None)
         if sending.sent is not None:
             self._last = (sending.api, sending.sent)
         usage = sending.usage
@@ -414,15 +441,6 @@ def _takes(method: Callable[..., Any], name: str) -> bool:
 
 def _unpickled(client: ChatCompletionClient, role: str, settings: PrefixSettings) -> PrefixClient:
     return PrefixClient(client, users_session(session_of_settings(settings)), role=role)
-
-
-def _after_refusal(
-    layout: Layout, plan: RequestPlan[LLMMessage] | None, again: Sequence[LLMMessage], tries: int
-) -> tuple[Layout | None, RequestPlan[LLMMessage] | None]:
-    """What to send after a refusal: the same fork with the refusal behind it; next time the application's own."""
-    if tries:
-        return None, unplanned("refusal")
-    return replace(layout, messages=[*layout.messages, *again]), plan
 
 
 async def _within(sending: Sending, ask: Callable[[], AsyncGenerator[Any, None]]) -> AsyncGenerator[Any, None]:

@@ -81,9 +81,11 @@ class _LogMember(Member):
         self.own = session.conversation()
 
     def talk(self, messages: Sequence[LLMMessage]) -> Conversation:  # noqa: ARG002 - it came with the request
+        """The conversation of this one fork."""
         return self.own
 
     def heard(self, asked: Asked) -> Heard | None:
+        """The log as the public messages, and the question as the agent's own."""
         began = UserMessage(content="", source="user")
         found = super().heard(replace(asked, rest=[began, *asked.rest]))
         return None if found is None else Heard(self._log, (), found.now)

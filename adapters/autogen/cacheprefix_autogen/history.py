@@ -74,6 +74,7 @@ class Views:
         return sum(self.of(message).tokens for message in messages) + sum(map(self._schema_tokens, tools))
 
     def _schema_tokens(self, tool: Any) -> int:
+        """Tokens of a tool's schema, counted once."""
         known = self._schemas.get(id(tool))
         if known is None or known[0] is not tool:
             known = self._schemas[id(tool)] = tool, self.count(dumps(dict(schema_of(tool)), "tool").decode())
@@ -173,6 +174,7 @@ def _is_said(message: UserMessage) -> bool:
 
 
 def _inserted(new: Insert) -> UserMessage:
+    """A message that a decision puts into the history."""
     if new.key is None or new.key.startswith("~"):  # the application's zones, which name themselves
         return UserMessage(content=new.text, source=SENDER)
     return durable(new.key, new.text)
@@ -219,6 +221,7 @@ def view_of(message: LLMMessage, count: Callable[[str], int]) -> MessageView:
 
 
 def _user_view(message: UserMessage, count: Callable[[str], int]) -> MessageView:
+    """The view of a user's message, which may be durable context or what another agent said."""
     known = durable_in(message)
     if known is not None:
         return make_message("user", (known[1],), count, key=known[0])

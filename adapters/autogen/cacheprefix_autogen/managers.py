@@ -150,6 +150,7 @@ def bind_manager(team: BaseGroupChat, group: Group, binding: Binding) -> None:
 
 
 def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: Sequence[str]) -> Member:
+    """The member that a team's selector is: it asks the model who speaks next, of the thread that it is shown."""
     binding.patches.expect("_selector_func", "_model_context")
     member = SelectorMember(group.session, group.transcript, models, group.callers_options)
     member.context, member.hears = team._model_context, group.told

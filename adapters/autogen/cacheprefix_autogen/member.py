@@ -51,7 +51,7 @@ from cacheprefix_autogen.messages import (
     split_history,
 )
 from cacheprefix_autogen.model_context import application_context, take_context
-from cacheprefix_autogen.own_rounds import Heard, Own, Turn, before_us, from_history, of_turn, remembered_once
+from cacheprefix_autogen.own_rounds import Heard, Own, Turn, before_us, from_history, own_of_turn, remembered_once
 from cacheprefix_autogen.provider_clients import Request, model_of, name_of
 from cacheprefix_autogen.run_plan import RunPlan
 from cacheprefix_autogen.settings import PrefixSettings, settings_of
@@ -186,6 +186,7 @@ class Member:
 
     @property
     def _held_messages(self) -> list[LLMMessage] | None:
+        """The messages in the agent's own context; None where it does not say."""
         found = getattr(application_context(self.context), "_messages", None)
         return found if isinstance(found, list) else None
 
@@ -215,6 +216,7 @@ class Member:
         self._closed = []
 
     def _told(self, depth: int) -> Sequence[Entry]:
+        """What the application told the whole team, at a depth of teams."""
         return () if self.hears is None else self.hears(depth)
 
     def _turn(self, own: int, start: int) -> None:
@@ -376,6 +378,7 @@ class Member:
         return not (self.alone or self.bounded or self.broken)
 
     def _read(self, client: Any, given: Request) -> Asked:
+        """A request taken apart: its system texts, what follows, and the conversation that it belongs to."""
         texts, rest = lead(given.messages)
         model = model_of(client)
         if self._views is None or self._views.model != model:
@@ -514,12 +517,12 @@ class Member:
         if not self._closed:
             said = public[: self.turns[0].at] if self.turns else public
             earlier = before_us(rest[: self.before], self.name)
-            self._closed.append([one for turn in earlier for one in of_turn(turn, 0, said, self.name, shorten)])
+            self._closed.append([one for turn in earlier for one in own_of_turn(turn, 0, said, self.name, shorten)])
         # A turn is compared with what was public when the next one began, so that the result is the same at any later
         # time and in any process.
         for turn, after in pairwise(self.turns[len(self._closed) - 1 :]):
             said = public[turn.at : after.at]
-            self._closed.append(of_turn(rest[turn.start : turn.end], turn.at, said, self.name, shorten))
+            self._closed.append(own_of_turn(rest[turn.start : turn.end], turn.at, said, self.name, shorten))
         return [one for turn in self._closed for one in turn]
 
     def _kept(self, own: Sequence[Own]) -> Sequence[Own]:
@@ -794,6 +797,7 @@ class Group:
         }
 
     def _settled(self, model: str, opening: int) -> dict[str, Lane]:
+        """By its name, with which others each agent shares its tools, as the session weighs it."""
         session = self.session
         counts = {tool.name: session.count(tool.schema.decode(), model) for tool in session.prefix.tools}
         seats = []

@@ -115,6 +115,7 @@ def durable_in(message: UserMessage) -> tuple[str, str] | None:
 
 
 def _is_spoken(message: UserMessage) -> bool:
+    """Whether a message is what an agent or the user said in public."""
     return speaker_of(message) is not None
 
 

@@ -66,42 +66,58 @@ class Heard:
     now: Sequence[LLMMessage]
 
 
-def of_turn(
+def own_of_turn(
     messages: Sequence[LLMMessage], at: int, public: Sequence[UserMessage], name: str, shorten: Shorten = kept
 ) -> list[Own]:
     """Of the ``messages`` that a finished turn added to its agent's context, those that only this agent has seen.
 
-    They stand behind ``at`` public messages; ``public`` are the messages that came into view from then until the next
-    turn began. The turn's answer is among those, so it is left out here. So is what is public of the turn's last round
-    of calls, if it ended with one: no request has held that round yet. Earlier rounds stay exactly as they were sent,
-    since the provider's cache holds them.
+    The turn's answer is public, and left out. So is what is public of the turn's last round of calls, if it ended with
+    one: no request has held that round yet. Earlier rounds stay exactly as they were sent, since the provider's cache
+    holds them. Left out are also calls without results, of a cancelled turn: providers refuse a request with such.
+
+    Args:
+        messages: What the turn added, in order.
+        at: How many public messages stand before them.
+        public: The messages that came into view from then until the next turn began.
+        name: The agent's.
+        shorten: How results are cut in the public messages.
     """
     said = [_text(form) for form in public if speaker_of(form) == name]
 
     def stands(text: str) -> bool:
+        """Whether the agent's public messages hold a text."""
         return any(find_text(text, one) is not None for one in said)
 
-    def public_answer(message: LLMMessage) -> bool:
-        """Whether it is the answer as the others got it; not if the application changed it on the way."""
-        if not isinstance(message, AssistantMessage) or not isinstance(message.content, str):
-            return False
-        return not message.content.strip() or stands(message.content)
-
-    answered = {
-        result.call_id for one in messages if isinstance(one, FunctionExecutionResultMessage) for result in one.content
-    }
-
-    def unanswered(message: LLMMessage) -> bool:
-        """Whether it holds calls without results, of a cancelled turn: providers refuse such a request."""
-        calls = message.content if isinstance(message, AssistantMessage) else ()
-        return not isinstance(calls, str) and any(getattr(call, "id", None) not in answered for call in calls)
-
-    left = [message for message in messages if not public_answer(message) and not unanswered(message)]
-    asked, done = left[-2:] if len(left) > 1 else (None, None)
-    called = asked if isinstance(asked, AssistantMessage) and not isinstance(asked.content, str) else None
-    if called and isinstance(done, FunctionExecutionResultMessage) and done is messages[-1]:
-        left[-2:] = _untold(called, done, public, stands, shorten)
+    done = _with_results(messages)
+    left = [one for one in messages if not _is_answer(one, stands) and not _unanswered(one, done)]
+    calls, results = left[-2:] if len(left) > 1 and left[-1] is messages[-1] else (None, None)
+    asked = calls if isinstance(calls, AssistantMessage) and not isinstance(calls.content, str) else None
+    if asked is not None and isinstance(results, FunctionExecutionResultMessage):
+        left[-2:] = _untold(asked, results, public, stands, shorten)
     return [Own(at, message) for message in left]
+
+
+def _calls(message: LLMMessage) -> Sequence[FunctionCall]:
+    """The calls in an assistant's message; empty for any other."""
+    return message.content if isinstance(message, AssistantMessage) and not isinstance(message.content, str) else ()
+
+
+def _is_answer(message: LLMMessage, stands: Callable[[str], bool]) -> bool:
+    """Whether a message is the answer as the others got it, or empty; not if the application changed it on the way."""
+    if not isinstance(message, AssistantMessage) or not isinstance(message.content, str):
+        return False
+    return not message.content.strip() or stands(message.content)
+
+
+def _with_results(messages: Sequence[LLMMessage]) -> set[str]:
+    """The ids of the calls whose results stand among the messages."""
+    found = (one for one in messages if isinstance(one, FunctionExecutionResultMessage))
+    return {result.call_id for one in found for result in one.content}
+
+
+def _unanswered(message: LLMMessage, done: Collection[str]) -> bool:
+    """Whether a message holds a call that is not among those with results."""
+    return any(getattr(call, "id", None) not in done for call in _calls(message))
 
 
 def _untold(
@@ -191,6 +207,7 @@ def in_words(own: Sequence[Own], known: Seen[UserMessage]) -> list[LLMMessage]:
 
 
 def _words(asked: AssistantMessage | None, message: FunctionExecutionResultMessage) -> UserMessage:
+    """Earlier calls and their results as a text."""
     calls = asked.content if asked is not None and isinstance(asked.content, list) else []
     arguments = {call.id: call.arguments for call in calls}
     told = [
@@ -262,5 +279,6 @@ def from_history(messages: Sequence[LLMMessage]) -> tuple[tuple[UserMessage, ...
 
 
 def _text(message: UserMessage) -> str:
+    """The text of a message, without its images."""
     content: Any = message.content
     return content if isinstance(content, str) else "\n".join(part for part in content if isinstance(part, str))

@@ -117,6 +117,7 @@ class _DryRun:
         return found
 
     def _tool(self, tool: Any) -> Any:
+        """A tool; of one that asks an agent or a team, a copy that asks the copy of that."""
         if not isinstance(tool, (AgentTool, TeamTool)):
             return tool
         made: Any = copy.copy(tool)
@@ -157,6 +158,7 @@ class _DryRun:
             await self._asked(inner, heard)
 
     async def _agent(self, binding: Binding, agent: Any, task: Sequence[BaseChatMessage]) -> None:
+        """Let an agent come to its first request; for one of which that is not known, a note that says why."""
         client, member = getattr(agent, "_model_client", None), binding.member
         if not isinstance(client, PrefixClient) or member is None:
             held = ", ".join(clients_of(agent))
@@ -176,6 +178,7 @@ class _DryRun:
             await client.create([*_system(agent), *said], tools=tools_of(agent))
 
     async def _manager(self, team: BaseGroupChat, task: Sequence[BaseChatMessage]) -> None:
+        """Let a team's selector come to its first request; a note for an orchestrator."""
         client = getattr(team, "_model_client", None)
         if isinstance(team, MagenticOneGroupChat):
             self.notes.append(
@@ -209,6 +212,7 @@ def _seen() -> None:
 
 
 def _ended(*_: object, **__: object) -> Any:
+    """Stands in for a client's method: the request is where it would be sent."""
     _seen()
     raise Unsent
 
@@ -222,6 +226,7 @@ def _system(agent: Any) -> list[SystemMessage]:
 
 
 def _why(agent: Any) -> str:
+    """Why an agent's first request is not known before the run."""
     if isinstance(agent, SocietyOfMindAgent):
         return "what it asks follows from what its team said"
     return f"what a {type(agent).__name__} asks is known at its first turn"

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from cacheprefix import Conversation
 from cacheprefix.adapter import Api
+from cacheprefix.wire import sdk_arguments
 from cacheprefix_autogen.messages import Seen
 
 Forms = Seen[list[dict[str, Any]]]
@@ -143,10 +144,12 @@ def _openai(client: Any, given: Request, forms: Forms) -> dict[str, Any]:
 
 
 def _schema(output: type[BaseModel]) -> dict[str, Any]:
+    """The schema of an answer's class, as OpenAI's API takes it."""
     return {"type": "json_schema", "json_schema": {"name": output.__name__, "schema": output.model_json_schema()}}
 
 
 def _anthropic(client: Any, given: Request, forms: Forms) -> dict[str, Any]:
+    """The body that AutoGen's client for Anthropic makes."""
     from autogen_ext.models.anthropic import _anthropic_client as native  # noqa: PLC0415 - an extra of AutoGen
 
     merged = client._merge_system_messages(given.messages)
@@ -174,6 +177,7 @@ def _anthropic(client: Any, given: Request, forms: Forms) -> dict[str, Any]:
 
 
 def _dumped(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message of Anthropic's SDK as JSON has it."""
     content = message["content"]
     if isinstance(content, list):
         content = [block.model_dump(exclude_none=True) if isinstance(block, BaseModel) else block for block in content]
@@ -181,12 +185,14 @@ def _dumped(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _role(message: LLMMessage) -> str:
+    """Whose message it is, in OpenAI's words."""
     if isinstance(message, SystemMessage):
         return "system"
     return "user" if isinstance(message, UserMessage) else "assistant"
 
 
 def _plain(client: Any, given: Request) -> dict[str, Any]:
+    """A request in OpenAI's form, for a client whose own body is not known."""
     body: dict[str, Any] = {"model": model_of(client), "messages": []}
     for message in given.messages:
         if isinstance(message, FunctionExecutionResultMessage):
@@ -219,16 +225,6 @@ def sender(native: Any, api: Api) -> Callable[[dict[str, Any]], Awaitable[Any]]:
 
     async def send(wanted: dict[str, Any]) -> Any:
         create = sdk.messages.create if api == "anthropic" else sdk.chat.completions.create
-        return await create(**_arguments(wanted, create))
+        return await create(**sdk_arguments(wanted, create))
 
     return send
-
-
-def _arguments(body: Mapping[str, Any], create: Any) -> dict[str, Any]:
-    """A body as the SDK's arguments; fields its version does not name go beside."""
-    import inspect  # noqa: PLC0415 - once a fork, not at import
-
-    known = inspect.signature(create).parameters
-    named = {name: value for name, value in body.items() if name in known}
-    rest = {name: value for name, value in body.items() if name not in known}
-    return {**named, "extra_body": rest} if rest else named

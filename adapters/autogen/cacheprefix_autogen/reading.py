@@ -72,6 +72,7 @@ async def in_turn(member: Member, items: AsyncGenerator[Any, None]) -> AsyncGene
 
 
 def _talk() -> Conversation | None:
+    """The conversation of the agent in whose turn the code here runs; None outside of one."""
     held = _TURN.get()
     member = None if held is None else held()
     return None if member is None else member.held_talk

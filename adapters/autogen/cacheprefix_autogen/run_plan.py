@@ -87,11 +87,13 @@ class RunPlan:
 
     @property
     def _most(self) -> int | None:
+        """How many turns the team takes at most; None where it sets no limit."""
         found = getattr(self._team, "_max_turns", None)
         return found if isinstance(found, int) else None
 
 
 def _acyclic(team: Any) -> bool:
+    """Whether a team is a graph without circles."""
     graph = getattr(team, "_graph", None)
     return graph is not None and not graph.get_has_cycles()
 

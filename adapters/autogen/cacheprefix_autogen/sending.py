@@ -75,7 +75,8 @@ class Sending:
     """Whether the body may be changed: not in ``observe`` mode."""
     undone: bool = False
     """Whether the request could not be begun: it goes out as the application made it, unmeasured."""
-    turn: PendingCall | None = None
+    pending: PendingCall | None = None
+    """The session's side of it, once it was begun."""
     api: Api = "openai-chat"
     usage: Usage | None = None
     asks_usage: bool = False
@@ -85,10 +86,10 @@ class Sending:
     reports: list[Any] = field(default_factory=list)
 
     async def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Begin the turn; if another request is just writing the same uncached prefix, wait for it.
+        """Begin the request; if another one is just writing the same uncached prefix, wait for it.
 
         Gives the body and options to send, the very same objects when nothing changes. Raises ``Undone`` where
-        the turn could not be begun and the request is not laid out as the application's own.
+        it could not be begun and is not laid out as the application's own.
         """
         extra = options.get("extra_json")
         full = {**body, **extra} if extra else body
@@ -100,6 +101,7 @@ class Sending:
         return with_volatile(made, api, self.volatile, self.volatile_role), rest
 
     async def _begun(self, api: Api, full: Mapping[str, Any], headers: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The body as the session begins it, after waiting for a sibling that writes the prefix. Raises ``Undone``."""
         changed = self._settled(api, full) if self.rewrite else full
         layout = self.layout
         forked = layout is not None and layout.shared is not None
@@ -121,17 +123,18 @@ class Sending:
             trailing=bool(self.volatile),
             repeated=self.once and not forked,
         )
-        turn = self.session.begin(asked if self.plan is None else asked.laid_out(self.plan), leave)
-        if turn.seen is not None or self.session.off:
-            self.turn, self.sent = turn, turn.unmarked or changed
-            return turn.body
-        turn.fail()
+        pending = self.session.begin(asked if self.plan is None else asked.laid_out(self.plan), leave)
+        if pending.seen is not None or self.session.off:
+            self.pending, self.sent = pending, pending.unmarked or changed
+            return pending.body
+        pending.fail()
         self.undone = True
         if self.layout is not None:
             raise Undone
         return full
 
     def _settled(self, api: Api, full: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The body with the role's limits on tools, and the usage of a stream asked for."""
         if api != "openai-chat":
             return full
         added: dict[str, Any] = {}
@@ -162,13 +165,13 @@ class Sending:
         """Record a complete answer, with the usage that the provider reported."""
         raw = _plain(report)
         self.usage = normalise_usage(raw, self.api) if raw is not None else None
-        if self.turn is not None:
-            self.turn.finish(raw, diagnostics=_plain(diagnostics))
+        if self.pending is not None:
+            self.pending.finish(raw, diagnostics=_plain(diagnostics))
 
     def failed(self) -> None:
         """Record that there will be no answer."""
-        if self.turn is not None:
-            self.turn.fail()
+        if self.pending is not None:
+            self.pending.fail()
 
 
 def _policy(layout: Layout) -> ForkPolicy:
@@ -200,13 +203,15 @@ def tap(client: Any) -> bool:
 
 
 def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
+    """An SDK's ``_post`` that begins the request under way, and reads the usage of its answer."""
+
     async def watched(path: str, *, body: Any = None, options: Any = None, **rest: Any) -> Any:
         sending = SENDING.get()
         api = _PATHS.get(path)
         options = {} if options is None else options
         if api is None and path.endswith("/chat/completions"):
             api = "openai-chat"  # Azure puts the deployment before the path
-        if sending is None or sending.turn is not None or api is None or not isinstance(body, Mapping):
+        if sending is None or sending.pending is not None or api is None or not isinstance(body, Mapping):
             return await post(path, body=body, options=options, **rest)
         try:
             body, options = await sending.open(api, body, options)
@@ -241,8 +246,8 @@ class _Tee:
         self._sending = sending
         self._diagnostics: Any = None
         self._heard = False
-        if sending.turn is not None:
-            sending.turn.leave.rests()
+        if sending.pending is not None:
+            sending.pending.leave.rests()
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -256,9 +261,10 @@ class _Tee:
                 return event.model_copy(update={"usage": None})
 
     async def _next(self) -> Any:
+        """The stream's next event, noted."""
         sending = self._sending
         try:
-            with nullcontext() if sending.turn is None else sending.turn.reading():
+            with nullcontext() if sending.pending is None else sending.pending.reading():
                 event = await self._stream.__anext__()
         except StopAsyncIteration:
             self._end()
@@ -267,8 +273,8 @@ class _Tee:
             sending.failed()
             raise
         self._heard = True
-        if sending.turn is not None and sending.turn.first_token_at is None and begins(event):
-            sending.turn.first_token()
+        if sending.pending is not None and sending.pending.first_token_at is None and begins(event):
+            sending.pending.first_token()
         message = getattr(event, "message", None)
         for usage in (getattr(message, "usage", None), getattr(event, "usage", None)):
             if usage is not None:
@@ -277,6 +283,7 @@ class _Tee:
         return event
 
     def _end(self) -> None:
+        """Say that the stream is over, with the usage that it reported; a second time changes nothing."""
         reports = self._sending.reports
         if not self._heard:
             # Closed before its first event.
@@ -284,7 +291,7 @@ class _Tee:
         self._sending.answered(merge_usage(*reports) if reports else None, self._diagnostics)
 
     def __del__(self) -> None:
-        # Dropped without an end or a close: end the turn.
+        # Dropped without an end or a close: end the request.
         self._end()
 
     async def __aenter__(self) -> Self:
@@ -307,5 +314,6 @@ def message_index(path: str) -> int:
 
 
 def _plain(value: Any) -> Any:
+    """An object of an SDK as plain data."""
     dump = getattr(value, "model_dump", None)
     return dump() if callable(dump) else value

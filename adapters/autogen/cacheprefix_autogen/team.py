@@ -194,6 +194,7 @@ def _take_over(team: BaseGroupChat, group: Group, members: Sequence[Member]) -> 
 
 
 def _take_over_thread(team: BaseGroupChat, group: Group, members: Sequence[Member]) -> None:
+    """``_take_over``, raising where it fails."""
     manager = instance_of(team, team._group_chat_manager_topic_type)
     thread = [m for m in getattr(manager, "_message_thread", []) if isinstance(m, BaseChatMessage)]
     if not thread:
@@ -250,6 +251,7 @@ def copied(target: Any) -> Any:
 
 
 def _copied_team(team: BaseGroupChat) -> BaseGroupChat:
+    """A copy of a team with copies of its agents and a runtime of its own."""
     if not getattr(team, "_embedded_runtime", False):
         message = f"{team.name!r} runs on a runtime of its own, which a copy cannot join; wrap it in place"
         raise SetupError(message)
@@ -272,5 +274,6 @@ def _copied_team(team: BaseGroupChat) -> BaseGroupChat:
 
 
 def _copy_contexts(new: Any) -> None:
+    """Give a copy a model context of its own."""
     if hasattr(new, "_model_context"):
         new._model_context = copy.deepcopy(new._model_context)

@@ -90,6 +90,8 @@ def cached_by(target: T, caller: Caller) -> T:
 
 @functools.lru_cache(maxsize=64)
 def _workbench(base: Any) -> Any:
+    """A workbench's class whose calls are answered from the session's tool cache."""
+
     async def call_tool(
         self: Any,
         name: str,
@@ -131,6 +133,8 @@ def _workbench(base: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _tool(base: Any) -> Any:
+    """A tool's class whose calls are answered from the session's tool cache."""
+
     async def run_json(self: Any, args: Mapping[str, Any], cancellation_token: Any, call_id: str | None = None) -> Any:
         def told(value: Any) -> Any:
             _tell(self, args, self.return_value_as_string(value), call_id)
@@ -173,11 +177,13 @@ class _Call:
         return await caller.session.tool_calls.arun(use, run, AnswerForm(_kept, self._known, self._refused))
 
     def _known(self, value: Any) -> ToolResult:
+        """A known result as the workbench gives it."""
         if isinstance(value, ToolResult):
             return self._told(value.model_copy(update={"name": self._name}))
         return self._told(ToolResult(name=self._name, result=_texts([value] if isinstance(value, str) else value)))
 
     def _refused(self, message: str) -> ToolResult:
+        """The result that says why a call was not run."""
         return self._told(ToolResult(name=self._name, result=_texts([message]), is_error=True))
 
     def _told(self, result: ToolResult) -> ToolResult:
@@ -210,10 +216,12 @@ def _function(target: Any) -> Any:
 
 
 def _texts(texts: list[str]) -> list[Any]:
+    """Texts as a workbench's result has them."""
     return [TextResultContent(content=text) for text in texts]
 
 
 def _tell(tool: Any, arguments: Mapping[str, Any], result: str, call_id: str | None) -> None:
+    """AutoGen's own span and log event of a tool that ran."""
     with trace_tool_span(tool_name=tool.name, tool_description=tool.description, tool_call_id=call_id):
         pass
     _events.info(ToolCallEvent(tool_name=tool.name, arguments=dict(arguments), result=result))
@@ -236,6 +244,7 @@ async def _while_running(work: Any, passed: asyncio.Queue[Any]) -> AsyncGenerato
 
 
 def _subclass(base: Any, own: dict[str, Any]) -> Any:
+    """A class with methods of ours that AutoGen takes for the one it was made from."""
     provider = getattr(base, "component_provider_override", None) or f"{base.__module__}.{base.__qualname__}"
     body = {
         "__module__": base.__module__,

@@ -124,6 +124,7 @@ def set_apart(given: Request) -> tuple[Reason, ...]:
 
 
 def _forced(given: Request) -> bool:
+    """Whether the application forces the model to call a tool."""
     return given.tool_choice not in ("auto", "none")
 
 

@@ -92,6 +92,25 @@ def inputs_of(crew: Any) -> dict[str, Any]:
     return dict(getattr(crew, "_inputs", None) or {})
 
 
+@dataclass(frozen=True, slots=True)
+class _TaskTexts:
+    """One task's words, its agent's, and which of the shared texts stand in its requests."""
+
+    words: TaskWords
+    agent_text: str
+    """The agent's text, which a fork repeats behind the shared part; may be empty."""
+    held: set[SharedText]
+    """Shared texts that its own layout contains."""
+    ends: Sequence[tuple[int, SharedText]]
+    """Those among them that its words begin with, each with the index in the words at which it ends."""
+    shared: Sequence[SharedText]
+    """The texts that stand in its fork's shared part."""
+    results: Sequence[SharedText] = ()
+    """The results of earlier tasks that stand in front of it."""
+    reads: bool = True
+    """Whether it reads results of earlier tasks at all."""
+
+
 @dataclass(frozen=True)
 class TasksAhead:
     """The task whose first request is due and those that come behind it, each in tokens, in both layouts.
@@ -143,7 +162,7 @@ class TasksAhead:
         held = set(texts_in(layout.opening.text, [*layout.texts, *layout.results]))
         words = TaskWords(layout.opening.task, "", layout.role) if at is None else self.sharing.words[at]
         ends = () if at is None else self.sharing.common.ends[at]
-        return self._counted(words, self.agent_text, held, ends, layout.texts, layout.results)
+        return self._counted(_TaskTexts(words, self.agent_text, held, ends, layout.texts, layout.results))
 
     @once
     def own_tools(self) -> Part:
@@ -157,6 +176,7 @@ class TasksAhead:
 
     @property
     def _rules(self) -> Profile:
+        """The cache rules of the provider of the due task's model."""
         return self.sent.binding.session.profile(self.model)
 
     # ------------------------------------------------------------------ the tasks behind it
@@ -178,7 +198,8 @@ class TasksAhead:
         results = tuple(result for result, earlier in self._results_with_tasks if reads_result_of(task, earlier))
         held = {*common.held[at], *results}
         words, text = self.sharing.words[at], self._text_of(at)
-        return self._counted(words, text, held, common.ends[at], common.carried(at), results, reads=reads_results(task))
+        found = _TaskTexts(words, text, held, common.ends[at], common.carried(at), results, reads_results(task))
+        return self._counted(found)
 
     @once
     def _results_with_tasks(self) -> list[tuple[SharedText, Any]]:
@@ -239,7 +260,7 @@ class TasksAhead:
             ends = [(end, text) for end, text in common.ends[at] if text in held and _in_template(text, same)]
             shared = [text for text in common.carried(at) if text.label not in changed]
             reads = reads_results(sharing.tasks[at])
-            tasks.append(self._counted(words, self._text_of(at), held, ends, shared, reads=reads))
+            tasks.append(self._counted(_TaskTexts(words, self._text_of(at), held, ends, shared, reads=reads)))
         return tasks
 
     def _unchanged(self, template: str, varying: Iterable[str]) -> str:
@@ -252,38 +273,26 @@ class TasksAhead:
 
     # ------------------------------------------------------------------ in tokens
 
-    def _counted(
-        self, words: TaskWords, agent_text: str, held: set[SharedText], ends: Sequence[tuple[int, SharedText]],
-        shared: Sequence[SharedText], results: Sequence[SharedText] = (), *, reads: bool = True,
-    ) -> CrewTask:  # fmt: skip
-        """A task as the cost comparison counts it, in the application's own layout and as a fork.
-
-        Args:
-            words: What the task says, and its agent's role.
-            agent_text: The agent's text, which a fork repeats behind the shared part; may be empty.
-            held: Shared texts that its own layout contains.
-            ends: Those among them that its words begin with, each with the index in the words at which it ends.
-            shared: The texts that stand in its fork's shared part.
-            results: The results of earlier tasks that stand in front of it.
-            reads: Whether it reads results of earlier tasks at all.
-        """
-        in_background = held & self.sharing.common.backgrounds
-        begun = [(end, text) for end, text in ends if text not in in_background]
+    def _counted(self, task: _TaskTexts) -> CrewTask:
+        """A task as the cost comparison counts it, in the application's own layout and as a fork."""
+        words, text = task.words, task.agent_text
+        in_background = task.held & self.sharing.common.backgrounds
+        begun = [(end, one) for end, one in task.ends if one not in in_background]
         tools = self.own_tools
         if words.agent != self.layout.role:
             # What an agent that asked before has in the provider's cache begins with its own tools, and not with these.
             tools = self.sent.own_tools.get(words.agent, tools)
         return CrewTask(
-            words.agent,
-            Part(digest_of("text", agent_text), self.count(agent_text) if agent_text else 0),
-            tools,
-            self.count(self.moved) + self._size_of(in_background),
-            tuple(Part(digest_of(words.agent, words.task[:end]), self.count(text.text)) for end, text in begun),
-            self._size_of(held - in_background - {text for _, text in begun}),
-            self._beginning(shared),
+            agent=words.agent,
+            text=Part(digest_of("text", text), self.count(text) if text else 0),
+            tools=tools,
+            beside=self.count(self.moved) + self._size_of(in_background),
+            begins=tuple(Part(digest_of(words.agent, words.task[:end]), self.count(one.text)) for end, one in begun),
+            rest=self._size_of(task.held - in_background - {one for _, one in begun}),
+            shared=self._beginning(task.shared),
             # Mostly those of the task that is due: they are counted once.
-            self._results if results == self.layout.results else self._blocks(results),
-            reads,
+            results=self._results if task.results == self.layout.results else self._blocks(task.results),
+            logs=task.reads,
         )
 
     def _beginning(self, shared: Sequence[SharedText]) -> tuple[Part, ...]:
@@ -308,9 +317,11 @@ class TasksAhead:
         return self._blocks(self.layout.results)
 
     def _blocks(self, texts: Sequence[SharedText]) -> tuple[Part, ...]:
+        """Texts as they stand in the shared part, each with its heading."""
         return tuple(Part(text.key, self.count(text.block)) for text in texts)
 
     def _size_of(self, texts: Iterable[SharedText]) -> int:
+        """The tokens of texts without their headings, as they stand in a task's words."""
         return sum(self.count(text.text) for text in texts)
 
 
@@ -320,4 +331,5 @@ def _in_template(text: SharedText, template: str) -> bool:
 
 
 def _schema_text(tool: Any) -> str:
+    """A tool's schema as a text, to be counted."""
     return dumps(tool, f"tool {name_of(tool)}").decode()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cacheprefix_crewai.binding import Binding
 
 _TRANSPORT = ("stream", "stream_options")
+"""Fields of a body that say how its answer comes."""
 
 
 def ask(target: Any, text: str, **options: Unpack[AskOptions]) -> ForkResult:
@@ -43,13 +44,13 @@ def ask(target: Any, text: str, **options: Unpack[AskOptions]) -> ForkResult:
     if newest is None or not newest.body:
         message = "ask continues what was said, and nothing was yet: kick the crew off first"
         raise SetupError(message)
-    body = _continued(newest)
+    body = _with_answer(newest)
 
     def run_tool(_: str, name: str, arguments: Mapping[str, Any]) -> str:
         return _call_tool(binding, target, name, arguments)
 
     return binding.session.side_forks.run(
-        "\n\n".join([*_missing(target, body), text]),
+        "\n\n".join([*_results_beside(target, body), text]),
         body=body,
         api=newest.api,
         send=sender(newest.llm, newest.api),
@@ -60,7 +61,7 @@ def ask(target: Any, text: str, **options: Unpack[AskOptions]) -> ForkResult:
     )
 
 
-def _continued(execution: Execution) -> dict[str, Any]:
+def _with_answer(execution: Execution) -> dict[str, Any]:
     """The newest body with its answer, as the agent's next request would begin."""
     body = {name: value for name, value in execution.body.items() if name not in _TRANSPORT}
     name = "input" if execution.api == "openai-responses" else "messages"
@@ -70,8 +71,8 @@ def _continued(execution: Execution) -> dict[str, Any]:
     return body
 
 
-def _missing(target: Any, body: Mapping[str, Any]) -> list[str]:
-    """Results of finished tasks that the body does not hold."""
+def _results_beside(target: Any, body: Mapping[str, Any]) -> list[str]:
+    """The results of finished tasks that a body does not hold, each with its task and agent."""
     said = json.dumps([body.get(name) for name in ("system", "messages", "input")], ensure_ascii=False, default=str)
     found = []
     for number, task in enumerate(getattr(target, "tasks", None) or (), 1):
@@ -83,6 +84,7 @@ def _missing(target: Any, body: Mapping[str, Any]) -> list[str]:
 
 
 def _call_tool(binding: Binding, target: Any, name: str, arguments: Mapping[str, Any]) -> str:
+    """What one of the agents' or tasks' tools answers. Raises ``LookupError`` for a tool that none of them has."""
     tasks: Sequence[Any] = getattr(target, "tasks", None) or ()
     for owner in (*binding.agents, *tasks):
         for tool in owner.tools or ():

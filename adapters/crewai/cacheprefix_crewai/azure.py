@@ -29,6 +29,7 @@ def as_arguments(params: Mapping[str, Any], body: Mapping[str, Any], sent: Mappi
 
 
 def _plain(value: Any) -> Any:
+    """An object of Azure's SDK as its API has it in JSON."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     dump = getattr(value, "as_dict", None)

@@ -69,8 +69,8 @@ class Binding:
     runs_known: bool = False
     """Whether a ``kickoff_for_each`` is under way, of which it is known how many runs it has."""
     undo: list[Callable[[], None]] = field(default_factory=list)
-    passing: dict[int, tuple[weakref.ref[Any], Callable[[Any, Binding], object]]] = field(default_factory=dict)
-    """What became part of it later and is not kept alive by it, with how it is restored."""
+    joined_later: dict[int, tuple[weakref.ref[Any], Callable[[Any, Binding], object]]] = field(default_factory=dict)
+    """Crews and agents that a flow started, which it does not keep alive, by identity; each with how it is restored."""
     calls: Bounded[int, tuple[str, Call]] = field(default_factory=lambda: Bounded(_KEEP_CALLS))
     """The names of the tasks and the finished requests, by the request's number."""
 
@@ -114,7 +114,7 @@ class Binding:
         return f"{self.conversation}:{uuid.uuid4().hex}"
 
     def began(self, crew: Any) -> None:
-        """A run starts: what its tasks hold of an earlier one is none of its outputs."""
+        """A run of a crew starts: the outputs that its tasks hold now are an earlier run's."""
         with self.lock:
             self._earlier_outputs[id(crew)] = [task.output for task in crew.tasks if task.output is not None]
 
@@ -196,6 +196,7 @@ class WhileUsed:
         return lambda: self._leave(binding)
 
     def _leave(self, binding: Binding | None) -> None:
+        """One installation less (None: those that were dropped); with the last one the change is undone."""
         with _CHANGING:
             self._users = [one for one in self._users if (user := one()) is not None and user is not binding]
             while not self._users and self._undo:
@@ -242,7 +243,7 @@ def subclassed(base: Any, methods: Mapping[str, Any]) -> Any:
     def reduce(self: Any, protocol: Any) -> Any:
         build, arguments, *rest = base.__reduce_ex__(self, protocol)
         if build is copyreg.__newobj__:  # type: ignore[attr-defined]
-            # pickle holds that this one gets the object's own class; the other does the same and asks for none.
+            # pickle insists that ``__newobj__`` is given the object's own class; this one makes the same, unasked.
             return (copyreg._reconstructor, (base, object, None), *rest)  # type: ignore[attr-defined]
         return (build, arguments, *rest)
 
@@ -306,5 +307,6 @@ def asks_for(llm: Any, binding: Binding) -> bool:
 
 
 def _running() -> Binding | None:
+    """The installation whose crew runs here; None without one."""
     found = RUN.get()
     return found if found is not None and found.active else None

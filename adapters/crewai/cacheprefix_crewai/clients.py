@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.wire import for_litellm
+from cacheprefix.wire import for_litellm, sdk_arguments
 
 if TYPE_CHECKING:
     from cacheprefix.adapter import Api
@@ -34,14 +33,6 @@ def sender(llm: Any, api: Api) -> Callable[[dict[str, Any]], Any]:
             create = client.messages.create
         else:
             create = client.responses.create if api == "openai-responses" else client.chat.completions.create
-        return create(**_arguments(body, create))
+        return create(**sdk_arguments(body, create))
 
     return by_client
-
-
-def _arguments(body: Mapping[str, Any], create: Any) -> dict[str, Any]:
-    """A body as the SDK's arguments; fields its version does not name go beside."""
-    known = inspect.signature(create).parameters
-    named = {name: value for name, value in body.items() if name in known}
-    rest = {name: value for name, value in body.items() if name not in known}
-    return {**named, "extra_body": {**(named.get("extra_body") or {}), **rest}} if rest else named

@@ -53,6 +53,7 @@ class DurableTexts:
         return found
 
     def _now(self, kickoff: str, held: Conversation) -> tuple[str, ...]:
+        """What is said to a kickoff from its next task on: its zones as it began, and durable context to date."""
         # Agents without a crew have no kickoffs: whatever they are asked begins with the newest.
         known = self._begun.get(kickoff) if kickoff else None
         begun = known or _begun(held)
@@ -72,5 +73,6 @@ class _Begun:
 
 
 def _begun(held: Conversation) -> _Begun:
+    """What the conversation says to a kickoff that begins now."""
     shown = (zone.refreshed() for zone in held.state.zones)
     return _Begun(tuple(zone.text() for zone in shown if zone.shown), held.join_context())

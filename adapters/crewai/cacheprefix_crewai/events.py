@@ -38,6 +38,7 @@ def announce(session: AdapterSession, llm: Any, task: str, call: Call) -> None:
 
 
 def _emit(llm: Any, task: str, call: Call) -> None:
+    """``announce``, raising where it fails."""
     from crewai.events.event_bus import crewai_event_bus  # noqa: PLC0415
 
     event = cache_event()

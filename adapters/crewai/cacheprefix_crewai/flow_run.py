@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cacheprefix.adapter import BlockVar, Bounded, names_known_to
 from cacheprefix_crewai.material import MIN_CHARS
@@ -79,12 +79,12 @@ def _long_texts(state: Any, depth: int = 2) -> Iterator[tuple[str, str]]:
 
 def starts_others(method: Any, flow: type) -> bool:
     """Whether a method's code starts a crew or an agent, itself or in functions that it names."""
-    return any(not _STARTS.isdisjoint(names) for names, _ in _code_of(method, flow))
+    return any(not _STARTS.isdisjoint(code.names) for code in _named_in(method, flow))
 
 
 def crews_named(method: Any, flow: type) -> list[Any]:
     """The ``@CrewBase`` classes that a method's code names, itself or in functions that it names."""
-    found = [value for _, values in _code_of(method, flow) for value in values]
+    found = [one for code in _named_in(method, flow) for one in code.objects]
     return list({id(one): one for one in found if _is_crew_class(one)}.values())
 
 
@@ -92,8 +92,18 @@ def _is_crew_class(value: object) -> bool:
     return isinstance(value, type) and bool(getattr(value, "is_crew_class", False))
 
 
-def _code_of(method: Any, flow: type) -> Iterator[tuple[set[str], list[Any]]]:
-    """For a method, and each function that its code names: the names in its code, and the objects known by them."""
+class _Named(NamedTuple):
+    """What one function's code names."""
+
+    names: set[str]
+    """All names in it: of variables, and of attributes and methods, whatever they are of."""
+    objects: list[Any]
+    """What is known by these names; None for a name that only the run gives a meaning."""
+
+
+def _named_in(method: Any, flow: type) -> Iterator[_Named]:
+    """What a method's code names, and what the functions that it names do in turn, each function once."""
+    # CrewAI's decorators keep the method itself in ``_meth``.
     waiting: list[Any] = [getattr(method, "_meth", method)]
     seen: set[int] = set()
     while waiting and len(seen) < _FUNCTIONS:
@@ -102,13 +112,18 @@ def _code_of(method: Any, flow: type) -> Iterator[tuple[set[str], list[Any]]]:
         if code is None or id(code) in seen:
             continue
         seen.add(id(code))
-        codes, names = [code], set(code.co_names)
-        for one in codes:  # and those of the functions within
-            inner = [const for const in one.co_consts if isinstance(const, CodeType)]
-            codes += inner
-            names.update(*(each.co_names for each in inner))
+        names = set(_names(code))
         known = names_known_to(function) if isinstance(function, FunctionType) else {}
-        closed = getattr(code, "co_freevars", ())
-        found = [known.get(name, inspect.getattr_static(flow, name, None)) for name in sorted({*names, *closed})]
-        yield names, found
-        waiting += [one for one in found if isinstance(one, FunctionType)]
+        # What is no variable may be an attribute of the flow, as in ``self.name``.
+        looked_up = sorted({*names, *code.co_freevars})
+        objects = [known.get(name, inspect.getattr_static(flow, name, None)) for name in looked_up]
+        yield _Named(names, objects)
+        waiting += [one for one in objects if isinstance(one, FunctionType)]
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names in a function's code, and in that of the functions within."""
+    yield from code.co_names
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _names(one)

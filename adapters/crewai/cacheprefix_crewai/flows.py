@@ -162,5 +162,5 @@ def join(binding: Binding, target: Any) -> bool:
 def _remember(binding: Binding, target: Any, back: Callable[[Any, Binding], object]) -> None:
     """Have an object restored at the end, where it is still there."""
     with binding.lock:
-        binding.passing = {key: one for key, one in binding.passing.items() if one[0]() is not None}
-        binding.passing[id(target)] = weakref.ref(target), back
+        binding.joined_later = {key: one for key, one in binding.joined_later.items() if one[0]() is not None}
+        binding.joined_later[id(target)] = weakref.ref(target), back

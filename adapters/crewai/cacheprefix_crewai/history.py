@@ -36,25 +36,26 @@ _FEWEST_LOOPS = 2.0
 """Further requests of a task with tools that are reckoned with at least: a guess, since one is asked to use them."""
 
 
-class Notes:
-    """Under which refs the kickoffs of an installation were told that full results are kept."""
+class ReadableRefs:
+    """Which cut results each kickoff of an installation may read in full: those whose refs it was shown."""
 
     def __init__(self, _: Binding) -> None:
-        self._kept: Bounded[str, set[str]] = Bounded(_KEEP)
+        self._shown: Bounded[str, set[str]] = Bounded(_KEEP)
 
     def of(self, kickoff: str) -> set[str]:
-        """Those of a kickoff; without one, of nobody."""
-        return self._kept.of(kickoff, set) if kickoff else set()
+        """The refs of one kickoff, to which more are added; outside of a kickoff a set that nobody keeps."""
+        # Privacy: without a kickoff nobody can tell whose result it is.
+        return self._shown.of(kickoff, set) if kickoff else set()
 
 
-def notes_of(binding: Binding) -> set[str]:
-    """The refs that the kickoff under way here may read."""
-    return binding.part(Notes).of(binding.kickoff_id)
+def readable_refs(binding: Binding) -> set[str]:
+    """The refs of the cut results that the kickoff under way here may read."""
+    return binding.part(ReadableRefs).of(binding.kickoff_id)
 
 
-def noted(notes: set[str], decisions: Sequence[Decision]) -> None:
-    """Remember the refs that notes name, now that the model is shown them."""
-    notes.update(ref for one in decisions if isinstance(one, ReplaceResult) for ref in _REF.findall(one.text))
+def add_shown(refs: set[str], decisions: Sequence[Decision]) -> None:
+    """Add the refs that stand in the place of cut results, now that the model is shown them."""
+    refs.update(ref for one in decisions if isinstance(one, ReplaceResult) for ref in _REF.findall(one.text))
 
 
 @dataclass
@@ -77,8 +78,8 @@ class Execution:
     """Requests so far."""
     tokens: int = 0
     """Of the newest request."""
-    notes: set[str] = field(default_factory=set)
-    """Under which refs its kickoff was told that results are kept."""
+    refs: set[str] = field(default_factory=set)
+    """Of the cut results that its kickoff may read in full."""
 
 
 class Executions:
@@ -102,10 +103,11 @@ class Executions:
             return self._kept.of(key, self._new)
 
     def _new(self) -> Execution:
-        # Privacy: of its kickoff, else of this task alone; the next one asks other things for somebody else.
+        """A run with decisions of its own."""
+        # Privacy: its decisions are its kickoff's, or this run's alone; the next one asks for somebody else.
         conversation = self._binding.held.fork()
         conversation.id = self._binding.kickoff_id or self._binding.new_kickoff_id()
-        return Execution(conversation, notes=notes_of(self._binding))
+        return Execution(conversation, refs=readable_refs(self._binding))
 
     def asked(self, execution: Execution, *, has_tools: bool) -> None:
         """Count a request; of tasks with tools, those that began and those that went on."""
@@ -127,10 +129,10 @@ class Executions:
 
     @property
     def go_on(self) -> bool:
-        """Whether a task's first request is worth a mark at its end: one task in three went on with tools so far.
+        """Whether a task's first request is worth a mark at its end: at least one task in three went on so far.
 
         Writing a token costs a quarter more than sending it, and reading it again saves nine tenths of it: a mark
-        pays from ``0.25 / 0.9``, a little over one task in four. Before the first task, they are taken to go on.
+        pays from ``0.25 / 0.9``, a little over one task in four. The first task is taken to go on with its tools.
         """
         with self._binding.lock:
             return (self._looped + 1) * 3 >= self._opened
@@ -138,7 +140,7 @@ class Executions:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What of a request its history stands between, and the model that reads it."""
+    """What stands around a history in its request, and the model that reads it."""
 
     model: str
     head: int
@@ -154,9 +156,9 @@ def limits(session: AdapterSession) -> bool:
 
 
 def condensed(session: AdapterSession, execution: Execution, messages: Sequence[Any], around: Around) -> list[Any]:
-    """The messages with what was decided on them; those of the opening always stay.
+    """The messages within the session's limits: compacted where that is due, and as compacted before.
 
-    Fails open, but for ``BudgetError`` where a request budget cannot be met.
+    Those of the opening always stay. Fails open, but for ``BudgetError`` where a request budget cannot be met.
     """
     views = session.attempt("compaction", lambda: _views(session, messages, around), None)
     if views is None:
@@ -176,7 +178,7 @@ def condensed(session: AdapterSession, execution: Execution, messages: Sequence[
         )
     rest = RestOfRequest(static, tools=tuple(map(name_of, around.tools or ())))
     decisions = session.histories.condense(held, views, around.model, execution.api, rest, ask=ask)
-    noted(execution.notes, decisions)
+    add_shown(execution.refs, decisions)
     return session.attempt("compaction", lambda: _applied(messages, decisions), list(messages))
 
 
@@ -200,11 +202,13 @@ def compact_now(session: AdapterSession, execution: Execution, messages: Sequenc
 
 
 def _views(session: AdapterSession, messages: Sequence[Any], around: Around) -> list[MessageView]:
+    """The messages as the core decides on them; it touches none of the opening."""
     views = views_of(messages, "openai-chat", session.counter(around.model))
     return [replace(view, pinned=True) if at < around.head else view for at, view in enumerate(views)]
 
 
 def _applied(messages: Sequence[Any], decisions: Sequence[Any]) -> list[Any]:
+    """The messages with the decisions carried out, and without the core's mark on a summary."""
     if not decisions:
         return list(messages)
     return [
@@ -225,7 +229,7 @@ def shortened(binding: Binding, messages: list[Any], model: str, tools: Sequence
     def work() -> list[Any]:
         views = views_of(messages, "openai-chat", lambda text: session.count(text, model))
         decisions = session.histories.shorten(kept, views, model, tools)
-        noted(notes_of(binding), decisions)
+        add_shown(readable_refs(binding), decisions)
         return list(apply(messages, decisions, "openai-chat")) if decisions else messages
 
     return session.attempt("tool-result budget", work, messages)

@@ -88,8 +88,8 @@ def take_back(binding: Binding) -> None:
     while binding.undo:
         binding.undo.pop()()
     with binding.lock:  # a flow's run may add some still
-        passing, binding.passing = binding.passing, {}
-    for kept, back in passing.values():
+        joined, binding.joined_later = binding.joined_later, {}
+    for kept, back in joined.values():
         target = kept()
         if target is not None:
             back(target, binding)
@@ -238,6 +238,7 @@ def _named(flow: Any, crew: Any, agents: Sequence[Any]) -> str:
 
 
 def _not_taken(target: Any) -> SetupError:
+    """The error for an object that is no crew, flow or agent."""
     return SetupError(f"install takes a crew, a @CrewBase instance, a flow or agents, found {type(target).__name__}")
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.adapter import BlockVar
+from cacheprefix.wire import gemini_sdk_body
 from cacheprefix_crewai.azure import as_arguments, as_body
 from cacheprefix_crewai.binding import KEY, Binding, Owners, binding_for, owners_of, subclassed
 from cacheprefix_crewai.history import limits
-from cacheprefix_crewai.native import alternating, gemini_arguments, gemini_body
+from cacheprefix_crewai.native import alternating, gemini_arguments
 from cacheprefix_crewai.sending import PendingRequest, halved
 from cacheprefix_crewai.task_layout import LLMCall
 
@@ -244,7 +245,7 @@ def _making(base: Any, kind: str) -> dict[str, Any]:
             sent = begun(self, body, "bedrock")
             return sent["messages"], {name: sent[name] for name in sent if name not in ("modelId", "messages")}
         attempt = request.binding.session.attempt
-        body = attempt("body", lambda: gemini_body(self.model, said, rest), {})
+        body = attempt("body", lambda: gemini_sdk_body(self.model, said, rest), {})
         if not body:
             return said, rest
         sent = begun(self, body, "gemini")
@@ -268,7 +269,7 @@ def _body(base: Any, kind: str, llm: Any, api: Api, functions: Any, messages: An
         return base._prepare_completion_params(llm, formatted, system, tools, functions)
     if kind == "gemini":
         contents, system = base._format_messages_for_gemini(llm, messages)
-        return gemini_body(llm.model, contents, base._prepare_generation_config(llm, system, tools, None))
+        return gemini_sdk_body(llm.model, contents, base._prepare_generation_config(llm, system, tools, None))
     if kind == "bedrock":
         said, system = base._format_messages_for_converse(llm, messages)
         body = {"modelId": llm.model_id, "messages": said}

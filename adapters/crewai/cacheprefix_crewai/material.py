@@ -213,15 +213,11 @@ def common_texts(
     found = [SharedText(CONTEXT_LABEL, context, for_all=True)] if context else []
     of_flow = [SharedText(input_label(name), text) for text, name in flow.items() if text != context]
     found += [text for text in of_flow if any(find_text(text.text, one.task) is not None for one in words)]
+    # Inputs and blocks are looked for in what the texts found so far leave of the tasks' words.
     found += inputs_to_share(inputs, [with_references(one.task, found) for one in words], names, constant)
     blocks = common_blocks([with_references(one.task, found) for one in words])
     found += blocks
-    # An agent that words its own is an outlier: it is given nothing of the others'.
-    agents = {one.agent: without(one.background, known) for one in words}
-    text, holders = majority_text(list(agents.values()))
-    background = []
-    if len(text) >= MIN_CHARS and len(holders) > 1 and not texts_in(text, found):
-        background = [SharedText(block_label(len(blocks) + 1), text)]
+    background = _common_background(words, known, found, block_label(len(blocks) + 1))
     found += background
     held = tuple(frozenset(texts_in(f"{one.background}\n{one.task}", found)) for one in words)
     counts = {text: sum(text in mine for mine in held) for text in found}
@@ -229,11 +225,25 @@ def common_texts(
     stays = {input_label(name) for name in constant}
 
     def order(text: SharedText) -> tuple[bool, int, bool, int]:
-        # A flow's crews begin alike, whatever each of them has besides.
+        # Money: what more requests have stands further in front, so that they are read from the cache for longer.
         return not text.for_all, places.get(text, len(places)), text.label not in stays, -counts[text]
 
     ends = tuple(_ends(one.task, mine) for one, mine in zip(words, held, strict=True))
     return CommonTexts(tuple(sorted(found, key=order)), held, frozenset(background), ends)
+
+
+def _common_background(
+    words: Sequence[TaskWords], known: str, found: Sequence[SharedText], label: str
+) -> list[SharedText]:
+    """The background that several agents have in common, under a label, but for what is ``known`` to all already.
+
+    Empty where there is none, or where it holds one of the texts that were ``found``.
+    """
+    backgrounds = {one.agent: without(one.background, known) for one in words}
+    # Privacy: an agent that words its own is an outlier, which is given nothing of the others'.
+    text, holders = majority_text(list(backgrounds.values()))
+    shared = len(text) >= MIN_CHARS and len(holders) > 1 and not texts_in(text, found)
+    return [SharedText(label, text)] if shared else []
 
 
 def _ends(text: str, shared: Iterable[SharedText]) -> tuple[tuple[int, SharedText], ...]:

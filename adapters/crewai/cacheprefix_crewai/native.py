@@ -11,15 +11,6 @@ _CONFIG = {"systemInstruction": "system_instruction", "tools": "tools"}
 """Fields of Gemini's body that a layout changes, by their names in the SDK's settings."""
 
 
-def gemini_body(model: str, contents: Sequence[Any], config: Any) -> dict[str, Any]:
-    """The body that Gemini's SDK makes of its arguments, as far as it is cached or a setting."""
-    given = config.model_dump(mode="json", by_alias=True, exclude_none=True)
-    body: dict[str, Any] = {"model": model.removeprefix("models/"), "contents": [_plain(one) for one in contents]}
-    body |= {name: given[name] for name in (*_CONFIG, "toolConfig", "cachedContent") if given.get(name)}
-    schema = {name: given[name] for name in ("responseMimeType", "responseJsonSchema") if given.get(name)}
-    return {**body, "generationConfig": schema} if schema else body
-
-
 def gemini_arguments(contents: Any, config: Any, body: Mapping[str, Any], sent: Mapping[str, Any]) -> tuple[Any, Any]:
     """The arguments for ``sent`` where ``body`` is what these make; the very same where nothing was changed."""
     from google.genai import types  # noqa: PLC0415 - an extra of CrewAI
@@ -52,7 +43,3 @@ def with_last(body: Mapping[str, Any], api: str, text: str) -> dict[str, Any]:
     if api == "gemini":
         return {**body, "contents": [*body["contents"], {"role": "user", "parts": [{"text": text}]}]}
     return {**body, "messages": alternating([*body["messages"], {"role": "user", "content": [{"text": text}]}])}
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -57,7 +57,7 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
 
 
 def _given(flow: Any, crew: Any, task: object) -> object:
-    """What a run begins with, as it takes it. Raises ``SetupError`` for what it does not take."""
+    """The ``task`` of a preview as a run takes it: inputs, a state, or a text. Raises ``SetupError`` for any other."""
     if task is None or isinstance(task, str if flow is None and crew is None else Mapping):
         return task
     if flow is None and crew is None:
@@ -179,6 +179,7 @@ class _DryRun:
         return made
 
     def _agent(self, agent: Any) -> Any:
+        """A copy of an agent without what only a run can ask: apps, MCP servers, its executor."""
         made = self._copied(agent)
         vars(made)["agent_executor"] = None
         for name, words in (("apps", "apps"), ("mcps", "MCP servers")):
@@ -190,6 +191,7 @@ class _DryRun:
         return made
 
     def _task(self, task: Any) -> Any:
+        """A copy of a task that has not run, with copies of its agent and of the tasks that it names."""
         made = self._copied(task)
         own = vars(made)
         own["output"] = None
@@ -199,6 +201,7 @@ class _DryRun:
         return made
 
     def _memory(self, memory: Any) -> Any:
+        """A copy of a crew's memory, with a copy of its model."""
         made = self._copied(memory)
         inner = getattr(made, "_memory", None)
         if inner is not None:
@@ -266,10 +269,12 @@ class _DryRun:
 
 
 def _binding(installed: Installation) -> Binding:
+    """What an installation's parts share."""
     return installed._binding
 
 
 def _of(agent: Any) -> Binding:
+    """The installation of an agent's copy."""
     found = binding_on([agent])
     assert found is not None
     return found

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 from cacheprefix import ReadBudget, Session
 from cacheprefix.adapter import READ_TOOL_SCHEMA
 from cacheprefix_crewai.binding import RUN
-from cacheprefix_crewai.history import notes_of
+from cacheprefix_crewai.history import readable_refs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,11 +52,13 @@ def read_tool(session: Session, *, budget: ReadBudget | None = None) -> BaseTool
 
 
 def _talk() -> Conversation | None:
+    """The conversation of the crew that runs here; None without one."""
     binding = RUN.get()
     return None if binding is None else binding.held
 
 
 def _own(ref: str) -> bool:
+    """Whether the kickoff under way here may read a cut result."""
     binding = RUN.get()
     # Privacy: a crew's next kickoff may be somebody else's, and has the same ledger.
-    return binding is not None and ref in notes_of(binding)
+    return binding is not None and ref in readable_refs(binding)

@@ -71,6 +71,7 @@ class WarmParts:
         return await self._binding.session.waiting.afollow(*((self._lane(key), worth) for key, worth in gates))
 
     def _lane(self, key: bytes) -> bytes:
+        """The name of a shared part among one tenant's requests."""
         # Privacy: whether another tenant has sent a text is not to be told by who waits for it.
         return self._binding.scope.encode("utf-8", "surrogatepass") + b"\0" + key
 
@@ -246,30 +247,32 @@ class PendingRequest:
 
         First the whole shared part; then what other kickoffs have too, whose inputs and results are others.
         """
-        session, layout, llm = self.binding.session, self.layout, self.call.llm
-        warm = self.binding.part(WarmParts)
-        if layout is None or not self.key or not self.binding.options.gate or self.key in warm:
+        layout, options = self.layout, self.binding.options
+        if layout is None or not self.key or not options.gate or self.key in self.binding.part(WarmParts):
             return ()
-        model = self.call.model
+        return self.binding.session.attempt("gate", lambda: self._worth_waiting_for(layout), ())
+
+    def _worth_waiting_for(self, layout: TaskLayout) -> tuple[tuple[bytes, Worth], ...]:
+        """Of what this request begins with: those parts that are cold and that it pays to wait for."""
+        session, model, llm = self.binding.session, self.call.model, self.call.llm
+        warm, count = self.binding.part(WarmParts), session.counter(model)
         # The API that the model's class most likely speaks: there is no body yet that would tell.
         api: Api = "anthropic" if "anthropic" in type(llm).__module__ else "openai-chat"
-        streams = bool(getattr(llm, "stream", False))
-
-        def found() -> tuple[tuple[bytes, Worth], ...]:
-            count, gates = session.counter(model), list[tuple[bytes, Worth]]()
-            tools = sum(map(count, map(str, self.tools or ())))
-            results = sum(count(result.block) for result in layout.results)
-            parts = [(self.key, tools + count(layout.system) + results)]
-            profile = session.profile(model, api)
-            # Marks stand behind the whole system text, so only where none are needed is its beginning read.
-            if profile.match == "block" and layout.beginning and (layout.results or layout.texts):
-                parts.append((self._named(layout.beginning), tools + count(layout.beginning)))
-            for key, cold in parts:
-                worth = None if key in warm else session.waiting.worth(model, api, cold=cold, streams=streams)
-                gates += [] if worth is None else [(key, worth)]
-            return tuple(gates) if gates and gates[0][0] == self.key else ()
-
-        return session.attempt("gate", found, ())
+        tools = sum(map(count, map(str, self.tools or ())))
+        results = sum(count(result.block) for result in layout.results)
+        parts = [(self.key, tools + count(layout.system) + results)]
+        # A provider's rule: marks stand behind the whole system text, so only where none are needed is its beginning
+        # read by itself.
+        by_itself = session.profile(model, api).match == "block"
+        if by_itself and layout.beginning and (layout.results or layout.texts):
+            parts.append((self._named(layout.beginning), tools + count(layout.beginning)))
+        gates = list[tuple[bytes, Worth]]()
+        for key, cold in parts:
+            streams = bool(getattr(llm, "stream", False))
+            worth = None if key in warm else session.waiting.worth(model, api, cold=cold, streams=streams)
+            gates += [] if worth is None else [(key, worth)]
+        # Where the whole is not worth waiting for, its beginning is not either.
+        return tuple(gates) if gates and gates[0][0] == self.key else ()
 
     def _named(self, text: str) -> bytes:
         """What names a shared text with the model and the tools that it stands behind."""
@@ -311,23 +314,37 @@ class PendingRequest:
 
     def _begun(self, params: dict[str, Any], api: Api, original: Callable[[Any, Any], Any]) -> dict[str, Any] | None:
         """The body as the session begins it; None where it could not."""
-        binding, layout, execution = self.binding, self.layout, self.execution
-        runs = binding.part(Executions)
-        has_tools = layout is not None and layout.has_tools
+        layout, execution = self.layout, self.execution
         if self.pending is not None:
             self.pending.fail()  # the class sends the request again
             self.usage = None
         elif execution is not None:
-            runs.asked(execution, has_tools=has_tools)
+            self.binding.part(Executions).asked(execution, has_tools=layout is not None and layout.has_tools)
         body = with_choice(params, self.offer.choice, api) if self.offer is not None else params
-        conversation: str | Conversation = binding.kickoff_id or binding.conversation
         if execution is not None:
             execution.llm, execution.api, execution.body = self.call.llm, api, body
             execution.agent, execution.answer = self.agent, ""
+        asked = self._request(body, api, original)
+        self.pending = self.binding.session.begin(asked, self.passed or FOLLOW)
+        if self.pending.seen is None:
+            return None
+        if execution is not None:
+            execution.tokens = self.pending.seen.prompt.tokens
+        sent = self.pending.body
+        if sent is params:
+            return params
+        return for_litellm(dict(sent)) if self._claude_by_litellm(api) else dict(sent)
+
+    def _request(self, body: dict[str, Any], api: Api, original: Callable[[Any, Any], Any]) -> Request:
+        """What the session is told of this request: its body, whose it is, and what of it may be changed."""
+        binding, layout, execution = self.binding, self.layout, self.execution
+        conversation: str | Conversation = binding.kickoff_id or binding.conversation
+        if execution is not None:
             conversation = execution.conversation
         marks = binding.session.profile(self.call.model, api).markers is not None
         rewrite = layout is not None and binding.rewrites and (self.forked or not marks or self._may_mark(api))
         changed = self.forked or self.messages is not self.call.messages or self.tools is not self.call.tools
+        loops = layout is not None and layout.has_tools and binding.part(Executions).go_on
         asked = Request(
             body,
             api,
@@ -337,19 +354,10 @@ class PendingRequest:
             original=self._unmodified(api, original) if changed or (rewrite and marks) else None,
             rewrite=rewrite,
             scope=binding.scope,
-            continues=self.forked and has_tools and runs.go_on,
+            continues=self.forked and loops,
             trailing=bool(self.volatile),
         )
-        asked = asked if self.plan is None else asked.laid_out(self.plan)
-        self.pending = binding.session.begin(asked, self.passed or FOLLOW)
-        if self.pending.seen is None:
-            return None
-        if execution is not None:
-            execution.tokens = self.pending.seen.prompt.tokens
-        sent = self.pending.body
-        if sent is params:
-            return params
-        return for_litellm(dict(sent)) if self._claude_by_litellm(api) else dict(sent)
+        return asked if self.plan is None else asked.laid_out(self.plan)
 
     def _may_mark(self, api: Api) -> bool:
         """Whether a request in the application's own layout may get marks beside the application's own.

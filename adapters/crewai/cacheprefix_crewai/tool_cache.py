@@ -25,20 +25,22 @@ _MCP = ("crewai.tools.mcp_", "mcpadapt.", "mcp.")
 
 
 @dataclass(slots=True)
-class _Held:
-    """One call between CrewAI's two hooks."""
+class _ToolCall:
+    """One tool call, from CrewAI's hook before the tool to its hook behind it."""
 
     binding: Binding
     name: str
     given: Any
+    """The arguments, by whose identity the two hooks know that it is the same call."""
     tool: Any
     agent: Any
     task: Any
     crew: Any
     attempt: Attempt | None = None
+    """The cache's side of it, while the tool runs."""
 
 
-_CALLS: ContextVar[tuple[_Held, ...]] = ContextVar("cacheprefix_crewai_calls", default=())
+_CALLS: ContextVar[tuple[_ToolCall, ...]] = ContextVar("cacheprefix_crewai_calls", default=())
 """Calls under way here, the innermost last: a tool may run an agent that calls tools."""
 
 
@@ -51,6 +53,7 @@ def new_turn(binding: Binding, crew: Any) -> None:
 
 
 def _before(context: Any) -> None:
+    """CrewAI is about to call a tool: let its look for an earlier result come to us."""
     binding = binding_of(context.agent)
     if binding is None or not binding.session.tool_calls.active:
         return
@@ -60,20 +63,21 @@ def _before(context: Any) -> None:
     if not isinstance(handler.cache, _handler_class()):
         # Also for copies of agents, and where a crew has given its agent another handler since.
         _take_place(binding, context.agent, handler)
-    held = _Held(
+    call = _ToolCall(
         binding, context.tool_name, context.tool_input, context.tool, context.agent, context.task, context.crew
     )
-    _CALLS.set((*_CALLS.get(), held))
+    _CALLS.set((*_CALLS.get(), call))
 
 
 def _after(context: Any) -> None:
+    """CrewAI has called a tool, or found its result."""
     calls = _CALLS.get()
-    found = next((i for i, held in reversed(list(enumerate(calls))) if held.given is context.tool_input), None)
+    found = next((i for i, call in reversed(list(enumerate(calls))) if call.given is context.tool_input), None)
     if found is None:
         return
     # Whatever stands behind it never came to its end.
-    for held in calls[found:]:
-        _fail(held)
+    for call in calls[found:]:
+        _fail(call)
     _CALLS.set(calls[:found])
 
 
@@ -82,6 +86,7 @@ TOOL_CACHE = ToolHooks(before=_before, after=_after)
 
 
 def _take_place(binding: Binding, agent: Any, handler: Any) -> None:
+    """Put our handler in the place of CrewAI's cache, in which it looks for earlier results."""
     before = handler.cache
     handler.cache = _handler_class()(before)
     if any(agent is one for one in binding.agents):
@@ -90,11 +95,12 @@ def _take_place(binding: Binding, agent: Any, handler: Any) -> None:
 
 @functools.cache
 def _handler_class() -> Any:
+    """The class of our handler, made when CrewAI is loaded."""
     from crewai.agents.cache.cache_handler import CacheHandler  # noqa: PLC0415 - CrewAI loads slowly
     from crewai.tools.tool_failure import ToolFailure  # noqa: PLC0415 - as above
     from crewai.utilities.string_utils import sanitize_tool_name  # noqa: PLC0415 - as above
 
-    def current(tool: str) -> _Held | None:
+    def current(tool: str) -> _ToolCall | None:
         calls = _CALLS.get()
         return calls[-1] if calls and sanitize_tool_name(calls[-1].name) == sanitize_tool_name(tool) else None
 
@@ -106,69 +112,72 @@ def _handler_class() -> Any:
             object.__setattr__(self, "_cacheprefix_inner", inner)
 
         def read(self, tool: str, input: str) -> Any:  # noqa: A002 - CrewAI's own name
-            held = current(tool)
-            if held is None:
+            call = current(tool)
+            if call is None:
                 inner = getattr(self, "_cacheprefix_inner", None)
                 return None if inner is None else inner.read(tool, input)
-            return held.binding.session.attempt("tool cache", lambda: _begun(held, input), None)
+            return call.binding.session.attempt("tool cache", lambda: _known_result(call, input), None)
 
         def add(self, tool: str, input: str, output: Any) -> None:  # noqa: A002 - CrewAI's own name
-            held = current(tool)
+            call = current(tool)
             inner = getattr(self, "_cacheprefix_inner", None)
-            if held is None:
+            if call is None:
                 if inner is not None:
                     inner.add(tool, input, output)
             elif isinstance(output, ToolFailure):
-                _fail(held)
+                _fail(call)
             else:
-                held.binding.session.attempt("tool cache", lambda: _finish(held, output), None)
+                call.binding.session.attempt("tool cache", lambda: _finish(call, output), None)
 
     return ToolResults
 
 
-def _begun(held: _Held, given: str) -> Any:
-    """What is known of a call; None where the tool has to run."""
-    _fail(held)  # CrewAI tries a call that raised again
+def _known_result(call: _ToolCall, given: str) -> Any:
+    """What the cache answers to a call with these arguments (JSON); None where the tool has to run."""
+    _fail(call)  # CrewAI tries a call that raised again
     arguments = json.loads(given) if given else {}
     if not isinstance(arguments, dict):
         return None
     use = ToolUse(
-        held.name,
+        call.name,
         arguments,
-        _origin(held.tool),
+        _origin(call.tool),
         # Privacy: without a crew nobody tells when the user speaks, and so where a conversation ends.
-        None if held.task is None or held.crew is None else _conversation(held.binding, held.task),
-        str(getattr(held.agent, "role", "")),
+        None if call.task is None or call.crew is None else _conversation(call.binding, call.task),
+        str(getattr(call.agent, "role", "")),
         # A task that failed its guardrail begins again with an empty context.
-        str(getattr(held.task, "retry_count", "")),
-        scope=held.binding.options.scope,
+        str(getattr(call.task, "retry_count", "")),
+        scope=call.binding.options.scope,
         form="crewai",
-        tool=_runs(held.tool),
+        tool=_answered_by(call.tool),
     )
-    attempt = held.binding.session.tool_calls.begin(use)
+    attempt = call.binding.session.tool_calls.begin(use)
     if attempt is None or attempt.answered:
         return None if attempt is None else attempt.result
-    held.attempt = attempt
+    call.attempt = attempt
     return None
 
 
-def _finish(held: _Held, output: Any) -> None:
-    attempt, held.attempt = held.attempt, None
+def _finish(call: _ToolCall, output: Any) -> None:
+    """Keep what the tool answered."""
+    attempt, call.attempt = call.attempt, None
     if attempt is not None:
         attempt.finish(output)
 
 
-def _fail(held: _Held) -> None:
-    attempt, held.attempt = held.attempt, None
+def _fail(call: _ToolCall) -> None:
+    """Say that a call that was begun came to nothing, so that nobody waits for it."""
+    attempt, call.attempt = call.attempt, None
     if attempt is not None:
-        held.binding.session.attempt("tool cache", attempt.fail, None)
+        call.binding.session.attempt("tool cache", attempt.fail, None)
 
 
 def _conversation(binding: Binding, task: Any) -> str:
+    """The id under which a task's repeated calls are counted."""
     return f"{binding.conversation}/{task.id}"
 
 
-def _runs(tool: Any) -> Any:
+def _answered_by(tool: Any) -> Any:
     """What answers a call: the function that a tool was made of, else the tool with what it holds."""
     made = getattr(tool, "_original_tool", None) or tool
     function = getattr(made, "func", None)
@@ -178,6 +187,7 @@ def _runs(tool: Any) -> Any:
 
 
 def _origin(tool: Any) -> Origin:
+    """Where a tool comes from, told by what made it and not by its name."""
     return origin_of(type(getattr(tool, "_original_tool", None) or tool), mcp=_MCP)
 
 

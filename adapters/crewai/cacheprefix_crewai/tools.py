@@ -193,6 +193,7 @@ def canonical_ids(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def _renamed(item: Any, field: str, ids: dict[str, str], *, known: bool = False) -> Any:
+    """A message or call with another id in its field; with ``known`` only where the id was renamed before."""
     found = item.get(field) if isinstance(item, Mapping) else None
     if not isinstance(found, str) or (known and found not in ids):
         return item
@@ -205,6 +206,7 @@ def foreign_call(result: Any) -> bool:
 
 
 def _native(tool: Any) -> Any:
+    """A shared tool's schema in the form in which CrewAI hands it to a model."""
     native = tool.native
     if isinstance(native, Mapping):
         return native
@@ -218,6 +220,7 @@ def _meaning(tool: Any) -> bytes:
 
 
 def _clash(session: AdapterSession, name: str) -> str:
+    """Note that two tools of one name differ, so that none of the crew's are shared; the name."""
     session.note(
         f"two agents have different tools of the name {name!r}: their tools cannot be shared; "
         "give one of them another name to share this crew's requests"
@@ -236,6 +239,7 @@ class ToolHooks:
         self.use = WhileUsed(self._register).use
 
     def _register(self) -> list[Callable[[], object]]:
+        """Register the functions with CrewAI; what takes them back."""
         from crewai.hooks import tool_hooks  # noqa: PLC0415 - CrewAI loads slowly
 
         before, after = self._before, self._after

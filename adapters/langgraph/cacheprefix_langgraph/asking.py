@@ -19,7 +19,6 @@ from cacheprefix_langgraph.fork_context import FRAME, Frame, scope_of
 from cacheprefix_langgraph.layout import settled
 from cacheprefix_langgraph.model import bound_of
 from cacheprefix_langgraph.parts import taken_apart
-from cacheprefix_langgraph.pending import SENDING
 from cacheprefix_langgraph.request_bodies import hoists, model_name
 from cacheprefix_langgraph.sdk_clients import body_of, sender
 from cacheprefix_langgraph.state import CHANNEL, conversation_of, ledger_in, messages_in
@@ -86,36 +85,35 @@ class _Asked:
 
 
 def _asked(model: Any, values: Any, options: ThreadOptions, *, later: bool) -> _Asked:
-    key, system, config = options.get("messages_key", "messages"), options.get("system"), options.get("config")
+    """Settle what ``ask`` asks of a conversation. Raises ``SetupError`` as ``ask`` does.
+
+    ``values`` are the conversation's messages, or the state of the graph that has them (None: the node's own state).
+    """
+    key, config = options.get("messages_key", "messages"), options.get("config")
     known = ask_options(options, ThreadOptions)
     session = bound_of(model)
     if session is None:
         message = f"ask takes a model from wrap_model(model, session), found {type(model).__name__}"
         raise SetupError(message)
-    kwargs: dict[str, Any] = {}
+    bound: dict[str, Any] = {}
     while hasattr(model, "bound"):
-        kwargs, model = {**model.kwargs, **kwargs}, model.bound
+        bound, model = {**model.kwargs, **bound}, model.bound
     history = messages_in(values, key)
     if history is None:
         message = f"ask needs messages, or graph and config of a thread whose state has {key!r}"
         raise SetupError(message)
     settings = config or var_child_runnable_config.get()
-    scope = scope_of(settings)
     ledger = values.get(CHANNEL) if isinstance(values, Mapping) else ledger_in(None, session)
-    found = conversation_of(session, settings, ledger, history, returned=False)
-    frame = Frame(session=session, role=known["role"], conversation=found.id, state=found, base=system, scope=scope)
-    begun = _begun(model, session, history, kwargs, config, known["role"]) if system is None else None
-    kwargs.pop("tool_choice", None)
-    # An agent alone keeps its own order: helpers that are no forks begin with the same tools.
-    if session.prefix.tools and system is None and "response_format" not in kwargs:
-        carried = ToolSet(session.union_in(found), shares=True)
-        kwargs = with_union(kwargs, union_of(model, kwargs, frame), frame, carried)
-    if begun is None:
-        parts = taken_apart(history, frame, hoists=hoists(model))
-        names = tuple(map(name_of, kwargs.get("tools") or ()))
-        done = settled(parts, frame, wrapping(model).views, model_name(model), "", names)
-        begun = [*parts.head, *done.messages], kwargs
-    body, api = body_of(model, *begun)
+    talk = conversation_of(session, settings, ledger, history, returned=False)
+    frame = Frame(
+        session=session,
+        role=known["role"],
+        conversation=talk.id,
+        state=talk,
+        base=options.get("system"),
+        scope=scope_of(settings),
+    )
+    body, api = body_of(model, *_parents_request(model, frame, history, bound, config))
     run_tool = options.get("tool_executor")
     how: ForkOptions = {
         "role": known["role"],
@@ -123,11 +121,35 @@ def _asked(model: Any, values: Any, options: ThreadOptions, *, later: bool) -> _
         "overrides": known["overrides"],
         "abort": known["abort"],
         "tool_executor": run_tool or _executor(session, options.get("graph"), options.get("tools", ()), later=later),
-        "conversation": found.id,
-        "scope": scope,
+        "conversation": talk.id,
+        "scope": frame.scope,
         "state": options.get("state"),
     }
     return _Asked(session, body, api, sender(model, api, later=later), how)
+
+
+def _parents_request(
+    model: Any, frame: Frame, history: list[BaseMessage], bound: dict[str, Any], config: Any
+) -> tuple[list[BaseMessage], dict[str, Any]]:
+    """The messages and options that a fork goes on from, as the conversation's own requests have them.
+
+    ``bound`` are the options that were bound to the model.
+    """
+    session = frame.session
+    if frame.base is None:
+        begun = _begun(model, session, history, bound, config, frame.role)
+        if begun is not None:
+            return begun
+    options = {name: value for name, value in bound.items() if name != "tool_choice"}
+    # An agent alone keeps its own order: helpers that are no forks begin with the same tools.
+    if session.prefix.tools and frame.base is None and "response_format" not in options:
+        assert frame.state is not None
+        carried = ToolSet(session.union_in(frame.state), shares=True)
+        options = with_union(options, union_of(model, options, frame), frame, carried)
+    parts = taken_apart(history, frame, hoists=hoists(model))
+    names = tuple(map(name_of, options.get("tools") or ()))
+    done = settled(parts, frame, wrapping(model).views, model_name(model), "", names)
+    return [*parts.head, *done.messages], options
 
 
 def _begun(
@@ -140,9 +162,8 @@ def _begun(
     working = FRAME.get()
     if working is None or working.role != role or not working.laid or not session.related(working.session):
         return None
-    laid, _, options, token = enter(model, history, config, kwargs)
-    SENDING.reset(token)
-    return list(model._convert_input(laid).to_messages()), options
+    made = enter(model, history, config, kwargs)
+    return list(model._convert_input(made.given).to_messages()), made.options
 
 
 def _known(session: AdapterSession, graph: Any, tools: Sequence[BaseTool]) -> dict[str, BaseTool]:
@@ -156,6 +177,7 @@ def _known(session: AdapterSession, graph: Any, tools: Sequence[BaseTool]) -> di
 
 
 def _executor(session: AdapterSession, graph: Any, tools: Sequence[BaseTool], *, later: bool) -> Callable[..., Any]:
+    """Runs the tools that a fork calls; with ``later`` what it gives is to be awaited."""
     known = _known(session, graph, tools)
 
     async def awaited(tool: BaseTool, call: Any) -> str:
@@ -172,6 +194,7 @@ def _executor(session: AdapterSession, graph: Any, tools: Sequence[BaseTool], *,
 
 
 def _said(message: Any) -> str:
+    """The text of a tool's answer. Raises ``ToolException`` for one that says that the tool failed."""
     text = str(getattr(message, "text", None) or getattr(message, "content", message))
     if getattr(message, "status", None) == "error":
         raise ToolException(text)

@@ -32,15 +32,40 @@ from cacheprefix_langgraph.fork_context import FRAME, Frame, scope_of, thread_of
 from cacheprefix_langgraph.history import Decided
 from cacheprefix_langgraph.layout import history_of, laid_out, settled, summarise_first, together
 from cacheprefix_langgraph.parts import Parts, completed, instruction_of, missing, taken_apart
-from cacheprefix_langgraph.pending import SENDING, Sending
+from cacheprefix_langgraph.pending import Sending
 from cacheprefix_langgraph.request_bodies import base_of, hoists, kept_elsewhere, model_name, only_marked, shows_body
 from cacheprefix_langgraph.schemas import adopt_foreseen
-from cacheprefix_langgraph.sdk_clients import asummariser, summariser
+from cacheprefix_langgraph.sdk_clients import summariser
 from cacheprefix_langgraph.sending import session_in
 from cacheprefix_langgraph.state import conversation_of, ledger_in, sent_alike
-from cacheprefix_langgraph.tools import Union, by_provider, name_of, one_call, union_of, with_union, without_limit
+from cacheprefix_langgraph.tools import (
+    Union,
+    by_provider,
+    first_call_only,
+    name_of,
+    one_call,
+    union_of,
+    with_union,
+    without_limit,
+)
 from cacheprefix_langgraph.tracing import agent_in, outside, traced_config
 from cacheprefix_langgraph.wrapping import wrapping
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A model call as it goes on to the model's own class."""
+
+    given: Any
+    """The messages, or what else the application called the model with."""
+    config: Any
+    options: dict[str, Any]
+    sending: Sending
+    """What is known of the request; to be put in force (``SENDING``) while the class's code runs."""
+
+    def wanted(self, answer: Any) -> Any:
+        """What the application gets of the class's answer: no second tool call where it wants one at most."""
+        return first_call_only(answer) if self.sending.single else answer
 
 
 def enter(
@@ -51,36 +76,29 @@ def enter(
     *,
     whole: bool = False,
     waited: Frame | None = None,
-) -> tuple[Any, Any, dict[str, Any], Any]:
+) -> Entered:
     """Make a model call a fork of the shared prefix, where one is in force; else pass it on as it came.
 
-    Returns the messages, the configuration and the options that the model's class is to be called with, and the token
-    by which ``SENDING`` is reset when it has answered. A failure of ours leaves the application's own request.
-    ``whole`` says that the answer comes in one piece, so that something may still be taken from it. ``waited`` is the
-    fork for which ``ahead`` has waited: nothing is waited for here any more.
+    A failure of ours leaves the application's own request. ``whole`` says that the answer comes in one piece, so that
+    something may still be taken from it. ``waited`` is the fork for which ``ahead`` has waited: nothing is waited for
+    here any more.
     """
     session = session_in(model)
     settled = ensure_config(config)
     frame = _frame(model, session, settled, given) if waited is None else waited
     conversation, scope = (frame.conversation, frame.scope) if frame else (thread_of(settled), scope_of(settled))
     sending = Sending(session, frame, None, kwargs.get("tools"), conversation, scope)
-    token = SENDING.set(sending)
     if frame is None:
         if session.mode == "observe":
             sending.agent = session.attempt("agent", lambda: agent_in(settled), "")
-        if session.mode != "observe":
+        else:
             session.attempt("no fork", lambda: outside(session, settled), None)
-        return given, config, kwargs, token
+        return Entered(given, config, kwargs, sending)
     if session.mode == "observe":
-        return given, config, kwargs, token
+        return Entered(given, config, kwargs, sending)
     config = session.attempt("tracing", lambda: traced_config(config, settled, frame, sending), config)
-    try:
-        made = _made(model, given, kwargs, frame, sending, whole=whole, asks=waited is None)
-    except BaseException:
-        # A budget that cannot be met, or strict mode: the application's to hear of.
-        SENDING.reset(token)
-        raise
-    return (given, config, kwargs, token) if made is None else (made[0], config, made[1], token)
+    made = _made(model, given, kwargs, frame, sending, whole=whole, asks=waited is None)
+    return Entered(given, config, kwargs, sending) if made is None else Entered(made[0], config, made[1], sending)
 
 
 def _made(
@@ -129,7 +147,7 @@ async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | N
     try:
         now = _asked(model, given, kwargs, frame, whole=whole)
         told = frame.session.told(now.request())
-        summarise = asummariser(model, now.frame, now.options(told.tools, told.restriction))
+        summarise = summariser(model, now.frame, now.options(told.tools, told.restriction), later=True)
         views, name = wrapping(model).views, model_name(model)
         tools = told.carries(now.bound)
         await summarise_first(now.parts, now.frame, views, told.text, tools, model=name, summarise=summarise)
@@ -138,6 +156,7 @@ async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | N
 
 
 def _frame(model: Any, session: AdapterSession, config: RunnableConfig, given: Any) -> Frame | None:
+    """The fork that a call belongs to: of the role that the model was bound to, else the one in force here."""
     frame = FRAME.get()
     if frame is not None and not session.related(frame.session):
         frame = None
@@ -186,7 +205,8 @@ class _Asked:
 
         def summarise(messages: list[BaseMessage], request: SummaryRequest) -> str:
             told = session.told(made)
-            return summariser(model, frame, self.options(told.tools, told.restriction))(messages, request)
+            text: str = summariser(model, frame, self.options(told.tools, told.restriction))(messages, request)
+            return text
 
         def history(told: RoleTold) -> CountedHistory[BaseMessage]:
             views, ask = wrapping(model).views, summarise if asks else None
@@ -241,6 +261,7 @@ class _Asked:
         return tuple(name_of(tool) for tool in self.kwargs.get("tools") or [])
 
     def _tools(self) -> OwnTools:
+        """The tools that the role bound and those it may use, for the planner to choose what is sent."""
         frame, allowed = self.frame, self.frame.allowed
         bound = self.bound
         if self.union.tools is None:
@@ -263,6 +284,7 @@ class _Asked:
 
 
 def _asked(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, *, whole: bool) -> _Asked:
+    """A call of the model as its fork makes it; ``whole`` as in ``enter``."""
     messages = model._convert_input(given).to_messages()
     session, plain, kept = frame.session, frame, kept_elsewhere(model, kwargs)
     single = whole and not kept and one_call(model, kwargs, frame)
@@ -278,6 +300,10 @@ def _asked(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, *, whol
 
 
 def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dict[str, Any]] | None:
+    """The messages and options of a call as planned; None where those of the application go out.
+
+    ``asks`` has the model write a summary that is due.
+    """
     session, parts = asked.frame.session, asked.parts
     plan = sending.plan = session.plan(asked.request(asks=asks and _summarises(session)))
     if asked.kept:
@@ -319,6 +345,10 @@ def _in_instructions(model: Any, given: Any, kwargs: dict[str, Any], frame: Fram
 def _own(
     parts: Parts, history: Sequence[BaseMessage], frame: Frame, kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]] | None:
+    """A request in the application's own layout with what it leaves to us to say; None where nothing is to be added.
+
+    ``history`` is its conversation, as it was decided on.
+    """
     given, laid = parts.given, completed([*parts.lead, *parts.own(history)], frame)
     same = len(laid) == len(given) and all(map(operator.is_, laid, given))
     return None if same else (laid, kwargs)
@@ -329,4 +359,5 @@ def _leads(message: BaseMessage) -> bool:
 
 
 def _summarises(session: AdapterSession) -> bool:
+    """Whether a compaction has the model write a summary."""
     return session.histories.compaction is not None and session.histories.compaction.summarise == "fork"

@@ -111,6 +111,7 @@ class _Running:
         reset_in_child(self)
 
     def add(self, frame: Frame, number: int) -> None:
+        """Count a fork that begins to run (1) or that ends (-1)."""
         with self._lock:
             for key in (_key(frame.session), _key(frame.session, frame.conversation)):
                 now = self.counts.pop(key, 0) + number
@@ -128,22 +129,63 @@ class _Running:
 _RUNNING = _Running()
 
 
-def said_now(
-    session: AdapterSession, volatile: Callable[[Any], Mapping[str, str]] | None, state: Any
-) -> Mapping[str, str]:
-    """What the application says with this call alone; what its function raises reaches it. Empty while observing."""
-    return {} if volatile is None or session.mode == "observe" else dict(volatile(state))
+@dataclass(frozen=True, slots=True)
+class ForkSettings:
+    """What a node, a graph or an agent was made a fork with."""
 
+    session: AdapterSession
+    role: str
+    instruction: str = ""
+    allowed: tuple[str, ...] | None = None
+    """Tools the role may use; None leaves that to what the application binds."""
+    messages_key: str = "messages"
+    pinned: bool = False
+    """Role text before the role's own messages rather than at the very end."""
+    volatile: Callable[[Any], Mapping[str, str]] | None = None
+    """Gives texts for one call alone from the state."""
+    volatile_role: VolatileRole = "user"
+    policy: ForkPolicy | None = None
 
-def unlaid(
-    session: AdapterSession, role: str, instruction: str, volatile: Mapping[str, str], volatile_role: VolatileRole
-) -> Frame | None:
-    """What stands in for a fork that could not be made: the application's layout with what it left to us to say."""
-    if session.mode == "observe":
-        return None
-    return Frame(
-        session=session, role=role, instruction=instruction, volatile=volatile, volatile_role=volatile_role, laid=False
-    )
+    def said_now(self, state: Any) -> Mapping[str, str]:
+        """What the application says with this call alone; nothing in observe mode. Raises what its function raises."""
+        return {} if self.volatile is None or self.session.mode == "observe" else dict(self.volatile(state))
+
+    def frame(
+        self,
+        talk: Conversation,
+        said: Mapping[str, str],
+        *,
+        shared: Sequence[BaseMessage] | None = None,
+        scope: str | None = None,
+    ) -> Frame:
+        """The fork while it runs, in a conversation; ``said`` is what is said with this call alone."""
+        return Frame(
+            session=self.session,
+            role=self.role,
+            instruction=self.instruction,
+            shared=shared,
+            conversation=talk.id,
+            allowed=self.allowed,
+            pinned=self.pinned,
+            volatile=said,
+            volatile_role=self.volatile_role,
+            policy=self.policy,
+            state=talk,
+            scope=scope,
+        )
+
+    def unlaid(self, said: Mapping[str, str]) -> Frame | None:
+        """What stands in for a fork that could not be made: the application's layout with what it left to us to say."""
+        if self.session.mode == "observe":
+            return None
+        return Frame(
+            session=self.session,
+            role=self.role,
+            instruction=self.instruction,
+            volatile=said,
+            volatile_role=self.volatile_role,
+            laid=False,
+        )
 
 
 def thread_of(config: Mapping[str, Any] | None) -> str:
@@ -295,6 +337,7 @@ def siblings(session: AdapterSession, conversation: str) -> bool:
 
 
 def _depth(session: AdapterSession, conversation: str) -> int:
+    """How many forks of a conversation are in force where the code here runs."""
     frame = FRAME.get()
     same = frame is not None and _key(frame.session, frame.conversation) == _key(session, conversation)
     return frame.depth if frame is not None and same else 0

@@ -64,6 +64,7 @@ def carried_out(messages: Sequence[BaseMessage], decisions: Sequence[Decision], 
 
 
 def _inserted(new: Insert) -> BaseMessage:
+    """A message that a decision puts into the history."""
     marks: dict[str, Any] = {SUMMARY: True} if new.summary else {} if new.key is None else {KEY: new.key}
     made = SystemMessage if new.role == "system" else AIMessage if new.role == "assistant" else HumanMessage
     return made(new.text, additional_kwargs=marks)
@@ -82,6 +83,7 @@ def _changed(message: BaseMessage, decisions: Sequence[Decision]) -> BaseMessage
 
 
 def _replaced(content: Any, decision: ReplaceResult) -> Any:
+    """A tool result's content with its text cut; images beside the text stay where the decision says so."""
     kept = [block for block in content if not is_text(block)] if isinstance(content, list) else []
     return [{"type": "text", "text": decision.text}, *kept] if kept and decision.keep_media else decision.text
 
@@ -108,6 +110,7 @@ def without(message: BaseMessage, calls: set[str], parts: set[int]) -> BaseMessa
 
 
 def _goes(block: Any, part: int, calls: set[str], parts: set[int]) -> bool:
+    """Whether a content block is one of the calls, or one of the parts, that are taken out."""
     if not isinstance(block, Mapping):
         return False
     kind = block.get("type")

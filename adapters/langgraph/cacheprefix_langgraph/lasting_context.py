@@ -114,6 +114,7 @@ def _open_at(messages: Sequence[BaseMessage], start: int) -> int:
 
 
 def _through(hook: TransitionHook, turn: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """A turn as the hook leaves it. Raises ``SetupError`` where a tool result or its call is left without the other."""
     forms = [_form(message, place) for place, message in enumerate(turn)]
     changed = hook(copy.deepcopy(forms))
     made = [one for form in changed if (one := _made(form, forms, turn)) is not None]
@@ -136,6 +137,7 @@ _PLACE = "_place"
 
 
 def _form(message: BaseMessage, place: int) -> dict[str, Any]:
+    """A message as the hook is given it: as OpenAI's API has it, or Anthropic's where it has tool calls as blocks."""
     content: Any = message.content
     blocks = isinstance(content, list) and any(
         isinstance(one, Mapping) and one.get("type") == "tool_use" for one in content

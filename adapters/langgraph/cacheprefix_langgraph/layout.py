@@ -67,6 +67,7 @@ def apart(prompt: Prompt) -> Prompt:
 
 
 def _ends_a_request(message: BaseMessage, behind: Sequence[BaseMessage], *, shared_ends: bool) -> bool:
+    """Whether a mark belongs behind a message: an answer that another one follows, or that ends the shared part."""
     if not isinstance(message, AIMessage) or message.tool_calls or not message.text:
         return False
     spoken = any(isinstance(one, AIMessage) and not one.response_metadata.get(_HANDED_BACK) for one in behind)
@@ -74,11 +75,13 @@ def _ends_a_request(message: BaseMessage, behind: Sequence[BaseMessage], *, shar
 
 
 def _said(message: BaseMessage) -> list[str]:
+    """What a message says, its tool calls among it."""
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     return [message.text, *(f"{call['name']} {dumps(call['args'], 'tool call').decode()}" for call in calls)]
 
 
 def _digest(message: BaseMessage) -> str:
+    """The same for two messages that say the same."""
     content = message.content if isinstance(message.content, str) else dumps(message.content, "content").decode()
     return digest_of(message.type, content, *_said(message)[1:])
 

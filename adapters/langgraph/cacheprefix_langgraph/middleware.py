@@ -35,7 +35,7 @@ from cacheprefix.adapter import (
     tail_text,
     users_session,
 )
-from cacheprefix_langgraph.fork_context import Frame, said_now, scope_of, unlaid, within_frame
+from cacheprefix_langgraph.fork_context import ForkSettings, Frame, scope_of, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.parts import missing
 from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, level_of, update_of
@@ -184,17 +184,33 @@ class PrefixMiddleware(AgentMiddleware):
         return self._prepared(request)
 
     def _prepared(self, request: ModelRequest) -> tuple[Frame | None, ModelRequest]:
+        """``prepared``; where that fails, the application's own layout with what it left to us to say."""
         # Outside of what fails open: an error of the application's own function is the application's.
-        said = said_now(self._session, self.volatile, request.state)
+        fork = self._fork
+        said = fork.said_now(request.state)
         prepared = self._session.attempt("middleware", lambda: self._prepare(request, said), None)
         if prepared is not None:
             return prepared
-        plain = unlaid(self._session, self.role, self.instruction, said, self.volatile_role)
+        plain = fork.unlaid(said)
         if plain is None or self._session.related(bound_of(request.model)):
             # The wrapped model says what the application left to us to say.
             return plain, request
         text = self._session.attempt("middleware", lambda: tail_text(self.role, self.instruction, volatile=said), "")
         return None, request.override(messages=[*request.messages, HumanMessage(text)]) if text else request
+
+    @property
+    def _fork(self) -> ForkSettings:
+        """What its requests are made forks with."""
+        return ForkSettings(
+            self._session,
+            self.role,
+            self.instruction,
+            self.allowed,
+            pinned=self.pinned,
+            volatile=self.volatile,
+            volatile_role=self.volatile_role,
+            policy=self.policy,
+        )
 
     @property
     def session(self) -> Session:
@@ -214,25 +230,14 @@ class PrefixMiddleware(AgentMiddleware):
         return known[1]
 
     def _prepare(self, request: ModelRequest, said: Mapping[str, str]) -> tuple[Frame, ModelRequest]:
+        """The fork that a request is, and the request with the wrapped model; ``said`` is for this call alone."""
         config = var_child_runnable_config.get() or _run_in(request.runtime)
         # The channel is not there until something was decided: then the checkpoint holds no decision. As a node of
         # another graph the agent begins anew each time, without its private state: the process keeps what it held.
         returned = self._session.histories.limited or not level_of(config)
         known = _ledger_in(request) or {}
         talk = conversation_of(self._session, config, known, request.messages, returned=returned, key="messages")
-        frame = Frame(
-            session=self._session,
-            role=self.role,
-            instruction=self.instruction,
-            conversation=talk.id,
-            state=talk,
-            scope=scope_of(config),
-            allowed=self.allowed,
-            pinned=self.pinned,
-            volatile=said,
-            volatile_role=self.volatile_role,
-            policy=self.policy,
-        )
+        frame = self._fork.frame(talk, said, scope=scope_of(config))
         model = self._model(request.model)
         if self._session.alone and not self.instruction:
             # Nobody else shares, so the agent's own system text is the prefix: its forks begin with it.
@@ -403,5 +408,6 @@ def _run_in(runtime: Any) -> dict[str, Any] | None:
 
 
 def _ledger_in(request: ModelRequest) -> Mapping[str, Any] | None:
+    """The decisions that a request's state holds; None where nothing was decided yet."""
     found = request.state.get(CHANNEL)
     return found if isinstance(found, Mapping) else None

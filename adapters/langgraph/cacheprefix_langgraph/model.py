@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
@@ -20,24 +21,25 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable
 
 from cacheprefix import Session
-from cacheprefix.adapter import FOLLOW, AdapterSession, given_or_configured, users_session
+from cacheprefix.adapter import (
+    FOLLOW,
+    AdapterSession,
+    Flow,
+    WaitingFor,
+    adrive,
+    drive,
+    given_or_configured,
+    users_session,
+)
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.calls import ahead, enter, waiting
 from cacheprefix_langgraph.configured_models import configured
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
 from cacheprefix_langgraph.request_bodies import BASE, TRANSPORT, Body, api_of, base_of
 from cacheprefix_langgraph.schemas import STRUCTURED, adopt_foreseen
-from cacheprefix_langgraph.sending import (
-    aprepared,
-    begin,
-    current,
-    finish,
-    prepared,
-    session_in,
-    undone,
-)
+from cacheprefix_langgraph.sending import Prepared, begin, current, finish, prepared, session_in, undone
 from cacheprefix_langgraph.streams import again, awatch, awithin, began, behind, watch, whole, within
-from cacheprefix_langgraph.tools import adopt, first_call_only, learn, render
+from cacheprefix_langgraph.tools import adopt, learn, render
 from cacheprefix_langgraph.views import Views
 from cacheprefix_langgraph.whole_answers import astreamed, streamed
 from cacheprefix_langgraph.wrapping import Wrapping, wrapped_with, wrapping, wrapping_of
@@ -90,12 +92,14 @@ def wrap_model(
 
 
 def _copy(model: BaseChatModel, made: Wrapping) -> BaseChatModel:
+    """A copy of a model, of a class that knows forks."""
     copy = model.model_copy()
     object.__setattr__(copy, "__class__", _subclass(_plain_class(model)))
     return _marked(copy, made)
 
 
 def _plain_class(model: BaseChatModel) -> type[BaseChatModel]:
+    """A model's class without us."""
     return base_of(model) if wrapping_of(model) is not None else type(model)
 
 
@@ -135,51 +139,49 @@ def bound_of(model: Any) -> AdapterSession | None:
 
 @functools.lru_cache(maxsize=64)
 def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
+    """A model class of the application's that knows forks, and is ``base`` in all else.
+
+    What the application calls (``invoke``, ``stream`` and their kin) lays the request out; what LangChain then calls
+    (``_generate``, ``_stream``, ``_get_request_payload``, ``_create`` and theirs) begins it and sends it.
+    """
+
     class Forked(base):  # type: ignore[valid-type,misc]
+        # -------------------------------------------------------------- what the application calls
+
         def invoke(self, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-            given, config, kwargs, token = enter(self, input, config, kwargs, whole=True)
-            sending = SENDING.get()
-            try:
-                answer = base.invoke(self, given, config, stop=stop, **kwargs)
-            finally:
-                SENDING.reset(token)
-            return first_call_only(answer) if sending is not None and sending.single else answer
+            made = enter(self, input, config, kwargs, whole=True)
+            with SENDING.within(made.sending):
+                answer = base.invoke(self, made.given, made.config, stop=stop, **made.options)
+            return made.wanted(answer)
 
         async def ainvoke(self, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Any:  # noqa: A002
             waited = waiting(self, input, config)
             await ahead(self, input, kwargs, waited, whole=True)
-            given, config, kwargs, token = enter(self, input, config, kwargs, whole=True, waited=waited)
-            sending = SENDING.get()
-            try:
-                answer = await base.ainvoke(self, given, config, stop=stop, **kwargs)
-            finally:
-                SENDING.reset(token)
-            return first_call_only(answer) if sending is not None and sending.single else answer
+            made = enter(self, input, config, kwargs, whole=True, waited=waited)
+            with SENDING.within(made.sending):
+                answer = await base.ainvoke(self, made.given, made.config, stop=stop, **made.options)
+            return made.wanted(answer)
 
         # Not generators themselves: the fork is the one in force when the application asks for the stream.
         def stream(self, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-            given, config, kwargs, token = enter(self, input, config, kwargs)
-            sending = SENDING.get()
-            SENDING.reset(token)
-            return within(sending, base.stream(self, given, config, stop=stop, **kwargs))
+            made = enter(self, input, config, kwargs)
+            return within(made.sending, base.stream(self, made.given, made.config, stop=stop, **made.options))
 
         def astream(self, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Any:  # noqa: A002
             waited = waiting(self, input, config)
 
             def begun() -> AsyncIterator[Any]:
-                given, ours, options, token = enter(self, input, config, kwargs, waited=waited)
-                sending = SENDING.get()
-                SENDING.reset(token)
-                return awithin(sending, base.astream(self, given, ours, stop=stop, **options))
+                made = enter(self, input, config, kwargs, waited=waited)
+                return awithin(made.sending, base.astream(self, made.given, made.config, stop=stop, **made.options))
 
             return begun() if waited is None else behind(lambda: ahead(self, input, kwargs, waited), begun)
 
         def stream_events(self, input: Any, config: Any = None, *, version: Any = "v2", **kwargs: Any) -> Any:  # noqa: A002
             if version != _EVENTS:
                 return base.stream_events(self, input, config, version=version, **kwargs)
-            given, config, kwargs, token = enter(self, input, config, kwargs)
-            held = _holding(self, token)
-            return base.stream_events(held, given, config, version=version, **kwargs)
+            made = enter(self, input, config, kwargs)
+            held = _holding(self, made.sending)
+            return base.stream_events(held, made.given, made.config, version=version, **made.options)
 
         def astream_events(self, input: Any, config: Any = None, *, version: Any = "v2", **kwargs: Any) -> Any:  # noqa: A002
             if version != _EVENTS:
@@ -188,11 +190,13 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
 
             async def begun() -> Any:
                 await ahead(self, input, kwargs, waited)
-                given, ours, options, token = enter(self, input, config, kwargs, waited=waited)
-                held = _holding(self, token)
-                return await base.astream_events(held, given, ours, version=version, **options)
+                made = enter(self, input, config, kwargs, waited=waited)
+                held = _holding(self, made.sending)
+                return await base.astream_events(held, made.given, made.config, version=version, **made.options)
 
             return begun()
+
+        # -------------------------------------------------------------- what makes other models of this one
 
         def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
             session = session_in(self)
@@ -223,73 +227,46 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             # In another process there is no such session: what comes out there is the model as the class has it.
             return unpickled, (_unwrapped(self, base), kept(wrapping(self)))
 
+        # -------------------------------------------------------------- what LangChain calls
+
         def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
-            sending, token = current(self)
-            try:
-                ready = prepared(self, base, sending, messages, stop, kwargs)
-                if ready.streams:
-                    # Others wait for this one's first token, so it comes as a stream and is put together again.
-                    try:
-                        result = streamed(self, *whole(self, sending), began(sending))
-                    except Exception as error:
-                        if not again(self, sending, error):
-                            raise
-                        ready = prepared(self, base, sending, messages, stop, kwargs)
-                    else:
-                        finish(sending, result)
-                        return result
-                result = base._generate(self, ready.messages, stop, run_manager, **ready.kwargs)
-            except BaseException:
-                fail(sending)
-                raise
-            finally:
-                SENDING.reset(token)
+            sending = current(self)
+            with _asking(sending):
+                ready = drive(_streamed_or_ready(self, base, sending, messages, stop, kwargs, later=False))
+                if isinstance(ready, Prepared):
+                    result = base._generate(self, ready.messages, stop, run_manager, **ready.kwargs)
+                else:
+                    result = ready
             finish(sending, result)
             return result
 
         async def _agenerate(
             self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
         ) -> ChatResult:
-            sending, token = current(self)
-            try:
-                ready = await aprepared(self, base, sending, messages, stop, kwargs)
-                if ready.streams:
-                    try:
-                        result = await astreamed(self, *whole(self, sending), began(sending))
-                    except Exception as error:
-                        if not again(self, sending, error):
-                            raise
-                        ready = await aprepared(self, base, sending, messages, stop, kwargs)
-                    else:
-                        finish(sending, result)
-                        return result
-                result = await base._agenerate(self, ready.messages, stop, run_manager, **ready.kwargs)
-            except BaseException:
-                fail(sending)
-                raise
-            finally:
-                SENDING.reset(token)
+            sending = current(self)
+            with _asking(sending):
+                ready = await adrive(_streamed_or_ready(self, base, sending, messages, stop, kwargs, later=True))
+                if isinstance(ready, Prepared):
+                    result = await base._agenerate(self, ready.messages, stop, run_manager, **ready.kwargs)
+                else:
+                    result = ready
             finish(sending, result)
             return result
 
         def _stream(
             self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
         ) -> Iterator[ChatGenerationChunk]:
-            sending, token = current(self)
+            sending = current(self)
             sending.streamed = True
-            try:
-                ready = prepared(self, base, sending, messages, stop, kwargs)
-            finally:
-                SENDING.reset(token)
+            ready = drive(prepared(self, base, sending, messages, stop, kwargs, later=False))
             return watch(sending, base._stream(self, ready.messages, stop, run_manager, **ready.kwargs))
 
         async def _astream(
             self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
         ) -> AsyncIterator[ChatGenerationChunk]:
-            sending, token = current(self)
+            sending = current(self)
             sending.streamed = True
-            SENDING.reset(token)
-            ready = await aprepared(self, base, sending, messages, stop, kwargs)
+            ready = await adrive(prepared(self, base, sending, messages, stop, kwargs, later=True))
             async for chunk in awatch(sending, base._astream(self, ready.messages, stop, run_manager, **ready.kwargs)):
                 yield chunk
 
@@ -300,7 +277,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
                 made, sending.payload = sending.payload, None
                 return _as_asked({**made, **{name: kwargs[name] for name in TRANSPORT if name in kwargs}}, sending)
             payload: dict[str, Any] = base._get_request_payload(self, input_, stop=stop, **kwargs)  # type: ignore[attr-defined]
-            if sending is None or sending.turn is not None:
+            if sending is None or sending.pending is not None:
                 return payload
             payload = begin(self, base, Body(payload, api_of(payload, self), own=True), sending, FOLLOW)
             own = undone(sending, input_, kwargs)
@@ -314,23 +291,67 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         async def _acreate(self, payload: dict[str, Any]) -> Any:
             return await base._acreate(self, _as_sent(payload))  # type: ignore[attr-defined]
 
-    setattr(Forked, BASE, base)
+    _fit(Forked, base)
+    return Forked
+
+
+def _fit(kind: Any, base: type[BaseChatModel]) -> None:
+    """Make a generated class look like the one it was made from, without methods that this one lacks."""
+    setattr(kind, BASE, base)
     for name in ("_stream", "_astream", "_generate", "_agenerate", "_get_request_payload", "_create", "_acreate"):
         if not _defines(base, name):
-            delattr(Forked, name)
-    for name in vars(Forked).keys() & vars(BaseChatModel).keys() | {"bind_tools"}:
+            delattr(kind, name)
+    for name in vars(kind).keys() & vars(BaseChatModel).keys() | {"bind_tools"}:
         # Frameworks look at signatures: langgraph-supervisor at that of ``bind_tools``.
-        if inspect.isfunction(vars(Forked).get(name)):
-            functools.update_wrapper(vars(Forked)[name], getattr(base, name), updated=())
+        if inspect.isfunction(vars(kind).get(name)):
+            functools.update_wrapper(vars(kind)[name], getattr(base, name), updated=())
     if "stream_events" not in BaseChatModel.__dict__:
         # LangChain before version 1.4 has no events of its own for models.
-        del Forked.stream_events, Forked.astream_events
-    Forked.__name__, Forked.__qualname__, Forked.__module__ = (
-        base.__name__,
-        base.__qualname__,
-        base.__module__,
-    )
-    return Forked
+        del kind.stream_events, kind.astream_events
+    _name_as(kind, base)
+
+
+def _name_as(kind: Any, base: type) -> None:
+    """Give a generated class the name and the module of another one."""
+    kind.__name__, kind.__qualname__, kind.__module__ = base.__name__, base.__qualname__, base.__module__
+
+
+@contextmanager
+def _asking(sending: Sending) -> Iterator[None]:
+    """A block in which a request is in force; what is raised there ends it."""
+    with SENDING.within(sending):
+        try:
+            yield
+        except BaseException:
+            fail(sending)
+            raise
+
+
+def _streamed_or_ready(
+    model: Any,
+    base: type[BaseChatModel],
+    sending: Sending,
+    messages: Any,
+    stop: Any,
+    kwargs: dict[str, Any],
+    *,
+    later: bool,
+) -> Flow[ChatResult | Prepared]:
+    """A whole answer, where others wait for its first token; else what the model's class is to ask with.
+
+    Such an answer comes as a stream and is put together again. ``later`` is for callers in an event loop.
+    """
+    ready = yield from prepared(model, base, sending, messages, stop, kwargs, later=later)
+    if not ready.streams:
+        return ready
+    try:
+        receive: Any = astreamed if later else streamed
+        result: ChatResult = yield WaitingFor(receive, model, *whole(model, sending), began(sending))
+    except Exception as error:
+        if not again(model, sending, error):
+            raise
+        return (yield from prepared(model, base, sending, messages, stop, kwargs, later=later))
+    return result
 
 
 def _as_asked(payload: dict[str, Any], sending: Sending) -> dict[str, Any]:
@@ -346,6 +367,7 @@ def _as_asked(payload: dict[str, Any], sending: Sending) -> dict[str, Any]:
 
 
 def _as_sent(payload: dict[str, Any]) -> dict[str, Any]:
+    """The body to send, where the class was shown another one (``_as_asked``); else the one given."""
     sending = SENDING.get()
     if sending is None or sending.body is None:
         return payload
@@ -353,11 +375,9 @@ def _as_sent(payload: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _holding(model: Any, token: Any) -> Any:
+def _holding(model: Any, sending: Sending) -> Any:
     """A copy of the model for one request, which knows it in whatever task its stream is read."""
-    copy = wrapped_with(model.model_copy(), replace(wrapping(model), held=SENDING.get()))
-    SENDING.reset(token)
-    return copy
+    return wrapped_with(model.model_copy(), replace(wrapping(model), held=sending))
 
 
 def _unwrapped(model: Any, base: type[BaseChatModel]) -> BaseChatModel:
@@ -399,15 +419,12 @@ def _remade(model: Any) -> Any:
             super().__init__(**data)
             _marked(self, made)
 
-    Configured.__name__, Configured.__qualname__, Configured.__module__ = (
-        kind.__name__,
-        kind.__qualname__,
-        kind.__module__,
-    )
+    _name_as(Configured, kind)
     copy = model.model_copy()
     object.__setattr__(copy, "__class__", Configured)
     return copy
 
 
 def _defines(base: type, name: str) -> bool:
+    """Whether a model class, or one that it is made from, has a method of its own."""
     return any(name in c.__dict__ for c in base.__mro__ if c is not BaseChatModel and issubclass(c, BaseChatModel))

@@ -8,7 +8,6 @@ import inspect
 import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MethodType
 from typing import Any, TypeVar, cast, overload
 
@@ -19,7 +18,6 @@ from langgraph.pregel.protocol import PregelProtocol
 
 from cacheprefix import ForkPolicy, Session
 from cacheprefix.adapter import (
-    AdapterSession,
     Lock,
     VolatileRole,
     check_volatile,
@@ -30,12 +28,11 @@ from cacheprefix.adapter import (
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import (
     FRAME,
+    ForkSettings,
     Frame,
     aunder,
-    said_now,
     scope_of,
     under,
-    unlaid,
     within_frame,
     within_run,
 )
@@ -141,75 +138,48 @@ def forked(
         bound.join(name)
         foresee(bound, given)
         allowed = names_in("tools", tools)
-        fork = _Fork(bound, name, instruction, allowed, messages_key, pinned, volatile, volatile_role, policy)
+        fork = ForkSettings(bound, name, instruction, allowed, messages_key, pinned, volatile, volatile_role, policy)
         made = _runnable(given, fork) if isinstance(given, Runnable) else _function(given, fork)
         return cast("F", made)
 
     return decorate
 
 
-@dataclass(frozen=True, slots=True)
-class _Fork:
-    """What a node was decorated with."""
+def entered(fork: ForkSettings, state: Any, config: Any = None) -> Frame | None:
+    """The fork that is in force while a node runs on ``state``.
 
-    session: AdapterSession
-    name: str
-    instruction: str
-    allowed: tuple[str, ...] | None
-    messages_key: str
-    pinned: bool
-    volatile: Callable[[Any], Mapping[str, str]] | None
-    volatile_role: VolatileRole
-    policy: ForkPolicy | None
+    Where that cannot be made it is one that keeps the application's layout, in ``observe`` mode None. What
+    ``volatile`` raises reaches the application.
+    """
+    session = fork.session
+    config = var_child_runnable_config.get() or config
+    said = fork.said_now(state)
 
-    def enter(self, state: Any, config: Any = None) -> Frame | None:
-        """Make the fork that is in force while the node runs on ``state``.
+    def frame() -> Frame:
+        shared = messages_in(state, fork.messages_key)
+        with within_run(config):
+            ledger = ledger_in(state, session)
+        talk = conversation_of(session, config, ledger, shared or (), key=fork.messages_key)
+        return fork.frame(talk, said, shared=shared, scope=scope_of(config))
 
-        Where that fails it is one that keeps the application's layout, in ``observe`` mode None. What ``volatile``
-        raises reaches the application.
-        """
-        session = self.session
-        config = var_child_runnable_config.get() or config
-        said = said_now(session, self.volatile, state)
-        plain = unlaid(session, self.name, self.instruction, said, self.volatile_role)
-
-        def frame() -> Frame:
-            shared = messages_in(state, self.messages_key)
-            with within_run(config):
-                ledger = ledger_in(state, session)
-            talk = conversation_of(session, config, ledger, shared or (), key=self.messages_key)
-            return Frame(
-                session=session,
-                role=self.name,
-                instruction=self.instruction,
-                shared=shared,
-                conversation=talk.id,
-                state=talk,
-                scope=scope_of(config),
-                allowed=self.allowed,
-                pinned=self.pinned,
-                volatile=said,
-                volatile_role=self.volatile_role,
-                policy=self.policy,
-            )
-
-        return session.attempt("forked", frame, plain)
-
-    def leave(self, frame: Frame | None, state: Any, result: Any, config: Any = None) -> Any:
-        """The node's result, with the decisions that were made for its calls."""
-        if frame is None or frame.state is None:
-            return result
-        talk = frame.state
-
-        def made() -> Any:
-            with within_run(config):
-                update = update_of(self.session, talk, ledger_in(state, self.session))
-                return with_update(result, update, self.session)
-
-        return self.session.attempt("ledger", made, result)
+    return session.attempt("forked", frame, fork.unlaid(said))
 
 
-def _function(function: Callable[..., Any], fork: _Fork) -> Callable[..., Any]:
+def _left(fork: ForkSettings, frame: Frame | None, state: Any, result: Any, config: Any = None) -> Any:
+    """A node's result, with the decisions that were made for its calls."""
+    if frame is None or frame.state is None:
+        return result
+    talk, session = frame.state, fork.session
+
+    def made() -> Any:
+        with within_run(config):
+            update = update_of(session, talk, ledger_in(state, session))
+            return with_update(result, update, session)
+
+    return session.attempt("ledger", made, result)
+
+
+def _function(function: Callable[..., Any], fork: ForkSettings) -> Callable[..., Any]:
     """Wrap a node's function so that its model calls are forks; it stays sync, async or a generator, as it was."""
     reads = _reader(function)
     call = getattr(function, "__call__", None)  # noqa: B004 - looked at, not called: what kind of function is it
@@ -219,7 +189,7 @@ def _function(function: Callable[..., Any], fork: _Fork) -> Callable[..., Any]:
 
         async def wrapped(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             state, config = reads(args, kwargs)
-            frame, last = fork.enter(state, config), None
+            frame, last = entered(fork, state, config), None
             async for last in aunder(frame, function(*args, **kwargs)):
                 yield last
             done = _completed(fork, frame, state, last, config)
@@ -230,7 +200,7 @@ def _function(function: Callable[..., Any], fork: _Fork) -> Callable[..., Any]:
 
         def wrapped(*args: Any, **kwargs: Any) -> Iterator[Any]:
             state, config = reads(args, kwargs)
-            frame, last = fork.enter(state, config), None
+            frame, last = entered(fork, state, config), None
             for last in under(frame, function(*args, **kwargs)):
                 yield last
             done = _completed(fork, frame, state, last, config)
@@ -241,36 +211,36 @@ def _function(function: Callable[..., Any], fork: _Fork) -> Callable[..., Any]:
 
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
             state, config = reads(args, kwargs)
-            frame = fork.enter(state, config)
+            frame = entered(fork, state, config)
             with within_frame(frame):
                 result = await function(*args, **kwargs)
-            return fork.leave(frame, state, result, config)
+            return _left(fork, frame, state, result, config)
 
     else:
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             state, config = reads(args, kwargs)
-            frame = fork.enter(state, config)
+            frame = entered(fork, state, config)
             with within_frame(frame):
                 result = function(*args, **kwargs)
-            return fork.leave(frame, state, result, config)
+            return _left(fork, frame, state, result, config)
 
     _dress(wrapped, function)
     if not _KEEPS_CONTEXT:
         _asks_for_config(wrapped, function)
-    wrapped.cacheprefix_session, wrapped.cacheprefix_role = users_session(fork.session), fork.name
+    wrapped.cacheprefix_session, wrapped.cacheprefix_role = users_session(fork.session), fork.role
     setattr(wrapped, FORK, fork)
     return cast("Callable[..., Any]", wrapped)
 
 
-def _completed(fork: _Fork, frame: Frame | None, state: Any, last: Any, config: Any) -> dict[str, Any] | None:
+def _completed(fork: ForkSettings, frame: Frame | None, state: Any, last: Any, config: Any) -> dict[str, Any] | None:
     """A generator's last update once more, with the decisions; None where there are none.
 
     Of several mappings LangGraph keeps the last, so that nothing is applied twice.
     """
     if type(last) is not dict:
         return None
-    done = fork.leave(frame, state, last, config)
+    done = _left(fork, frame, state, last, config)
     return done if isinstance(done, dict) and done is not last else None
 
 
@@ -315,6 +285,7 @@ def _reader(function: Callable[..., Any]) -> Callable[[Sequence[Any], dict[str, 
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function by name; empty where Python cannot tell."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -347,34 +318,34 @@ def _name_of(node: Any, others: int) -> str:
     return found if "<" not in found else f"role {others + 1}"
 
 
-def _runnable(node: Runnable[Any, Any], fork: _Fork) -> Any:
+def _runnable(node: Runnable[Any, Any], fork: ForkSettings) -> Any:
     """A copy of a Runnable, of a class of its own that runs as a fork and is otherwise the same."""
     base = type(node)
 
     class ForkedRunnable(base):  # type: ignore[valid-type,misc]
         def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            frame = fork.enter(input, config)
+            frame = entered(fork, input, config)
             with within_frame(frame):
                 result = base.invoke(self, input, config, **kwargs)
-            return fork.leave(frame, input, result, config)
+            return _left(fork, frame, input, result, config)
 
         async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            frame = fork.enter(input, config)
+            frame = entered(fork, input, config)
             with within_frame(frame):
                 result = await base.ainvoke(self, input, config, **kwargs)
-            return fork.leave(frame, input, result, config)
+            return _left(fork, frame, input, result, config)
 
         def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            return under(fork.enter(input, config), base.stream(self, input, config, **kwargs))
+            return under(entered(fork, input, config), base.stream(self, input, config, **kwargs))
 
         def astream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            return aunder(fork.enter(input, config), base.astream(self, input, config, **kwargs))
+            return aunder(entered(fork, input, config), base.astream(self, input, config, **kwargs))
 
         # One call an input: each is a fork of its own state.
         batch = Runnable.batch
         abatch = Runnable.abatch
 
-    ForkedRunnable.cacheprefix_session, ForkedRunnable.cacheprefix_role = users_session(fork.session), fork.name
+    ForkedRunnable.cacheprefix_session, ForkedRunnable.cacheprefix_role = users_session(fork.session), fork.role
     setattr(ForkedRunnable, FORK, fork)
     made = _of_class(node, ForkedRunnable)
     if isinstance(made, RunnableSequence):
@@ -388,7 +359,7 @@ def _runnable(node: Runnable[Any, Any], fork: _Fork) -> Any:
 class _Passing:
     """The forks of a sequence whose steps are run one by one, from a task's first step to its last. Bounded."""
 
-    def __init__(self, fork: _Fork) -> None:
+    def __init__(self, fork: ForkSettings) -> None:
         self._fork = fork
         self._tasks: OrderedDict[str, tuple[Frame | None, Any]] = OrderedDict()
         self._lock = Lock()
@@ -396,7 +367,7 @@ class _Passing:
     def enter(self, given: Any, config: Any) -> tuple[Frame | None, Any, str | None]:
         """The fork for one step, the state that the first one was run on, and the task; no task where none is told."""
         now = FRAME.get()
-        if now is not None and now.session is self._fork.session and now.role == self._fork.name:
+        if now is not None and now.session is self._fork.session and now.role == self._fork.role:
             return now, given, None
         settled = config or var_child_runnable_config.get() or {}
         task = (settled.get("configurable") or {}).get("__pregel_task_id")
@@ -404,7 +375,7 @@ class _Passing:
             known = self._tasks.get(str(task))
         if known is not None:
             return *known, str(task)
-        made = (self._fork.enter(given, settled), given)
+        made = (entered(self._fork, given, settled), given)
         with self._lock:
             self._tasks[str(task)] = made
             while len(self._tasks) > _TASKS:
@@ -417,7 +388,7 @@ class _Passing:
             return result
         with self._lock:
             self._tasks.pop(task, None)
-        return self._fork.leave(frame, state, result, config)
+        return _left(self._fork, frame, state, result, config)
 
 
 def _step(node: Runnable[Any, Any], passing: _Passing, *, last: bool) -> Any:

@@ -146,6 +146,7 @@ def _without_texts(message: BaseMessage, known: Sequence[str]) -> BaseMessage | 
 
 
 def _without_block(block: Any, known: Sequence[str]) -> Any:
+    """A text block without the shared texts; None where nothing else is in it."""
     text = block if isinstance(block, str) else str(block.get("text", ""))
     left = without(text, known)
     if left == text:
@@ -229,6 +230,7 @@ class _Due(NamedTuple):
 
 
 def _dues(frame: Frame) -> Iterator[_Due]:
+    """What each request of a role says: the shared system text and context, the role's card, its instruction."""
     prefix = frame.session.prefix
     system, card = prefix.system.strip(), ""
     if frame.session.tail == "cards":

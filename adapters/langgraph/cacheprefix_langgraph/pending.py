@@ -40,7 +40,8 @@ class Sending:
     """Who asks, where no fork says so."""
     streamed: bool = False
     """Whether the class is about to stream the answer, which some of them build another body for."""
-    turn: PendingCall | None = None
+    pending: PendingCall | None = None
+    """The session's side of it, once it was begun."""
     payload: dict[str, Any] | None = None
     """The finished body, where it was made before the class asks for it."""
     body: dict[str, Any] | None = None
@@ -58,5 +59,5 @@ SENDING: BlockVar[Sending] = BlockVar("cacheprefix_langgraph_sending")
 
 def fail(sending: Sending) -> None:
     """Say that the request came to nothing, so that no sibling waits for it."""
-    if sending.turn is not None:
-        sending.turn.fail()
+    if sending.pending is not None:
+        sending.pending.fail()

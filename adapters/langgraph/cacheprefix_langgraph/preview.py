@@ -20,18 +20,18 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, Preview, preview_of
+from cacheprefix.adapter import AdapterSession, Preview, drive, preview_of
 from cacheprefix_langgraph.calls import enter
 from cacheprefix_langgraph.fork_context import Frame, within_frame
 from cacheprefix_langgraph.middleware import ENTRY, PrefixMiddleware
 from cacheprefix_langgraph.model import shadow
-from cacheprefix_langgraph.node import FORK
+from cacheprefix_langgraph.node import FORK, entered
 from cacheprefix_langgraph.pending import SENDING
 from cacheprefix_langgraph.request_bodies import base_of, shows_body
 from cacheprefix_langgraph.schemas import STRUCTURED
 from cacheprefix_langgraph.sending import prepared
 from cacheprefix_langgraph.state import conversation_of, messages_in
-from cacheprefix_langgraph.subgraphs import frame_parts
+from cacheprefix_langgraph.subgraphs import fork_of
 from cacheprefix_langgraph.views import Views
 from cacheprefix_langgraph.wrapping import wrapped_with, wrapping_of
 
@@ -55,6 +55,7 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
 
 
 def _state(task: object) -> dict[str, Any]:
+    """The state that a run begins with."""
     if isinstance(task, Mapping):
         return dict(task)
     if isinstance(task, (list, tuple)):
@@ -93,6 +94,7 @@ class _DryRun:
             self._node(str(name), graph.nodes[name].bound, frame)
 
     def _node(self, name: str, bound: Any, frame: Frame | None) -> None:
+        """What a node asks first; for one of which that is not known, a note that says why."""
         if isinstance(bound, ToolNode) or name.startswith("__"):
             return
         if isinstance(bound, Pregel):
@@ -102,9 +104,9 @@ class _DryRun:
         fork = getattr(function, FORK, None) or getattr(type(bound), FORK, None)
         if fork is not None:
             if fork.volatile is not None:
-                self.notes.append(f"{fork.name}: what it says for one call alone is known at the call")
+                self.notes.append(f"{fork.role}: what it says for one call alone is known at the call")
             session = self._of(fork.session)
-            frame = replace(fork, session=session, volatile=None).enter(self._state, {})
+            frame = entered(replace(fork, session=session, volatile=None), self._state, {})
         if getattr(function, "__module__", "") == _AGENTS:
             self._agent(name, function, frame)
             return
@@ -121,23 +123,13 @@ class _DryRun:
 
     def _entered(self, graph: Any) -> Frame | None:
         """The fork that a graph is, made by ``subgraph`` or ``forked``; None for any other graph."""
-        parts = frame_parts(graph)
-        if parts is None:
+        known = fork_of(graph)
+        if known is None:
             return None
-        session = self._of(parts.session)
-        messages = messages_in(self._state, parts.messages_key)
-        talk = conversation_of(session, {}, {}, messages or (), returned=False)
-        return Frame(
-            session=session,
-            role=parts.role,
-            instruction=parts.instruction,
-            shared=messages if parts.pinned else None,
-            conversation=talk.id,
-            state=talk,
-            pinned=parts.pinned,
-            volatile_role=parts.volatile_role,
-            policy=parts.policy,
-        )
+        fork = replace(known, session=self._of(known.session))
+        messages = messages_in(self._state, fork.messages_key)
+        talk = conversation_of(fork.session, {}, {}, messages or (), returned=False)
+        return fork.frame(talk, {}, shared=messages if fork.pinned else None)
 
     def _agent(self, name: str, node: Any, frame: Frame | None) -> None:
         """An agent of ``create_agent``: its model's node makes the request as it does in a run."""
@@ -194,18 +186,15 @@ class _DryRun:
         model = given if inside else self._rewrapped(given)
         base: Any = base_of(model)
         with within_frame(frame):
-            asked, _, options, token = enter(model, list(messages), None, dict(kwargs), whole=True)
-            sending = SENDING.get()
-            assert sending is not None
-            try:
-                options.pop(STRUCTURED, None)
-                ready = prepared(model, base, sending, model._convert_input(asked).to_messages(), None, options)
-                if sending.turn is None and shows_body(base):
+            made = enter(model, list(messages), None, dict(kwargs), whole=True)
+            sending, said = made.sending, model._convert_input(made.given).to_messages()
+            options = {name: value for name, value in made.options.items() if name != STRUCTURED}
+            with SENDING.within(sending):
+                ready = drive(prepared(model, base, sending, said, None, options, later=False))
+                if sending.pending is None and shows_body(base):
                     model._get_request_payload(ready.messages, stop=None, **ready.kwargs)
-            finally:
-                SENDING.reset(token)
-        if sending.turn is not None:
-            sending.turn.finish(None)
+        if sending.pending is not None:
+            sending.pending.finish(None)
 
 
 def _steps(graph: Any) -> dict[str, int]:

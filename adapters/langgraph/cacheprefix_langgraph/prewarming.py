@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import AIMessage
 
 from cacheprefix import ForkPolicy
-from cacheprefix.adapter import AdapterSession, Pass, Request
-from cacheprefix.errors import told
+from cacheprefix.adapter import AdapterSession, Flow, Pass, Request, WaitingFor
 from cacheprefix_langgraph.request_bodies import Body, own_body
 from cacheprefix_langgraph.sdk_clients import sender
 from cacheprefix_langgraph.wrapping import wrapping
@@ -40,34 +39,21 @@ def warms(model: Any, body: Body) -> bool:
     )
 
 
-def warm(model: Any, turn: PendingCall, leave: Pass, session: AdapterSession) -> None:
-    """Write the shared part, then let the others go. A refusal is noted in the session; then nothing is released."""
-    session.attempt("prewarm", lambda: _written(model, turn, leave), None)
+def warm(model: Any, pending: PendingCall, leave: Pass, session: AdapterSession, *, later: bool) -> Flow[None]:
+    """Write the shared part, then let the others go; where the provider refuses, that is counted and they wait on.
 
-
-def _written(model: Any, turn: PendingCall, leave: Pass) -> None:
+    ``later`` is for callers in an event loop.
+    """
     try:
-        answer = sender(model, "anthropic")(dict(turn.body))
-    except BaseException:
-        turn.fail()
-        raise
-    turn.finish(answer.usage)
-    leave.release(ok=True)
-
-
-async def awarm(model: Any, turn: PendingCall, leave: Pass, session: AdapterSession) -> None:
-    """``warm`` without blocking the event loop; fails open by itself."""
-    try:
-        answer = await sender(model, "anthropic", later=True)(dict(turn.body))
+        answer = yield WaitingFor(sender(model, "anthropic", later=later), dict(pending.body))
+        pending.finish(answer.usage)
+        leave.release(ok=True)
     except Exception as error:
-        turn.fail()
-        session.note(f"prewarm: the provider refused it ({told(error)})")
-        return
+        pending.fail()
+        session.failed("prewarm", error)
     except BaseException:
-        turn.fail()
+        pending.fail()
         raise
-    turn.finish(answer.usage)
-    leave.release(ok=True)
 
 
 def warming(
@@ -81,6 +67,7 @@ def warming(
 def _turn(
     model: Any, base: Any, body: Body, sending: Sending, session: AdapterSession, stop: Any, kwargs: Mapping[str, Any]
 ) -> PendingCall | None:
+    """Begin a request for no answer that ends where the shared part ends; None where it cannot be sent."""
     done = sending.rewritten
     if done is None:
         return None

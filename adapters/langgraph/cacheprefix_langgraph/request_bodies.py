@@ -11,6 +11,7 @@ from langchain_core.messages import BaseMessage, convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from cacheprefix.adapter import AdapterSession, Api
+from cacheprefix.wire import gemini_sdk_body
 
 TRANSPORT = ("stream", "stream_options")
 """Body fields that say how the answer comes; they belong to no prompt."""
@@ -24,8 +25,6 @@ _ONE_STREAM = ("modalities", "audio", "response_format", "text_format", "predict
 
 _CLASSES = ("response_format", "text_format")
 """Fields that hold a class where the SDK is to parse the answer into it."""
-
-_GEMINI = ("systemInstruction", "tools", "toolConfig", "cachedContent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,37 +141,28 @@ def as_sent(body: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, An
 
 
 def _schema(kind: type) -> dict[str, Any]:
+    """The schema of an answer's class, as OpenAI's API takes it."""
     function = convert_to_openai_tool(kind, strict=True)["function"]
     schema = {"name": function["name"], "schema": function["parameters"], "strict": True}
     return {"type": "json_schema", "json_schema": schema}
 
 
 def _gemini(model: Any, base: Any, messages: Sequence[BaseMessage], stop: Any, kwargs: Mapping[str, Any]) -> Body:
+    """What LangChain's class for Gemini gives its SDK, in the spelling of Gemini's API."""
     kwargs = {**kwargs, "cached_content": kwargs.get("cached_content") or getattr(model, "cached_content", None)}
     request = base._prepare_request(model, list(messages), stop=stop, **kwargs)
-    config = _plain(request.get("config")) or {}
-    payload = {
-        "model": model_name(model).removeprefix("models/"),
-        "contents": [_plain(one) for one in request["contents"]],
-        **{name: config[name] for name in _GEMINI if config.get(name)},
-    }
-    schema = {name: config[name] for name in ("responseMimeType", "responseJsonSchema") if config.get(name)}
-    return Body({**payload, "generationConfig": schema} if schema else payload, "gemini", own=False)
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return value
+    return Body(gemini_sdk_body(model_name(model), request["contents"], request.get("config")), "gemini", own=False)
 
 
 def _generic(model: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any]) -> Body:
+    """A request in OpenAI's form, for a class that shows none of its own."""
     payload: dict[str, Any] = {"model": model_name(model), "messages": convert_to_openai_messages(list(messages))}
     tools = [_tool(tool) for tool in kwargs.get("tools") or kwargs.get("functions") or []]
     return Body({**payload, "tools": tools} if tools else payload, "openai-chat", own=False)
 
 
 def _tool(tool: Any) -> dict[str, Any]:
+    """A tool in OpenAI's form."""
     if isinstance(tool, Mapping) and tool.get("type") == "function":
         return dict(tool)
     return convert_to_openai_tool(tool)

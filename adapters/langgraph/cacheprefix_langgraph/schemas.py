@@ -105,39 +105,49 @@ def _in_function(function: FunctionType, seen: set[FunctionType], depth: int) ->
     seen.add(function)
     names = names_known_to(function)
     for code in _codes(function.__code__):
-        given: list[Any] | None = None
-        for value, ends in _loaded(code, names):
-            if ends:
-                # What was loaded between the binding function and its call are the call's arguments.
-                yield from _bound(given or ())
-                given = None
-            elif value is _BINDS or _binds(value, depth - 1):
-                given = []
-            elif given is not None:
-                given.append(value)
-            if isinstance(value, FunctionType):
-                yield from _in_function(value, seen, depth - 1)
+        arguments: list[Any] | None = None
+        """Of a call that binds, as far as they are loaded; None outside of one."""
+        for step in _steps(code, names):
+            if step.calls:
+                yield from _bound(arguments or ())
+                arguments = None
+            elif step.binds or _binds(step.value, depth - 1):
+                arguments = []
+            elif arguments is not None:
+                arguments.append(step.value)
+            if isinstance(step.value, FunctionType):
+                yield from _in_function(step.value, seen, depth - 1)
 
 
-def _loaded(code: CodeType, names: Mapping[str, Any]) -> Iterator[tuple[Any, bool]]:
-    """What a function's code loads by name or as a constant, and whether it is called there.
+class _Step(NamedTuple):
+    """One step of a function's code: it loads something, or calls what was loaded before."""
+
+    value: Any = None
+    """What is loaded; None where that is not known."""
+    binds: bool = False
+    """Whether it is the method that binds a schema."""
+    calls: bool = False
+
+
+def _steps(code: CodeType, names: Mapping[str, Any]) -> Iterator[_Step]:
+    """The loads and calls of a function's code, in their order; ``names`` are the objects that it knows by name.
 
     Goes by the names of the instructions alone, which are the same in all releases of Python from 3.10 on.
     """
     value: Any = None
-    for step in dis.get_instructions(code):
-        name = step.opname
-        if name.startswith("CALL"):
-            yield None, True
-        elif name in ("LOAD_ATTR", "LOAD_METHOD"):
-            inner = getattr(value, step.argval, None) if inspect.ismodule(value) else None
-            value = _BINDS if step.argval == _BINDS else inner
-            yield value, False
-        elif name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
-            value = names.get(step.argval)
-            yield value, False
-        elif name in ("LOAD_CONST", "KW_NAMES"):
-            yield code.co_consts[step.arg or 0], False
+    for instruction in dis.get_instructions(code):
+        kind, name = instruction.opname, instruction.argval
+        if kind.startswith("CALL"):
+            yield _Step(calls=True)
+        elif kind in ("LOAD_ATTR", "LOAD_METHOD"):
+            # Of what a module holds is known what it is; of any other object it depends on the run.
+            value = getattr(value, name, None) if inspect.ismodule(value) and name != _BINDS else None
+            yield _Step(value, binds=name == _BINDS)
+        elif kind in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
+            value = names.get(name)
+            yield _Step(value)
+        elif kind in ("LOAD_CONST", "KW_NAMES"):
+            yield _Step(code.co_consts[instruction.arg or 0])
 
 
 def _bound(given: Sequence[Any]) -> Iterator[Schema]:
@@ -156,6 +166,7 @@ def _bound(given: Sequence[Any]) -> Iterator[Schema]:
 
 
 def _is_schema(value: Any) -> bool:
+    """Whether a value looks like a schema: a pydantic model, a typed dictionary, a JSON schema or a tool's."""
     typed = isinstance(value, type) and (issubclass(value, BaseModel) or hasattr(value, "__total__"))
     return typed or (isinstance(value, dict) and bool({"title", "name", "function"} & value.keys()))
 

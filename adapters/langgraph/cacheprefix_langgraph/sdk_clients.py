@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
 
 from cacheprefix.adapter import Api
 from cacheprefix.errors import SetupError
+from cacheprefix.wire import sdk_arguments
 from cacheprefix_langgraph.fork_context import Frame
 from cacheprefix_langgraph.request_bodies import TRANSPORT, api_of, base_of
 
@@ -39,40 +39,24 @@ def sender(model: Any, api: Api, *, later: bool = False) -> Callable[[dict[str, 
 
     def send(body: dict[str, Any]) -> Any:
         create = _endpoint(model, api, later=later, beta=bool(body.get("betas")))
-        known = inspect.signature(create).parameters
-        named = {name: value for name, value in body.items() if name in known}
-        rest = {name: value for name, value in body.items() if name not in known}
-        return create(**named, extra_body=rest) if rest else create(**named)
+        return create(**sdk_arguments(body, create))
 
     return send
 
 
 def summariser(
-    model: Any, frame: Frame, kwargs: Mapping[str, Any]
-) -> Callable[[list[BaseMessage], SummaryRequest], str]:
-    """Asks for a summary by a fork of the request that is about to be compacted, so that its prefix is read."""
+    model: Any, frame: Frame, kwargs: Mapping[str, Any], *, later: bool = False
+) -> Callable[[list[BaseMessage], SummaryRequest], Any]:
+    """Asks for a summary by a fork of the request that is about to be compacted, so that its prefix is read.
 
-    def summarise(messages: list[BaseMessage], request: SummaryRequest) -> str:
+    What it returns gives the summary's text, and with ``later`` something to await that does.
+    """
+
+    def summarise(messages: list[BaseMessage], request: SummaryRequest) -> Any:
         body, api = body_of(model, messages, kwargs)
-        send = sender(model, api)
-        talk, scope = frame.conversation, frame.scope
-        ask = frame.session.side_forks.summary(body=body, api=api, send=send, conversation=talk, scope=scope)
-        return ask(request)
-
-    return summarise
-
-
-def asummariser(
-    model: Any, frame: Frame, kwargs: Mapping[str, Any]
-) -> Callable[[list[BaseMessage], SummaryRequest], Awaitable[str]]:
-    """``summariser`` without blocking the event loop."""
-
-    async def summarise(messages: list[BaseMessage], request: SummaryRequest) -> str:
-        body, api = body_of(model, messages, kwargs)
-        send = sender(model, api, later=True)
-        talk, scope = frame.conversation, frame.scope
-        ask = frame.session.side_forks.asummary(body=body, api=api, send=send, conversation=talk, scope=scope)
-        return await ask(request)
+        forks, send = frame.session.side_forks, sender(model, api, later=later)
+        asking: Any = forks.asummary if later else forks.summary
+        return asking(body=body, api=api, send=send, conversation=frame.conversation, scope=frame.scope)(request)
 
     return summarise
 

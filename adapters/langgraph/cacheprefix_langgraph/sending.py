@@ -1,9 +1,8 @@
-"""Sending a request: its body, its turn, and its place behind siblings."""
+"""Sending a request: its body, its place behind siblings, and how it is begun and ended."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import Token
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,17 +20,15 @@ from cacheprefix.adapter import (
     Request,
     RequestPlan,
     WaitingFor,
-    adrive,
-    drive,
     failed,
     reason,
     unmodified,
     with_volatile,
 )
-from cacheprefix_langgraph.fork_context import FRAME, siblings
+from cacheprefix_langgraph.fork_context import FRAME, Rewritten, siblings
 from cacheprefix_langgraph.layout import apart, boundary
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
-from cacheprefix_langgraph.prewarming import awarm, warm, warming, warms
+from cacheprefix_langgraph.prewarming import warm, warming, warms
 from cacheprefix_langgraph.request_bodies import Body, as_sent, likeness, own_body, readable, shows_body
 from cacheprefix_langgraph.tools import CHOSEN
 from cacheprefix_langgraph.whole_answers import can_stream
@@ -61,29 +58,25 @@ class Prepared(NamedTuple):
 
 
 def prepared(
-    model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
-) -> Prepared:
+    model: Any,
+    base: type[BaseChatModel],
+    sending: Sending,
+    messages: Any,
+    stop: Any,
+    kwargs: dict[str, Any],
+    *,
+    later: bool,
+) -> Flow[Prepared]:
     """Make the body of a fork, after waiting for a sibling that writes its prefix.
 
-    Where that fails behind the rewrite, messages and options are the application's own again.
+    Where that fails behind the rewrite, messages and options are the application's own again. ``later`` is for callers
+    in an event loop.
     """
     body = _body(model, base, sending, messages, stop, kwargs)
     if body is None:
         return _prepared(sending, messages, kwargs)
-    turn = partial(warming, model, base, body, sending, stop, kwargs)
-    streams = drive(_in_its_turn(model, base, body, sending, turn, later=False))
-    return _prepared(sending, messages, kwargs, streams=streams)
-
-
-async def aprepared(
-    model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
-) -> Prepared:
-    """``prepared`` without blocking the event loop."""
-    body = _body(model, base, sending, messages, stop, kwargs)
-    if body is None:
-        return _prepared(sending, messages, kwargs)
-    turn = partial(warming, model, base, body, sending, stop, kwargs)
-    streams = await adrive(_in_its_turn(model, base, body, sending, turn, later=True))
+    warming_call = partial(warming, model, base, body, sending, stop, kwargs)
+    streams = yield from _in_its_turn(model, base, body, sending, warming_call, later=later)
     return _prepared(sending, messages, kwargs, streams=streams)
 
 
@@ -109,9 +102,9 @@ def _in_its_turn(
         fast = _lets_go_early(model, base, body)
         leave = yield WaitingFor(partial(queue, streams=fast), asked[0], body.api)
     try:
-        turn = warming_call() if leave.leader and warms(model, body) else None
-        if turn is not None:
-            yield WaitingFor(awarm if later else warm, model, turn, leave, session)
+        pending = warming_call() if leave.leader and warms(model, body) else None
+        if pending is not None:
+            yield from warm(model, pending, leave, session, later=later)
         streams = _could_stream(model, body, sending, leave)
         if streams:
             followed = partial(waiting.afollowed if later else waiting.followed, **_asking(model, body, sending))
@@ -124,6 +117,7 @@ def _in_its_turn(
 
 
 def _prepared(sending: Sending, messages: Any, kwargs: dict[str, Any], *, streams: bool = False) -> Prepared:
+    """What the class builds its request from: as laid out, or the application's own where that was undone."""
     if sending.undone is None:
         return Prepared(messages, kwargs, streams)
     given, options = sending.undone
@@ -138,7 +132,7 @@ def _begun(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
         return False
     if body.own:
         sending.payload = made
-    return sending.turn is not None and sending.turn.seen is not None
+    return sending.pending is not None and sending.pending.seen is not None
 
 
 def _could_stream(model: Any, body: Body, sending: Sending, leave: Pass) -> bool:
@@ -157,13 +151,14 @@ def _asking(model: Any, body: Body, sending: Sending) -> dict[str, Any]:
 
 def undone(sending: Sending, messages: Any = None, kwargs: Mapping[str, Any] | None = None) -> Prepared | None:
     """The application's own request, in the place of a rewritten one that could not be begun; else None."""
-    if sending.rewritten is None or (sending.turn is not None and sending.turn.seen is not None):
+    if sending.rewritten is None or (sending.pending is not None and sending.pending.seen is not None):
         return None
     _undo(sending)
     return _prepared(sending, messages, dict(kwargs or {}))
 
 
 def _undo(sending: Sending) -> None:
+    """Put the application's own request in the place of one that could not be begun."""
     sending.undone, sending.rewritten, sending.payload, sending.single = sending.asked, None, None, False
     sending.plan = failed("begin")
 
@@ -175,6 +170,7 @@ def _lets_go_early(model: Any, base: type[BaseChatModel], body: Body) -> bool:
 
 
 def _may_stream(model: Any, body: Body) -> bool:
+    """Whether nothing of the model or of this request forbids to stream its answer."""
     if not (wrapping(model).streams and can_stream(model, body.api)):
         return False
     disabled = getattr(model, "disable_streaming", False)
@@ -185,7 +181,7 @@ def _body(
     model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
 ) -> Body | None:
     """The body of a request that has not begun yet, where it is to be begun before the class sends it."""
-    if sending.turn is not None or sending.undone is not None:
+    if sending.pending is not None or sending.undone is not None:
         return None
     session = _session(model, sending)
     if not shows_body(base):
@@ -216,6 +212,7 @@ def session_in(model: Any) -> AdapterSession:
 
 
 def _session(model: Any, sending: Sending) -> AdapterSession:
+    """The session that a request goes through: its fork's, else the model's."""
     return session_in(model) if sending.frame is None else sending.frame.session
 
 
@@ -231,10 +228,12 @@ def _asked(
 
 
 def _seen(body: Body, model: Any) -> dict[str, Any]:
+    """The body as the session reads it."""
     return readable(body.payload, model)
 
 
 def _boundary(model: Any, base: type[BaseChatModel], body: Body, sending: Sending) -> Boundary:
+    """What finds the end of the part that siblings share; None for a request that is no fork."""
     done = sending.rewritten
     if done is None:
         return None
@@ -257,7 +256,7 @@ def begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, l
     made = _session(model, sending).attempt("begin", lambda: _begin(model, base, body, sending, leave), None)
     if made is None:
         fail(sending)
-        sending.turn = None
+        sending.pending = None
         leave.release(ok=False)
         return _session(model, sending).attempt("body", lambda: _with_passing(body, sending, model), body.payload)
     return made
@@ -272,37 +271,11 @@ def _with_passing(body: Body, sending: Sending, model: Any) -> dict[str, Any]:
 
 
 def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> dict[str, Any]:
+    """Begin the request in its session, which marks it for the cache; its body as it is to be sent."""
     session = _session(model, sending)
     frame, done = sending.frame, sending.rewritten
     # A routing key of its own would part a lone agent from the helpers that share its tools.
     alone = frame is not None and frame.base is not None and body.api != "anthropic"
-
-    def original(prompt: Prompt) -> Prompt | None:
-        if sending.given is None:
-            return None
-        messages, options = sending.given
-        system = tuple(one.text for one in messages if isinstance(one, SystemMessage))
-        plainly = done is not None and done.given is None and system == tuple(done.system)
-        if done is not None and plainly and not _says_how(prompt, messages, options):
-            settings = {name: value for name, value in prompt.settings.items() if name not in CHOSEN}
-            return unmodified(
-                replace(apart(prompt), settings=settings),
-                system=done.system,
-                tools=sending.tools,
-                tail=done.tail,
-                count=session.count,
-                restored=done.restored,
-            )
-        # Messages were changed or are gone, or the application says what is kept: its own request is built again.
-        # LangChain takes these out before the class sees its options.
-        seen = {name: value for name, value in options.items() if not name.startswith(_TRACED)}
-        options = _options(sending, seen)
-        if body.own:
-            own: Body | None = own_body(model, base, list(messages), None, options)
-        else:
-            own = likeness(session, model, base, messages, None, options)
-        return None if own is None else session.decode(_seen(own, model), body.api)
-
     plan = sending.plan
     asked = Request(
         _seen(body, model),
@@ -310,7 +283,7 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
         agent=frame.role if frame else sending.agent,
         conversation=sending.conversation if frame is None or frame.state is None else frame.state,
         boundary=_boundary(model, base, body, sending),
-        original=original if sending.given is not None else None,
+        original=_original(model, base, body, sending),
         rewrite=body.own and done is not None and not alone,
         repeated=body.own and plan is not None and plan.repeats,
         policy=frame.policy if frame else None,
@@ -318,11 +291,53 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
         continues=done is not None and done.continues,
         trailing=bool(done is not None and done.trailing),
     )
-    sending.turn = session.begin(asked if plan is None else asked.laid_out(plan), leave)
-    sent = sending.turn.body
+    sending.pending = session.begin(asked if plan is None else asked.laid_out(plan), leave)
+    sent = sending.pending.body
     if done is not None and done.trailing and body.own:
         sent = with_volatile(sent, body.api, done.trailing, done.trailing_role)
     return as_sent(sent, body.payload)
+
+
+def _original(
+    model: Any, base: type[BaseChatModel], body: Body, sending: Sending
+) -> Callable[[Prompt], Prompt | None] | None:
+    """What gives the prompt that the application would have sent, for the estimate of its cost; None where it is sent.
+
+    Where a fork only moved texts, they are moved back in the fork's own prompt. Where messages were changed or are
+    gone, or the application says itself what is kept, its request is built again.
+    """
+    if sending.given is None:
+        return None
+    (messages, options), done, session = sending.given, sending.rewritten, _session(model, sending)
+    system = tuple(one.text for one in messages if isinstance(one, SystemMessage))
+
+    def moved_back(prompt: Prompt, done: Rewritten) -> Prompt:
+        settings = {name: value for name, value in prompt.settings.items() if name not in CHOSEN}
+        return unmodified(
+            replace(apart(prompt), settings=settings),
+            system=done.system,
+            tools=sending.tools,
+            tail=done.tail,
+            count=session.count,
+            restored=done.restored,
+        )
+
+    def built_again() -> Prompt | None:
+        # LangChain takes these out before the class sees its options.
+        seen = _options(sending, {name: value for name, value in options.items() if not name.startswith(_TRACED)})
+        if body.own:
+            own: Body | None = own_body(model, base, list(messages), None, seen)
+        else:
+            own = likeness(session, model, base, messages, None, seen)
+        return None if own is None else session.decode(_seen(own, model), body.api)
+
+    def original(prompt: Prompt) -> Prompt | None:
+        moved_only = done is not None and done.given is None and system == tuple(done.system)
+        if done is not None and moved_only and not _says_how(prompt, messages, options):
+            return moved_back(prompt, done)
+        return built_again()
+
+    return original
 
 
 def _says_how(prompt: Prompt, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> bool:
@@ -338,18 +353,18 @@ def _says_how(prompt: Prompt, messages: Sequence[BaseMessage], options: Mapping[
     )
 
 
-def current(model: Any) -> tuple[Sending, Token[list[Sending] | None]]:
+def current(model: Any) -> Sending:
     """The request under way; a fresh one where the class was called without ``invoke`` (its own batch, an agent)."""
     held = wrapping(model).held
     sending = SENDING.get() if held is None else held
-    if sending is None or (sending.turn is not None and sending.payload is None):
+    if sending is None or (sending.pending is not None and sending.payload is None):
         frame = FRAME.get()
         conversation, scope = (frame.conversation, frame.scope) if frame else ("", None)
         sending = Sending(session_in(model), frame, None, None, conversation, scope)
         if frame is not None:
             # ``generate`` of the class goes by no front door of ours.
             sending.plan = RequestPlan("own", (reason("own_prompt", "generate"),))
-    return sending, SENDING.set(sending)
+    return sending
 
 
 def finish(sending: Sending, result: ChatResult) -> None:
@@ -359,12 +374,12 @@ def finish(sending: Sending, result: ChatResult) -> None:
 
 def close(sending: Sending, usage: Any) -> None:
     """End the request, and tell tracers what the cache did: they keep the metadata until the run ends."""
-    if sending.turn is None:
+    if sending.pending is None:
         return
-    turn, traced = sending.turn, sending.traced
+    pending, traced = sending.pending, sending.traced
 
     def told() -> None:
-        verdict = turn.finish(usage)
+        verdict = pending.finish(usage)
         if verdict is not None and traced is not None:
             traced["cacheprefix_cause"] = str(verdict.cause)
 

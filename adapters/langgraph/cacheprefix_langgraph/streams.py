@@ -57,13 +57,13 @@ async def awithin(sending: Sending | None, chunks: AsyncIterator[Any]) -> AsyncI
 @contextmanager
 def _reading(sending: Sending | None) -> Iterator[None]:
     """Around a pull: the first begins the request, which is known when it ends."""
-    if sending is not None and sending.turn is not None:
-        sending.turn.leave.reads()
+    if sending is not None and sending.pending is not None:
+        sending.pending.leave.reads()
     try:
         yield
     finally:
-        if sending is not None and sending.turn is not None:
-            sending.turn.leave.rests()
+        if sending is not None and sending.pending is not None:
+            sending.pending.leave.rests()
 
 
 async def behind(first: Callable[[], Awaitable[None]], begin: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
@@ -120,9 +120,10 @@ def _watching(sending: Sending) -> Iterator[Callable[[ChatGenerationChunk], None
 
 
 def _first(sending: Sending, chunk: ChatGenerationChunk) -> None:
-    turn = sending.turn
-    if turn is not None and turn.first_token_at is None and _says(chunk):
-        turn.first_token()
+    """Let waiting siblings go on with the first chunk that holds something of the answer."""
+    pending = sending.pending
+    if pending is not None and pending.first_token_at is None and _says(chunk):
+        pending.first_token()
 
 
 def whole(model: Any, sending: Sending) -> tuple[Api, dict[str, Any]]:
@@ -135,8 +136,8 @@ def began(sending: Sending) -> Callable[[], None]:
     """What is called when the answer begins: waiting siblings go on."""
 
     def begun() -> None:
-        if sending.turn is not None:
-            sending.turn.first_token()
+        if sending.pending is not None:
+            sending.pending.first_token()
 
     return begun
 
@@ -155,7 +156,7 @@ def again(model: Any, sending: Sending, error: Exception) -> bool:
         # Another stream of this model would fare no better.
         wrapping(model).streams = False
     fail(sending)
-    sending.turn = sending.payload = None
+    sending.pending = sending.payload = None
     return True
 
 
@@ -169,6 +170,7 @@ def _says(chunk: ChatGenerationChunk) -> bool:
 
 
 def _sum(usage: UsageMetadata | None, chunk: ChatGenerationChunk) -> UsageMetadata | None:
+    """The usage of a stream so far, with that of one more chunk."""
     found = getattr(getattr(chunk, "message", None), "usage_metadata", None)
     if not found:
         return usage

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from langgraph.prebuilt import ToolNode
@@ -15,29 +14,15 @@ from langgraph.types import Command
 from cacheprefix import ForkPolicy, Session
 from cacheprefix.adapter import AdapterSession, VolatileRole, check_volatile
 from cacheprefix.errors import SetupError
-from cacheprefix_langgraph.fork_context import Frame, aunder, said_now, scope_of, under, unlaid
+from cacheprefix_langgraph.fork_context import ForkSettings, Frame, aunder, scope_of, under
 from cacheprefix_langgraph.schemas import foresee
 from cacheprefix_langgraph.state import conversation_of, hand_on, ledger_in, messages_in, update_of, writes_of
 from cacheprefix_langgraph.tools import render
 
 G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
 
-_ENTER = "__cacheprefix_enter__"
-_LEAVE = "__cacheprefix_leave__"
-_PARTS = "__cacheprefix_parts__"
-
-
-@dataclass(frozen=True, slots=True)
-class FrameParts:
-    """What a graph was made a fork with."""
-
-    session: AdapterSession
-    role: str
-    instruction: str
-    messages_key: str
-    pinned: bool
-    volatile_role: VolatileRole
-    policy: ForkPolicy | None
+_FORK = "__cacheprefix_fork__"
+"""Where a graph keeps what it was made a fork with."""
 
 
 def subgraph(
@@ -81,62 +66,66 @@ def subgraph(
     name = role or graph.get_name()
     bound.join(name)
 
-    def enter(state: Any, config: Any, said: Mapping[str, str]) -> Frame:
-        messages = messages_in(state, messages_key)
-        returned = writes_of(config) is not None
-        talk = conversation_of(bound, config, ledger_in(state, bound), messages or (), returned=returned)
-        return Frame(
-            session=bound,
-            role=name,
-            instruction=instruction,
-            shared=messages if pinned else None,
-            conversation=talk.id,
-            state=talk,
-            scope=scope_of(config),
-            pinned=pinned,
-            volatile=said,
-            volatile_role=volatile_role,
-            policy=policy,
-        )
-
     copy = graph.copy()
-    base = type(graph).__mro__[1] if _ENTER in graph.__dict__ else type(graph)
+    base = type(graph).__mro__[1] if _FORK in graph.__dict__ else type(graph)
     object.__setattr__(copy, "__class__", _subclass(base))
-
-    def entered(state: Any, config: Any) -> Frame | None:
-        # A resumed run has no state to ask about. What the application's function raises is the application's.
-        said = {} if state is None or isinstance(state, Command) else said_now(bound, volatile, state)
-        plain = unlaid(bound, name, instruction, said, volatile_role)
-        return bound.attempt("subgraph", lambda: enter(state, config, said), plain)
-
-    def left(frame: Frame | None, state: Any, config: Any) -> None:
-        if frame is not None and frame.state is not None:
-            talk = frame.state
-            bound.attempt("ledger", lambda: hand_on(config, update_of(bound, talk, ledger_in(state, bound))), None)
-
-    copy.__dict__[_ENTER], copy.__dict__[_LEAVE] = entered, left
-    copy.__dict__[_PARTS] = FrameParts(bound, name, instruction, messages_key, pinned, volatile_role, policy)
+    copy.__dict__[_FORK] = ForkSettings(
+        bound,
+        name,
+        instruction,
+        messages_key=messages_key,
+        pinned=pinned,
+        volatile=volatile,
+        volatile_role=volatile_role,
+        policy=policy,
+    )
     return copy
 
 
-def frame_parts(graph: Any) -> FrameParts | None:
-    """What a graph's fork is made of; None for one that ``subgraph`` has not made."""
-    found = graph.__dict__.get(_PARTS)
-    return found if isinstance(found, FrameParts) else None
+def fork_of(graph: Any) -> ForkSettings | None:
+    """What a graph was made a fork with; None for one that ``subgraph`` has not made."""
+    found = graph.__dict__.get(_FORK)
+    return found if isinstance(found, ForkSettings) else None
+
+
+def _entered(fork: ForkSettings, state: Any, config: Any) -> Frame | None:
+    """The fork that is in force while a graph runs on ``state``; one that keeps the layout where it cannot be made."""
+    session = fork.session
+    # A resumed run has no state to ask about. What the application's function raises is the application's.
+    said = {} if state is None or isinstance(state, Command) else fork.said_now(state)
+
+    def frame() -> Frame:
+        messages = messages_in(state, fork.messages_key)
+        returned = writes_of(config) is not None
+        talk = conversation_of(session, config, ledger_in(state, session), messages or (), returned=returned)
+        return fork.frame(talk, said, shared=messages if fork.pinned else None, scope=scope_of(config))
+
+    return session.attempt("subgraph", frame, fork.unlaid(said))
+
+
+def _left(session: AdapterSession, frame: Frame | None, state: Any, config: Any) -> None:
+    """Hand the decisions that were made for a graph's calls on to the graph around it."""
+    if frame is not None and frame.state is not None:
+        talk = frame.state
+        session.attempt("ledger", lambda: hand_on(config, update_of(session, talk, ledger_in(state, session))), None)
 
 
 @functools.lru_cache(maxsize=16)
 def _subclass(base: type[Any]) -> type[Any]:
+    """A graph's class whose runs are forks, and which is ``base`` in all else."""
+
     class ForkedGraph(base):  # type: ignore[misc]
         # ``invoke`` and ``ainvoke`` run these two; neither is a generator, so the fork is entered when it is called.
         def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangGraph's own name
-            frame = self.__dict__[_ENTER](input, config)
-            done = functools.partial(self.__dict__[_LEAVE], frame, input, config)
+            fork = self.__dict__[_FORK]
+            frame = _entered(fork, input, config)
+            done = functools.partial(_left, fork.session, frame, input, config)
             return under(frame, base.stream(self, input, config, **kwargs), done)
 
         def astream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangGraph's own name
-            frame = self.__dict__[_ENTER](input, config)
-            done = functools.partial(self.__dict__[_LEAVE], frame, input, config)
+            fork = self.__dict__[_FORK]
+            frame = _entered(fork, input, config)
+            done = functools.partial(_left, fork.session, frame, input, config)
             return aunder(frame, base.astream(self, input, config, **kwargs), done)
 
     for name in ("stream", "astream"):

@@ -41,6 +41,7 @@ def adopt(session: AdapterSession, tools: Sequence[Any]) -> None:
 
 
 def _adopt(session: AdapterSession, tool: Any) -> None:
+    """Put one tool into the union; one whose name has another schema there stays out, with a note."""
     try:
         # What is bound while one tenant's run is under way may be made for that tenant.
         session.adopt_tools([tool], render, grows=True, scope=running_scope())
@@ -136,10 +137,12 @@ def _differs(own: Any, shared: Any) -> bool:
 
 
 def _bare(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool without what does not change its meaning."""
     return {name: value for name, value in tool.items() if name not in ("cache_control", "strict")}
 
 
 def _strict(tool: Any) -> bool:
+    """Whether a tool was bound as ``strict``."""
     if not isinstance(tool, Mapping):
         return False
     inner = tool.get("function")

@@ -40,6 +40,7 @@ class Views:
         return views
 
     def _view(self, message: BaseMessage, names: Mapping[str, str], count: Callable[[str], int]) -> MessageView:
+        """A message's view: the known one where the message is the same object with the same text."""
         content = message.content
         known = self._known.get(id(message))
         if known is not None and known[0] is message and known[1] is content:

@@ -151,6 +151,7 @@ def _anthropic(client: Any, payload: Mapping[str, Any]) -> Any:
 
 
 def _of_message(model: Any, payload: Mapping[str, Any], message: Any) -> ChatResult:
+    """LangChain's result of a message that Anthropic's SDK put together."""
     # The SDK's streams give a class of their own, with fields that a plain answer has not.
     home, name = ("anthropic.types.beta", "BetaMessage") if "betas" in payload else ("anthropic.types", "Message")
     data = {key: value for key, value in message.to_dict().items() if key != "parsed_output"}
@@ -170,6 +171,7 @@ def _finished(event: Any) -> Any:
 
 
 def _of_response(model: Any, response: Any) -> ChatResult:
+    """LangChain's result of a finished response. Raises ``UnfinishedError`` where there is none."""
     if response is None:
         raise UnfinishedError
     home = import_module("langchain_openai.chat_models.base")
@@ -184,6 +186,10 @@ def _state() -> Any:
 
 
 def _of_completion(model: Any, state: Any) -> ChatResult:
+    """LangChain's result of a chat completion that OpenAI's SDK put together.
+
+    Raises ``UnfinishedError`` where it lacks usage or choices. Fields that only streams have are taken out.
+    """
     found = state.current_completion_snapshot.to_dict()
     if not found.get("usage") or not found.get("choices"):
         # A plain answer says what it used.

@@ -125,6 +125,7 @@ def dag_result(values: Mapping[str, Any]) -> DagResult:
 def _node(
     session: AdapterSession, task: Task, worker: Worker, variables: Mapping[str, str], wave: int, ids: Collection[str]
 ) -> Step:
+    """The node of one task: it waits for the results that the task needs, fills them in, and works."""
     needs = tuple(dict.fromkeys(task.depends_on))
 
     def prompt(state: Any) -> str | Outcome:

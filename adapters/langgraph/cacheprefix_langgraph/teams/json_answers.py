@@ -45,6 +45,7 @@ def _text(item: Any) -> str:
 
 
 def _largest(text: str) -> dict[str, Any] | None:
+    """The longest JSON object that begins at one of the first opening braces; None where there is none."""
     decoder = json.JSONDecoder(strict=False)
     best: dict[str, Any] | None = None
     size = at = tries = 0

@@ -97,12 +97,14 @@ def _request(session: AdapterSession, memory: SessionMemory, messages: Sequence[
 
 
 def _noted(session: AdapterSession, update: MemoryUpdate) -> MemoryUpdate:
+    """The update, with a note in the session where the model's answer could not be read."""
     if not update.understood:
         session.note("a memory fork's answer held no JSON object; nothing was remembered")
     return update
 
 
 def _graphs_own() -> StoreMemory:
+    """The running graph's store. Raises ``SetupError`` where it has none."""
     try:
         store = get_store()
     except (RuntimeError, KeyError):

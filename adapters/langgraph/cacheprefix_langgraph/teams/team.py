@@ -165,6 +165,7 @@ _TAKEN = (COORDINATOR, PLANNING, JOINING, *_STEPS, "messages", "outcomes", "cach
 
 
 def _checked(roles: Sequence[TeamRole]) -> None:
+    """Raise ``SetupError`` for roles that cannot make a team."""
     if not roles:
         raise SetupError("prefix_team needs at least one role")
     seen: set[str] = set()
@@ -225,10 +226,12 @@ class _Team:
         return _node(self.session, worker, "synthesis", place, update)
 
     def _told(self, worker: Worker, prompt: str, state: TeamState) -> Worker:
+        """The coordinator with a prompt for this state."""
         text = fill_in(prompt, self._values(state))
         return Worker(worker.model, worker.session, worker.role, text, worker.tools, worker.max_turns)
 
     def _values(self, state: TeamState) -> dict[str, str]:
+        """What the prompts' places are filled with."""
         goal = next((m.text for m in reversed(state["messages"]) if isinstance(m, HumanMessage)), "")
         roles = "\n".join(f"- {role.name}: {role.instructions}" for role in self.roles)
         return {"goal": goal, "roles": roles, "plan": str(state.get("plan") or "")}
