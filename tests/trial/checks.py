@@ -324,8 +324,12 @@ def check(app: Application, runs: Runs, allowed: Sequence[Allowed] = ()) -> list
 
 
 def _undecided(runs: Runs, key: Key) -> bool:
-    """Whether a request may or may not have gone out before the application cancelled it."""
-    return key[1].endswith("#cancelled")
+    """Whether a request may or may not go out: before it is cancelled, or before a sibling's failure ends the run.
+
+    The latter is told by more runs of the unmodified application, where there are any.
+    """
+    plain = {key in run.by_key for name, run in runs.items() if name.startswith("unmodified")}
+    return key[1].endswith("#cancelled") or len(plain) > 1
 
 
 def _few(words: Mapping[str, int]) -> str:

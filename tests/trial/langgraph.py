@@ -326,6 +326,12 @@ class Trial(Driver):
     def _asking(self, role: Role, llm: Any, tools: list[Any], *, streams: bool, generates: bool) -> Any:
         """A function that asks a model, in as many rounds as it takes."""
 
+        def building() -> Any:
+            return llm.with_structured_output({"title": "Built", "description": "What is built.", **SCHEMA})
+
+        # A limit that docs/limits.md names: what a node binds while it runs is not known where its thread is resumed.
+        early = building() if self.app.resumed else None
+
         async def asked(state: State, config: RunnableConfig) -> Any:
             turn, _ = self._whose(config)
             new: list[Any] = []
@@ -333,7 +339,7 @@ class Trial(Driver):
                 new.append(HumanMessage(str(interrupt("May I?")), id=f"i{turn.number}-{role.name}"))
             asks = llm.bind_tools(tools) if tools else llm
             if turn.form:
-                built = llm.with_structured_output({"title": "Built", "description": "What is built.", **SCHEMA})
+                built = building() if early is None else early
                 found = await self._call(built, "invoke", self._sent(role, [*state["messages"], *new], config))
                 return {"messages": [*new, HumanMessage(str(found), id=f"f{turn.number}-{role.name}")]}
             for _ in range(turn.rounds + 1):

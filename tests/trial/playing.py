@@ -30,7 +30,7 @@ ADAPTERS = ("sdk", "langgraph", "autogen", "crewai", "maf", "ag2", "litellm", "o
 PATIENCE = 90.0
 """Seconds after which an application hangs."""
 _AGAIN = 3
-"""How often what is resumed is played again where it sends other bytes and requests are made at the same time."""
+"""How often what is resumed, and what fails unmodified, is played again where requests are made at the same time."""
 
 
 class Driver(Stage):
@@ -135,7 +135,12 @@ def played(kind: type[Driver], app: Application) -> tuple[list[Broken], int, int
             number = 0 if mode == "unmodified" else 5
             return [Broken(number, f"{name}: not at its end after {PATIENCE:.0f} s\n{stuck[0]}")], 0, 0
         runs[name] = made
-    found = check(app, runs, [*allowed_in(kind.framework), *kind.allowed])
+    allowed = [*allowed_in(kind.framework), *kind.allowed]
+    found = check(app, runs, allowed)
+    if found and app.parallel and any(turn.fault for turn in app.turns):
+        for number in range(2 * _AGAIN):
+            runs[f"unmodified {number}"] = _run(kind, app, "unmodified", "unmodified")
+        found = check(app, runs, allowed)
     forks = sum(is_fork(record.prompt, kind.framing.own) for record in runs["forked"].records)
     return found, sum(len(run.records) for run in runs.values()), forks
 
