@@ -7,6 +7,7 @@ import inspect
 import operator
 import re
 import sys
+import uuid
 from typing import Annotated, Literal
 
 import pytest
@@ -522,6 +523,55 @@ def test_observed_runnables_are_the_very_same_objects(chat):
     assert forked(session)(model) is model
     graph.compile().invoke({"messages": [BEGIN]})
     assert [call.agent for call in session.calls] == ["critic", "team", "writer"]
+
+
+def test_observed_objects_methods_and_partials_are_the_very_same_nodes(chat):
+    """What an application keeps in a node is where it left it; calls are told by the names of the nodes."""
+    session = chat.session(HANDBOOK, mode="observe")
+    model = wrap_model(chat.model(), session)
+
+    def asks(state, mood="calm"):
+        return {"messages": [model.invoke(state["messages"])]}
+
+    class Worker:
+        times = 0
+
+        def __call__(self, state):
+            self.times += 1
+            return asks(state)
+
+        def step(self, state):
+            return self(state)
+
+    nodes = {"object": Worker(), "method": Worker().step, "partial": functools.partial(asks, mood="bright")}
+    graph, last = StateGraph(Typed), START
+    for name, node in nodes.items():
+        assert forked(session, role="somebody")(node) is node
+        graph.add_node(name, forked(session, role="somebody")(node)).add_edge(last, name)
+        last = name
+    graph.compile().invoke({"messages": [BEGIN]})
+    assert (graph.nodes["object"].runnable.func.times, nodes["method"].__self__.times) == (1, 1)
+    assert [call.agent for call in session.calls] == ["object", "method", "partial"]
+
+
+def test_ids_that_an_application_numbers_are_those_without_us(chat, monkeypatch):
+    """We draw none of them: an application that has its own ``uuid4``, as tests do, gets the same ids in order."""
+
+    def ids(session):
+        numbers = iter(range(1, 1_000))
+        monkeypatch.setattr("uuid.uuid4", lambda: uuid.UUID(int=next(numbers), version=4))
+        model = chat.model() if session is None else wrap_model(chat.model(), session)
+
+        def asks(state):
+            model.invoke([PLAN, *state["messages"]])
+            return {"messages": [HumanMessage("Go on.")]}
+
+        node = asks if session is None else forked(session)(asks)
+        graph = StateGraph(Typed).add_node("asks", node).add_edge(START, "asks").compile()
+        return [message.id for message in graph.invoke({"messages": [BEGIN]})["messages"]]
+
+    for mode in ("observe", "fork"):
+        assert ids(chat.session(HANDBOOK, mode=mode)) == ids(None)
 
 
 def test_decisions_are_kept_where_tasks_take_no_context(chat, session, model, monkeypatch):

@@ -12,8 +12,8 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from langchain_core.language_models import BaseChatModel
@@ -374,7 +374,7 @@ _KEPT: WeakValueDictionary[str, Wrapping] = WeakValueDictionary()
 
 def kept(made: Wrapping) -> str:
     """A name under which ``unpickled`` finds it in this process."""
-    name = next((name for name, one in _KEPT.items() if one is made), None) or uuid4().hex
+    name = next((name for name, one in _KEPT.items() if one is made), None) or token_hex(16)
     _KEPT[name] = made
     return name
 

@@ -92,9 +92,10 @@ def forked(
     ``volatile_role`` (Anthropic's API knows the user's there alone). What it raises is the node's error; it is not
     called in ``observe`` mode.
     Takes what LangGraph takes as a node: functions, coroutine functions, generators of both kinds, methods, partials,
-    callables, and Runnables (a copy of which is given back; of a compiled graph, what ``subgraph`` makes of it; in
-    ``observe`` mode the very same, whose calls are told by the node's name).
-    ``forked`` without a session makes one by ``Session.from_config()`` and attaches it as ``cacheprefix_session``.
+    callables, and Runnables (a copy of which is given back; of a compiled graph, what ``subgraph`` makes of it). In
+    ``observe`` mode all but a function is given back as it is, and its calls are told by the node's name.
+    ``forked`` without a session makes one by ``Session.from_config()``, and attaches it as ``cacheprefix_session`` to
+    whatever it does not give back as it is.
     Raises ``SetupError`` for anything else.
     """
     if not isinstance(session, Session) and (callable(session) or isinstance(session, Runnable)):
@@ -128,15 +129,16 @@ def forked(
             )
         if isinstance(given, dict):
             given = coerce_to_runnable(given)
-        if isinstance(given, Runnable) and bound.mode == "observe":
-            # LangGraph and applications go by which object a node is; what its models ask is told by the node's name.
-            return node
         if not callable(given) and not isinstance(given, Runnable):
             message = (
                 f"forked decorates a node (a function, method, callable or Runnable), found {type(given).__name__}: "
                 "pass the node itself"
             )
             raise SetupError(message)
+        if bound.mode == "observe" and not inspect.isfunction(given):
+            # LangGraph and applications go by which object a node is and by what it holds. What its models ask is told
+            # by the node's name; only a function, which passes for itself under a wrapper, tells its role's.
+            return node
         name = role or _name_of(given, len(bound.shared.roles))
         bound.join(name)
         foresee(bound, given)
