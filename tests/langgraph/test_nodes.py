@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import functools
+import gc
 import inspect
 import operator
 import re
@@ -499,6 +500,80 @@ def test_a_callable_object_and_a_sub_graph_node_are_forks_too(chat, session, mod
     graph.compile().invoke({"messages": [BEGIN]})
     assert is_team(chat)
     assert [call.agent for call in session.calls] == ["Planner", "worker"]
+
+
+def test_what_a_node_keeps_is_one_thing_for_its_fork_and_for_the_application(chat, session, model):
+    """Objects and Runnables are forks with the state that the application sees, and changes, in its own ones."""
+
+    class Planner:
+        times, closed = 0, []
+
+        def __call__(self, state: Typed):
+            self.times += 1
+            return {"messages": [AIMessage(model.invoke([PLAN, *state["messages"]]).text)]}
+
+        def __del__(self):
+            self.closed.append(self.times)
+
+    class Chain(RunnableLambda):
+        times = 0
+
+        def invoke(self, *given, **named):
+            self.times += 1
+            return super().invoke(*given, **named)
+
+    planner, worker = Planner(), Chain(lambda state: model.invoke([WORK, *state["messages"]]))
+    worker |= RunnableLambda(lambda answer: {"messages": [answer]})
+    chain, made = worker.first, forked(session)(planner)
+    assert isinstance(made, Planner)
+    assert (made.__class__.__name__, made.cacheprefix_role) == ("Planner", "Planner")
+    graph = StateGraph(Typed).add_node("planner", made).add_node("worker", forked(session, role="worker")(worker))
+    graph.add_edge(START, "planner").add_edge("planner", "worker").compile().invoke({"messages": [BEGIN]})
+    assert is_team(chat)
+    assert (planner.times, made.times, chain.times) == (1, 1, 1)
+    planner.times = chain.times = 5
+    graph.compile().invoke({"messages": [BEGIN]})
+    assert (made.times, chain.times) == (6, 6)
+    del planner
+    gc.collect()
+    assert Planner.closed == []
+    del made, graph
+    gc.collect()
+    assert Planner.closed == [6]
+
+
+@pytest.mark.parametrize("slots", [True, False])
+def test_objects_whose_state_is_elsewhere_or_whose_class_cannot_be_derived_from_are_forks_too(
+    chat, session, model, slots
+):
+    """As functions around them."""
+
+    class Slots:
+        __slots__ = ("times",)
+
+        def __call__(self, state):
+            self.times = 1
+            return {"messages": [AIMessage(model.invoke([PLAN, *state["messages"]]).text)]}
+
+    class Alone:
+        times = 0
+
+        def __init_subclass__(cls, **named):
+            raise TypeError("nobody derives from this")
+
+        def __call__(self, state):
+            self.times += 1
+            return {"messages": [AIMessage(model.invoke([PLAN, *state["messages"]]).text)]}
+
+    planner = Slots() if slots else Alone()
+
+    def worker(state):
+        return {"messages": [AIMessage(model.invoke([WORK, *state["messages"]]).text)]}
+
+    graph = StateGraph(Typed).add_node("planner", forked(session)(planner)).add_node(forked(session)(worker))
+    graph.add_edge(START, "planner").add_edge("planner", "worker").compile().invoke({"messages": [BEGIN]})
+    assert is_team(chat)
+    assert planner.times == 1
 
 
 def test_observed_runnables_are_the_very_same_objects(chat):
