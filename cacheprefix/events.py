@@ -9,8 +9,8 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import secrets
 import time
-import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -152,7 +152,7 @@ class EventLog:
             self._write({"type": "tool_cache", "stats": now.as_dict()})
 
     def _begin(self) -> None:
-        self._run, self._pid = uuid.uuid4().hex[:8], os.getpid()
+        self._run, self._pid = secrets.token_hex(4), os.getpid()
         self._write({"type": "start", "cacheprefix_events": VERSION, "at": time.time(), "pid": self._pid})
 
     def _write(self, line: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ hash a message, and no text. Those that were not gone on with for longest are le
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import Final, NamedTuple
@@ -23,7 +23,7 @@ _MARK: Final = "unnamed-"
 
 def new_name() -> str:
     """An id that no other conversation has."""
-    return f"{_MARK}{uuid.uuid4().hex}"
+    return f"{_MARK}{secrets.token_hex(16)}"
 
 
 def is_named(conversation: str) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from secrets import token_hex
 from typing import Any
-from uuid import uuid4
 
 from cacheprefix.cache.routing import MINUTE, Learnt, Traffic, keys_for
 from cacheprefix.prompt import dumps, loads
@@ -28,7 +28,7 @@ class FleetTraffic:
     def __init__(self, store: Store, failed: Callable[[Exception], None]) -> None:
         self._store = store
         self._failed = failed
-        self._token = uuid4().hex
+        self._token = token_hex(16)
 
     def __call__(self, mine: Traffic, learn: Callable[[Learnt | None], None]) -> None:
         """Tell the others of this process's traffic, and ``learn`` what all have; None where that is not known."""

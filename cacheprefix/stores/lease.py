@@ -7,7 +7,7 @@ replaced when its lease ends, and no worker waits longer than its ``patience``.
 from __future__ import annotations
 
 import random
-import uuid
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -77,7 +77,7 @@ def elect(
     Raises:
         StoreError: the store failed; the caller does the work as if it were alone.
     """
-    held = Lease(store, key, owner or uuid.uuid4().hex, lease)
+    held = Lease(store, key, owner or secrets.token_hex(16), lease)
     began = clock()
     allowed = lease if patience is None else patience
     pause = _FIRST_LOOK

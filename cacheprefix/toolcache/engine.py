@@ -9,8 +9,8 @@ import asyncio
 import atexit
 import hashlib
 import logging
+import secrets
 import threading
-import uuid
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -90,7 +90,7 @@ class Engine:
         self._clock = options.clock
         self._lock = RLock()
         # One owner for all leases of this process: a lease that it failed to release can be taken again by it.
-        self._owner = uuid.uuid4().hex
+        self._owner = secrets.token_hex(16)
         # Entries already checked and decoded, by key, each with the bytes that it came from.
         self._opened: dict[str, tuple[bytes, tuple[bytes, Kept]]] = {}
         # Marks and bumps that the store refused, by writer: until it takes them, no kept result can be trusted.
@@ -204,7 +204,7 @@ class Engine:
 
     def write(self, plan: Plan, run: Callable[[], Any]) -> Flow[Answer]:
         """Run a call that writes: mark what it may change before, give it new generations after."""
-        writer = uuid.uuid4().hex
+        writer = secrets.token_hex(16)
         with self._lock:
             self._writing[writer] = plan.writes
         try:
@@ -339,7 +339,7 @@ class Engine:
 
     def after_fork(self) -> None:
         """In a forked child: drop what belongs to the parent, its calls in flight, marks and leases."""
-        self._owner = uuid.uuid4().hex
+        self._owner = secrets.token_hex(16)
         self.flights.after_fork()
         # The parent ends its own writes and repeats its own marks; its thread does not exist here.
         self._writing = {}

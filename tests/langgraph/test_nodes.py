@@ -3,10 +3,12 @@
 import asyncio
 import dataclasses
 import functools
+import gc
 import inspect
 import operator
 import re
 import sys
+import uuid
 from typing import Annotated, Literal
 
 import pytest
@@ -500,6 +502,80 @@ def test_a_callable_object_and_a_sub_graph_node_are_forks_too(chat, session, mod
     assert [call.agent for call in session.calls] == ["Planner", "worker"]
 
 
+def test_what_a_node_keeps_is_one_thing_for_its_fork_and_for_the_application(chat, session, model):
+    """Objects and Runnables are forks with the state that the application sees, and changes, in its own ones."""
+
+    class Planner:
+        times, closed = 0, []
+
+        def __call__(self, state: Typed):
+            self.times += 1
+            return {"messages": [AIMessage(model.invoke([PLAN, *state["messages"]]).text)]}
+
+        def __del__(self):
+            self.closed.append(self.times)
+
+    class Chain(RunnableLambda):
+        times = 0
+
+        def invoke(self, *given, **named):
+            self.times += 1
+            return super().invoke(*given, **named)
+
+    planner, worker = Planner(), Chain(lambda state: model.invoke([WORK, *state["messages"]]))
+    worker |= RunnableLambda(lambda answer: {"messages": [answer]})
+    chain, made = worker.first, forked(session)(planner)
+    assert isinstance(made, Planner)
+    assert (made.__class__.__name__, made.cacheprefix_role) == ("Planner", "Planner")
+    graph = StateGraph(Typed).add_node("planner", made).add_node("worker", forked(session, role="worker")(worker))
+    graph.add_edge(START, "planner").add_edge("planner", "worker").compile().invoke({"messages": [BEGIN]})
+    assert is_team(chat)
+    assert (planner.times, made.times, chain.times) == (1, 1, 1)
+    planner.times = chain.times = 5
+    graph.compile().invoke({"messages": [BEGIN]})
+    assert (made.times, chain.times) == (6, 6)
+    del planner
+    gc.collect()
+    assert Planner.closed == []
+    del made, graph
+    gc.collect()
+    assert Planner.closed == [6]
+
+
+@pytest.mark.parametrize("slots", [True, False])
+def test_objects_whose_state_is_elsewhere_or_whose_class_cannot_be_derived_from_are_forks_too(
+    chat, session, model, slots
+):
+    """As functions around them."""
+
+    class Slots:
+        __slots__ = ("times",)
+
+        def __call__(self, state):
+            self.times = 1
+            return {"messages": [AIMessage(model.invoke([PLAN, *state["messages"]]).text)]}
+
+    class Alone:
+        times = 0
+
+        def __init_subclass__(cls, **named):
+            raise TypeError("nobody derives from this")
+
+        def __call__(self, state):
+            self.times += 1
+            return {"messages": [AIMessage(model.invoke([PLAN, *state["messages"]]).text)]}
+
+    planner = Slots() if slots else Alone()
+
+    def worker(state):
+        return {"messages": [AIMessage(model.invoke([WORK, *state["messages"]]).text)]}
+
+    graph = StateGraph(Typed).add_node("planner", forked(session)(planner)).add_node(forked(session)(worker))
+    graph.add_edge(START, "planner").add_edge("planner", "worker").compile().invoke({"messages": [BEGIN]})
+    assert is_team(chat)
+    assert planner.times == 1
+
+
 def test_observed_runnables_are_the_very_same_objects(chat):
     """A chain, a compiled graph and a model as nodes; their calls are told by the names of the nodes."""
     session = chat.session(HANDBOOK, mode="observe")
@@ -522,6 +598,55 @@ def test_observed_runnables_are_the_very_same_objects(chat):
     assert forked(session)(model) is model
     graph.compile().invoke({"messages": [BEGIN]})
     assert [call.agent for call in session.calls] == ["critic", "team", "writer"]
+
+
+def test_observed_objects_methods_and_partials_are_the_very_same_nodes(chat):
+    """What an application keeps in a node is where it left it; calls are told by the names of the nodes."""
+    session = chat.session(HANDBOOK, mode="observe")
+    model = wrap_model(chat.model(), session)
+
+    def asks(state, mood="calm"):
+        return {"messages": [model.invoke(state["messages"])]}
+
+    class Worker:
+        times = 0
+
+        def __call__(self, state):
+            self.times += 1
+            return asks(state)
+
+        def step(self, state):
+            return self(state)
+
+    nodes = {"object": Worker(), "method": Worker().step, "partial": functools.partial(asks, mood="bright")}
+    graph, last = StateGraph(Typed), START
+    for name, node in nodes.items():
+        assert forked(session, role="somebody")(node) is node
+        graph.add_node(name, forked(session, role="somebody")(node)).add_edge(last, name)
+        last = name
+    graph.compile().invoke({"messages": [BEGIN]})
+    assert (graph.nodes["object"].runnable.func.times, nodes["method"].__self__.times) == (1, 1)
+    assert [call.agent for call in session.calls] == ["object", "method", "partial"]
+
+
+def test_ids_that_an_application_numbers_are_those_without_us(chat, monkeypatch):
+    """We draw none of them: an application that has its own ``uuid4``, as tests do, gets the same ids in order."""
+
+    def ids(session):
+        numbers = iter(range(1, 1_000))
+        monkeypatch.setattr("uuid.uuid4", lambda: uuid.UUID(int=next(numbers), version=4))
+        model = chat.model() if session is None else wrap_model(chat.model(), session)
+
+        def asks(state):
+            model.invoke([PLAN, *state["messages"]])
+            return {"messages": [HumanMessage("Go on.")]}
+
+        node = asks if session is None else forked(session)(asks)
+        graph = StateGraph(Typed).add_node("asks", node).add_edge(START, "asks").compile()
+        return [message.id for message in graph.invoke({"messages": [BEGIN]})["messages"]]
+
+    for mode in ("observe", "fork"):
+        assert ids(chat.session(HANDBOOK, mode=mode)) == ids(None)
 
 
 def test_decisions_are_kept_where_tasks_take_no_context(chat, session, model, monkeypatch):

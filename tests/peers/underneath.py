@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import inspect
 import json
 import os
 from collections import Counter
@@ -176,7 +175,8 @@ def _agents() -> None:
 
 
 def _nodes() -> None:
-    """Every function that is a graph's node is ``forked`` under the node's name; objects would be copied, or hidden."""
+    """Whatever is a graph's node is ``forked`` under the node's name."""
+    from langchain_core.runnables import Runnable
     from langgraph.graph import StateGraph
 
     from cacheprefix_langgraph import forked
@@ -186,7 +186,8 @@ def _nodes() -> None:
     @functools.wraps(real)
     def add_node(self: Any, node: Any, action: Any = None, **named: Any) -> Any:
         given = action if isinstance(node, str) else node
-        if LAYER == "plain" or not (inspect.isroutine(given) or isinstance(given, functools.partial)):
+        # What no node can be is LangGraph's to refuse.
+        if LAYER == "plain" or not (callable(given) or isinstance(given, Runnable | dict)):
             return real(self, node, action, **named)
         if isinstance(node, str):
             return real(self, node, forked(NOW.session(), role=node)(given), **named)

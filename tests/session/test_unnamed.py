@@ -1,6 +1,7 @@
 """Requests without a name: each belongs to the conversation that it goes on from, and nobody's words reach another."""
 
 import json
+import uuid
 
 import pytest
 from hypothesis import given, settings
@@ -230,3 +231,11 @@ def test_a_changed_system_text_without_a_name_is_still_found():
     texts = ["The document." + " some words of it" * 300, "noted"]
     bodies = [_body(f"It is {n} o'clock. {HANDBOOK}", *texts, f"question {n}") for n in range(2)]
     assert _verdicts(_session(mode="observe"), bodies)[-1] == ("system_changed", True)
+
+
+def test_an_application_whose_ids_stand_still_gets_no_conversation_of_another(monkeypatch):
+    """Privacy: programs, and their tests, put a ``uuid4`` of their own in the library's place; ours are not from it."""
+    monkeypatch.setattr("uuid.uuid4", lambda: uuid.UUID(int=1, version=4))
+    session = _session().adapter
+    alice, bob = (session.unnamed([f"I am {name}."]) for name in ("alice", "bob"))
+    assert alice != bob

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-import uuid
+import secrets
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -243,7 +243,7 @@ class Member:
         if view is None or not messages or self.alone or self.bounded:
             return
         forms, _ = from_history(messages)
-        view.restore([Entry(uuid.uuid4().hex, at, FROM_OUTSIDE, (form,)) for at, form in enumerate(forms)], [])
+        view.restore([Entry(secrets.token_hex(16), at, FROM_OUTSIDE, (form,)) for at, form in enumerate(forms)], [])
         self.before, self.held = len(messages), self.length
 
     def give_up(self, why: str) -> None:
@@ -542,7 +542,7 @@ class Member:
         if context is None:
             return self.session.conversation(self.session.unnamed(said_by(messages), scope), scope=scope)
         if context.conversation is None:
-            context.conversation = self.session.conversation(uuid.uuid4().hex, scope=scope)
+            context.conversation = self.session.conversation(secrets.token_hex(16), scope=scope)
             if "conversation" in context.saved:
                 context.conversation.restore(context.saved["conversation"], rebase=True)
         found: Conversation = context.conversation
@@ -686,7 +686,7 @@ class Group:
         texts = [(view.key, view.text) for _, view in said if view.key is not None]
         for key, text in texts[len(self._told) :]:
             depth = max([depth, *(entry.depth for entry in self._told)]) + 1
-            entry = Entry(uuid.uuid4().hex, depth, FROM_OUTSIDE, (durable(key, text),))
+            entry = Entry(secrets.token_hex(16), depth, FROM_OUTSIDE, (durable(key, text),))
             self._told.append(self.transcript.keep(entry))
         return self._told
 

@@ -6,7 +6,7 @@ side by side have the same depth and stand in the order of the participants, whe
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +55,7 @@ class Transcript:
     """
 
     def __init__(self, shorten: Shorten = kept) -> None:
-        self.id = uuid.uuid4().hex
+        self.id = secrets.token_hex(16)
         self.shorten = shorten
         self._known: WeakValueDictionary[str, Entry] = WeakValueDictionary()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copyreg
-import uuid
+import secrets
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -111,7 +111,7 @@ class Binding:
 
     def new_kickoff_id(self) -> str:
         """An id for a kickoff that no other has."""
-        return f"{self.conversation}:{uuid.uuid4().hex}"
+        return f"{self.conversation}:{secrets.token_hex(16)}"
 
     def began(self, crew: Any) -> None:
         """A run of a crew starts: the outputs that its tasks hold now are an earlier run's."""

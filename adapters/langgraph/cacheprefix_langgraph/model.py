@@ -13,8 +13,8 @@ import inspect
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from langchain_core.language_models import BaseChatModel
@@ -394,7 +394,7 @@ _KEPT: WeakValueDictionary[str, Wrapping] = WeakValueDictionary()
 
 def kept(made: Wrapping) -> str:
     """A name under which ``unpickled`` finds it in this process."""
-    name = next((name for name, one in _KEPT.items() if one is made), None) or uuid4().hex
+    name = next((name for name, one in _KEPT.items() if one is made), None) or token_hex(16)
     _KEPT[name] = made
     return name
 

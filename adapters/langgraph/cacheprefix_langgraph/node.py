@@ -43,6 +43,9 @@ from cacheprefix_langgraph.subgraphs import subgraph
 FORK = "__cacheprefix_fork__"
 """The attribute of a forked node that holds what it was decorated with."""
 
+_ORIGINAL = "__cacheprefix_original__"
+"""The attribute of a forked object that keeps the object, with which it shares its state."""
+
 _TASKS = 1_000
 """How many tasks under way a sequence remembers its forks for."""
 
@@ -89,9 +92,11 @@ def forked(
     ``volatile_role`` (Anthropic's API knows the user's there alone). What it raises is the node's error; it is not
     called in ``observe`` mode.
     Takes what LangGraph takes as a node: functions, coroutine functions, generators of both kinds, methods, partials,
-    callables, and Runnables (a copy of which is given back; of a compiled graph, what ``subgraph`` makes of it; in
-    ``observe`` mode the very same, whose calls are told by the node's name).
-    ``forked`` without a session makes one by ``Session.from_config()`` and attaches it as ``cacheprefix_session``.
+    callables, and Runnables (a copy of which is given back, with the same state; of a compiled graph, what ``subgraph``
+    makes of it). In ``observe`` mode all but a function is given back as it is, and its calls are told by the node's
+    name.
+    ``forked`` without a session makes one by ``Session.from_config()``, and attaches it as ``cacheprefix_session`` to
+    whatever it does not give back as it is.
     Raises ``SetupError`` for anything else.
     """
     if not isinstance(session, Session) and (callable(session) or isinstance(session, Runnable)):
@@ -125,22 +130,23 @@ def forked(
             )
         if isinstance(given, dict):
             given = coerce_to_runnable(given)
-        if isinstance(given, Runnable) and bound.mode == "observe":
-            # LangGraph and applications go by which object a node is; what its models ask is told by the node's name.
-            return node
         if not callable(given) and not isinstance(given, Runnable):
             message = (
                 f"forked decorates a node (a function, method, callable or Runnable), found {type(given).__name__}: "
                 "pass the node itself"
             )
             raise SetupError(message)
+        if bound.mode == "observe" and not inspect.isfunction(given):
+            # LangGraph and applications go by which object a node is and by what it holds. What its models ask is told
+            # by the node's name; only a function, which passes for itself under a wrapper, tells its role's.
+            return node
         name = role or _name_of(given, len(bound.shared.roles))
         bound.join(name)
         foresee(bound, given)
         allowed = names_in("tools", tools)
         fork = ForkSettings(bound, name, instruction, allowed, messages_key, pinned, volatile, volatile_role, policy)
-        made = _runnable(given, fork) if isinstance(given, Runnable) else _function(given, fork)
-        return cast("F", made)
+        make = _runnable if isinstance(given, Runnable) else _function if inspect.isroutine(given) else _object
+        return cast("F", make(given, fork))
 
     return decorate
 
@@ -231,6 +237,29 @@ def _function(function: Callable[..., Any], fork: ForkSettings) -> Callable[...,
     wrapped.cacheprefix_session, wrapped.cacheprefix_role = users_session(fork.session), fork.role
     setattr(wrapped, FORK, fork)
     return cast("Callable[..., Any]", wrapped)
+
+
+def _object(node: Any, fork: ForkSettings) -> Any:
+    """A callable object of a class of its own, whose calls are forks and whose state is the very node's.
+
+    A function where no class can be derived, or where state is not in the object's ``__dict__``: in slots, or C's.
+    """
+    base, call = type(node), type(node).__call__
+    slots = any(vars(kind).get("__slots__") for kind in base.__mro__)
+    if slots or not inspect.isfunction(call) or not hasattr(node, "__dict__"):
+        return _function(node, fork)
+    told = {"__call__": _function(call, fork), FORK: fork, _ORIGINAL: node}
+    told |= {"cacheprefix_session": users_session(fork.session), "cacheprefix_role": fork.name}
+    if hasattr(base, "__del__"):
+        # What the state holds is closed when the node itself goes, which is not before this object.
+        told["__del__"] = lambda _: None
+    told |= {name: getattr(base, name) for name in ("__qualname__", "__module__", "__doc__")}
+    try:
+        made: Any = object.__new__(type(base.__name__, (base,), told))
+    except TypeError:
+        return _function(node, fork)
+    object.__setattr__(made, "__dict__", node.__dict__)
+    return made
 
 
 def _completed(fork: ForkSettings, frame: Frame | None, state: Any, last: Any, config: Any) -> dict[str, Any] | None:
@@ -411,8 +440,16 @@ def _step(node: Runnable[Any, Any], passing: _Passing, *, last: bool) -> Any:
     return _of_class(node, ForkedStep)
 
 
+_STATE = ("__dict__", "__pydantic_private__", "__pydantic_extra__", "__pydantic_fields_set__")
+"""Where a Runnable has its state."""
+
+
 def _of_class(node: Runnable[Any, Any], kind: Any) -> Any:
-    """A copy of a Runnable that is of a generated class, which calls itself as the Runnable's own does."""
+    """A copy of a Runnable that is of a generated class, which calls itself as the Runnable's own does.
+
+    It has the Runnable's very state, so that what the application keeps or changes there is the same for both; only a
+    sequence gets other steps.
+    """
     base = type(node)
     for name in ("invoke", "ainvoke", "stream", "astream"):
         if name in vars(kind):
@@ -428,4 +465,7 @@ def _of_class(node: Runnable[Any, Any], kind: Any) -> Any:
             "(@forked(session) def node(state): return it.invoke(state))"
         )
         raise SetupError(message) from error
+    for name in _STATE:
+        if not isinstance(node, RunnableSequence) and hasattr(node, name):
+            object.__setattr__(made, name, getattr(node, name))
     return made

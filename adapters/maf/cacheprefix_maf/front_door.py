@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -64,7 +64,7 @@ def wrap(
         raise SetupError(f"wrap takes an agent, a list of them, or a workflow of agent_framework, found {kind}{todo}")
     bound = given_or_configured(session)
     by_themselves = isinstance(target, (Agent, list, tuple, dict))
-    name = conversation if by_themselves else conversation or uuid.uuid4().hex
+    name = conversation if by_themselves else conversation or secrets.token_hex(16)
     asked = Member(bound, role, "", name, tool_memory, volatile, volatile_role, scope)
     found = [(agent, leads, asked) for agent, leads in agents_of(target) if session_of(agent) is None]
     bind(found, bound, together=bool(name))
