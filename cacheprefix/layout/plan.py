@@ -472,10 +472,11 @@ class Planner:
         carries = self.tool_sets.union(self.team, asked.conversation) if asked.tools else ()
         own = asked.tools.names if asked.tools else ()
         text = self._size(asked.instruction, asked.model)
+        holds = self.team.holding(asked.role, may_see=self._may_see(asked))
         facts = RunFacts(
-            run.answering(asked.role, asked.schema)
+            run.known(asked.role, asked.schema, holds)
             if run
-            else RunAhead((RunCall(asked.role, text, own, asked.schema),)),
+            else RunAhead((RunCall(asked.role, text, own, asked.schema, holds=holds(asked.role)),)),
             CachePrices.of(profile, cached=asked.cached),
             asked.conversation.id,
             self._size(self.team.prefix.text, asked.model),

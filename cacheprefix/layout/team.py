@@ -64,6 +64,8 @@ class Team:
     """The shared system text, where it was found in the agents' own and nobody gave it to the session."""
     _holds: dict[str, bool] = field(default_factory=dict)
     """Whether a role's own requests hold the shared text, by their first one."""
+    _sees: dict[str, bool] = field(default_factory=dict)
+    """Whether a role may be shown the shared text, by its last request: where that was found, it has it itself."""
     _models: dict[str, set[str]] = field(default_factory=dict)
     """The model that each role asked last."""
     _schemas: dict[str, set[str]] = field(default_factory=dict)
@@ -162,6 +164,17 @@ class Team:
         holds = any(find_text(told, one.text) is not None for one in own.sections if one.tier != "tools")
         with self.lock:
             self._holds[role] = holds
+
+    def holding(self, role: str, *, may_see: bool) -> Callable[[str], bool]:
+        """Note whether a role may be shown the shared text; gives whether that is known of a role.
+
+        Of a text that the user gave for all it is. One that was found in others' requests is shown to those alone that
+        have it, and who has not asked yet may lack it.
+        """
+        with self.lock:
+            if role in self._sees or len(self._sees) < _ROLES:
+                self._sees[role] = may_see
+        return lambda name: not self.found or self._sees.get(name, False)
 
     def told_more(self, model: str, count: CountTokens) -> str:
         """What the user should know where the shared text stands in no role's own requests; empty where it does."""
