@@ -361,7 +361,8 @@ class Planner:
         if own is not None and asked.base is None:
             differ = self.team.clashing if own.differ is None else own.differ
             in_union = () if tools is None or tools.name else tools.tools
-            late = (name for name in own.names if name in self.team.late and name not in in_union)
+            outside = own.names if self._may_see(asked) else ()
+            late = (name for name in outside if name in self.team.late and name not in in_union)
             mistakes += [reason("made_too_late", name) for name in late]
             mistakes += [reason("tool_schema_differs", name) for name in own.names if name in differ]
         if self.team.other_model(asked.role, asked.model):
@@ -370,13 +371,18 @@ class Planner:
 
     def _tools(self, asked: AgentRequest[M]) -> tuple[ToolSet | None, Restriction]:
         """The tools of the union that the request carries, and how the role is kept from calling others' tools."""
-        own, others = asked.tools, self.team.others_with(asked.role, asked.schema)
+        own, sees = asked.tools, self._may_see(asked)
+        self.team.note_sees(asked.role, sees=sees)
+        others = self.team.others_with(asked.role, asked.schema)
         if own is None:
             return None, FREE
         self.tool_sets.bring(self.team, asked.conversation.scope, own.names)
         if own.carried == "own":
             return None, Restriction(said=own.may_use)
         run = self._run_layout(asked)
+        if not sees:
+            # Who keeps its own layout, whatever sharing saves, has carried no other tools that anybody could read.
+            return None, Restriction(said=own.may_use)
         if run is not None and own.carried == "open":
             mine = tuple(name for name in self.team.prefix.tool_names if name in set(own.names))
             tools = ToolSet(mine, shares=True, name="\0".join(sorted(mine)))
@@ -396,6 +402,9 @@ class Planner:
                     lambda kit, units: positions.outrun(asked.conversation, f"{lane}\0{kit}", role, units=units),
                     asked.schema,
                     others,
+                    lambda: positions.anew(asked.conversation, role),
+                    lambda cost, grows: positions.paid_anew(asked.conversation, cost, grows=grows),
+                    asked.cached,
                 ),
             )  # fmt: skip
         elif own.carried == "union":
@@ -472,11 +481,10 @@ class Planner:
         carries = self.tool_sets.union(self.team, asked.conversation) if asked.tools else ()
         own = asked.tools.names if asked.tools else ()
         text = self._size(asked.instruction, asked.model)
-        holds = self.team.holding(asked.role, may_see=self._may_see(asked))
         facts = RunFacts(
-            run.known(asked.role, asked.schema, holds)
+            run.known(asked.role, asked.schema, self.team.sees)
             if run
-            else RunAhead((RunCall(asked.role, text, own, asked.schema, holds=holds(asked.role)),)),
+            else RunAhead((RunCall(asked.role, text, own, asked.schema, holds=self._may_see(asked)),)),
             CachePrices.of(profile, cached=asked.cached),
             asked.conversation.id,
             self._size(self.team.prefix.text, asked.model),
