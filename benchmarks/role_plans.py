@@ -52,6 +52,10 @@ class Plan:
     """Whether the application marks its own requests for the cache, where a provider keeps only what is marked."""
     known: bool = False
     """Whether who is asked in which order is known before the first request."""
+    outlier: int | None = None
+    """A role whose text does not hold the handbook, which is then found in the others' requests and given by nobody."""
+    declared: bool = True
+    """Whether all tools and roles are known before the first request."""
     tagged: bool = False
     """Whether texts only say how long they are (``TAGGED`` counts them), so that a plan is played in milliseconds."""
 
@@ -132,14 +136,16 @@ def profile_of(rules: str, read: float | None = None) -> Profile:
 
 
 def session_for(plan: Plan, rules: str, read: float | None = None) -> Session:
-    """One that knows the handbook, all tools and all roles, and goes by these rules."""
-    all_of = [tool for who in range(len(plan.roles)) for tool in tools_of(plan, who, "openai-chat")]
-    tools = {tool["function"]["name"]: tool for tool in all_of}
-    prefix = SharedPrefix(system=_handbook(plan), tools=tuple(tools.values()))
+    """One that knows the handbook, all tools and all roles if they are ``declared``, and goes by these rules."""
+    everyone = range(len(plan.roles)) if plan.declared else ()
+    tools = {tool["function"]["name"]: tool for who in everyone for tool in tools_of(plan, who, "openai-chat")}
+    prefix = SharedPrefix(system=_handbook(plan) if plan.outlier is None else "", tools=tuple(tools.values()))
     registry = default_registry().copy()
     registry.register(profile_of(rules, read))
     session = Session(prefix, caching=Caching(provider=rules, counter=counter_of(plan), profiles=registry))
-    for who in range(len(plan.roles)):
+    if plan.outlier is not None:
+        session.adapter.adopt_system(_handbook(plan))
+    for who in everyone:
         session.adapter.join(f"role{who}")
     return session
 
@@ -207,6 +213,9 @@ def played_fixed(plan: Plan, rules: str, layout: Fixed, *, read: float | None = 
     outcomes = []
     for number, one in enumerate(asked(plan)):
         at = len(one.history)
+        if one.who == plan.outlier:
+            outcomes.append(_served(cache, decode(_own_body(plan, one, rules, api), api, count=count), number))
+            continue
         if layout.place == "kept":
             at = places.setdefault((one.who, one.talk), at)
         elif layout.place == "front":
@@ -237,7 +246,7 @@ def _fixed_body(plan: Plan, one: Asked, layout: Fixed, at: int, api: Api, rules:
 
 
 def _own_body(plan: Plan, one: Asked, rules: str, api: Api) -> dict[str, Any]:
-    texts = (_role(plan, one.who), _handbook(plan))
+    texts = (_role(plan, one.who), _handbook(plan) if one.who != plan.outlier else "")
     text = "\n\n".join(texts[::-1] if plan.book_first else texts)
     made = _body(rules, api, text, one.history, tools_of(plan, one.who, api))
     if plan.marked and api == "anthropic":

@@ -619,7 +619,7 @@ def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role
     while history and _is_system(history[0]):
         system_texts.append(_text(history.pop(0).get("content")))
     tools = list(body.get("tools") or [])
-    shared = all(map(_is_function, tools)) and bool(tools or session.prefix.tools)
+    shared = all(map(_is_function, tools))
     differ = adopt_declared(session, role.name, tools) if shared else ()
     shared_text = session.prefix.system
     span = find_text(shared_text, system_texts[0]) if shared_text.strip() and system_texts else None

@@ -59,21 +59,38 @@ UNITS = 3
 third one on (DeepSeek's cache)."""
 
 
-def union_starts(*, foreign: int, opening: int, before: int, write: float, whole: bool) -> bool:
+def union_starts(*, foreign: int, opening: int, before: int, write: float, whole: bool, anew: float = 0.0) -> bool:
     """Whether the first to carry the tools of all loses little by it, should nobody follow.
 
     With f tokens of others' tools (``foreign``), o tokens of the request as the application made it (``opening``), b
     tokens that the conversation's earlier requests would have paid in full (``before``), and w = ``write``:
 
-        f    <=  FIRST*(o + f)      with its first request, b = 0
-        f*w  <=  LATER*(o + b)      later
+        f        <=  FIRST*(o + f)      with its first request, b = 0
+        f*w + a  <=  LATER*(o + b)      later
+
+    a (``anew``) is what others pay once more by it (``grown``), and what was paid by this rule before: a part of all
+    may be lost, and not each time.
 
     ``whole`` says that the provider keeps whole requests only: f is paid ``UNITS`` times, and the second line holds for
     the first request too, as others gain by it from the third one on only.
     """
     paid = foreign * (UNITS if whole else 1)
     first = not before and not whole
-    return paid * write <= LATER * (opening + before) or (first and paid <= FIRST * (opening + foreign))
+    return paid * write + anew <= LATER * (opening + before) or (first and paid <= FIRST * (opening + foreign))
+
+
+def grown(*, texts: int, sent: int, read: float, write: float, keeps_own: bool) -> float:
+    """What is paid once more where requests come to carry others' tools later than a conversation's first one.
+
+    In tokens that are paid in full:
+
+        (w - r)*t + (w - 1)*s
+
+    Where other requests have carried fewer tools, their roles pay their own texts anew, t tokens (``texts``) that they
+    have read where they stood. And where the application's own requests are not kept (``keeps_own``) and write nothing,
+    the s tokens of this one (``sent``) are written on a guess.
+    """
+    return (write - read) * texts + (write - 1.0) * sent * (not keeps_own)
 
 
 def union_gains(*, foreign: int, missed: int, read: float, text: int = 0, before: int = 0, others: int = 1) -> bool:

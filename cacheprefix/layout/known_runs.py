@@ -52,6 +52,9 @@ class RunCall:
     """A name of the schema that its answer follows; requests with another one, or without one, read nothing of it."""
     beside: bool = False
     """Whether it is sent beside the one before it, whose answer it does not read then."""
+    holds: bool | None = None
+    """Whether the role's own requests have a shared text that was found in others': one without keeps its own layout.
+    None where that is not known yet: then nobody counts on it until its first request says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +66,18 @@ class RunAhead:
     joint: bool = True
     """Whether all of them read one history; else each role reads its own."""
 
-    def answering(self, role: str, schema: str) -> RunAhead:
-        """The same with a role's answers following a schema."""
-        if all(call.schema == schema for call in self.calls if call.role == role):
-            return self
-        told = (replace(call, schema=schema) if call.role == role else call for call in self.calls)
-        return replace(self, calls=tuple(told))
+    def known(self, role: str, schema: str, holds: Callable[[str], bool]) -> RunAhead:
+        """The same with what is known by now: a role's answers follow a schema, and which roles have the shared text.
+
+        ``holds`` is asked for those of which the run does not say that.
+        """
+
+        def known(call: RunCall) -> RunCall:
+            named = schema if call.role == role else call.schema
+            has = holds(call.role) if call.holds is None else call.holds
+            return call if (named, has) == (call.schema, call.holds) else replace(call, schema=named, holds=has)
+
+        return replace(self, calls=tuple(map(known, self.calls)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +326,8 @@ class Future:
     def asked(self, due: Due, way: RunWay | None, cache: CacheModel, seats: dict[Seat, int]) -> Asked:
         """A call's request in one way; ``seats`` are where texts first stood, to which it adds."""
         call, talk, end, text = due
-        if way is None or call.role in way.apart:
+        # Privacy: a role without the shared text is not shown it, whatever that would save.
+        if way is None or call.role in way.apart or call.holds is False:
             return self.own(call, talk, end)
         tools = self.facts.tools
         names = tuple(tools) if way.union else call.tools
@@ -335,10 +345,11 @@ class Future:
     def own(self, call: RunCall, talk: str, end: int) -> Asked:
         """A call's request in the application's own layout."""
         facts = self.facts
-        size = facts.opening + call.text + sum(facts.tools.get(one, 0) for one in call.tools)
+        opening = 0 if call.holds is False else facts.opening
+        size = opening + call.text + sum(facts.tools.get(one, 0) for one in call.tools)
         # Those with the same tools begin alike, and those whose text begins with the shared one go on so. Where only
         # what is marked is kept, that is whole requests, and none of them begins another role's.
         begins = facts.prices.match != "breakpoint"
         kin = f"{call.schema} of {' '.join(sorted(call.tools))}" if begins and (call.tools or facts.alike) else ""
-        alike = size - call.text - facts.opening * (not facts.alike) if kin else 0
+        alike = size - call.text - opening * (not facts.alike) if kin else 0
         return Asked(f"{call.schema} of {call.role}", size, talk, end, end, call.role, kin=kin, alike=alike, own=True)

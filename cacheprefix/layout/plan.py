@@ -242,7 +242,8 @@ class Planner:
         # Privacy: a role that may not see the shared text keeps its own layout, whatever that costs.
         own = asked.own or (() if self._may_see(asked) else (reason("other_text", asked.role),))
         if own:
-            return RequestPlan("own", (*notes, *own), text, None, messages, tools, restriction)
+            last = _last_call(asked)
+            return RequestPlan("own", (*notes, *own), text, None, messages, tools, restriction, last=last)
         shared = self._shared(asked, tools, history) if asked.shared is None else asked.shared
         position, refused = self._placed(asked, told, history, shared)
         if position.at is None:
@@ -361,7 +362,8 @@ class Planner:
         if own is not None and asked.base is None:
             differ = self.team.clashing if own.differ is None else own.differ
             in_union = () if tools is None or tools.name else tools.tools
-            late = (name for name in own.names if name in self.team.late and name not in in_union)
+            outside = own.names if self._may_see(asked) else ()
+            late = (name for name in outside if name in self.team.late and name not in in_union)
             mistakes += [reason("made_too_late", name) for name in late]
             mistakes += [reason("tool_schema_differs", name) for name in own.names if name in differ]
         if self.team.other_model(asked.role, asked.model):
@@ -370,13 +372,18 @@ class Planner:
 
     def _tools(self, asked: AgentRequest[M]) -> tuple[ToolSet | None, Restriction]:
         """The tools of the union that the request carries, and how the role is kept from calling others' tools."""
-        own, others = asked.tools, self.team.others_with(asked.role, asked.schema)
+        own, sees = asked.tools, self._may_see(asked)
+        self.team.note_sees(asked.role, sees=sees)
+        others = self.team.others_with(asked.role, asked.schema)
         if own is None:
             return None, FREE
         self.tool_sets.bring(self.team, asked.conversation.scope, own.names)
         if own.carried == "own":
             return None, Restriction(said=own.may_use)
         run = self._run_layout(asked)
+        if not sees:
+            # Who keeps its own layout, whatever sharing saves, has carried no other tools that anybody could read.
+            return None, Restriction(said=own.may_use)
         if run is not None and own.carried == "open":
             mine = tuple(name for name in self.team.prefix.tool_names if name in set(own.names))
             tools = ToolSet(mine, shares=True, name="\0".join(sorted(mine)))
@@ -396,6 +403,9 @@ class Planner:
                     lambda kit, units: positions.outrun(asked.conversation, f"{lane}\0{kit}", role, units=units),
                     asked.schema,
                     others,
+                    lambda: positions.anew(asked.conversation, role),
+                    lambda cost, grows: positions.paid_anew(asked.conversation, cost, grows=grows),
+                    asked.cached,
                 ),
             )  # fmt: skip
         elif own.carried == "union":
@@ -473,9 +483,9 @@ class Planner:
         own = asked.tools.names if asked.tools else ()
         text = self._size(asked.instruction, asked.model)
         facts = RunFacts(
-            run.answering(asked.role, asked.schema)
+            run.known(asked.role, asked.schema, self.team.sees)
             if run
-            else RunAhead((RunCall(asked.role, text, own, asked.schema),)),
+            else RunAhead((RunCall(asked.role, text, own, asked.schema, holds=self._may_see(asked)),)),
             CachePrices.of(profile, cached=asked.cached),
             asked.conversation.id,
             self._size(self.team.prefix.text, asked.model),

@@ -85,6 +85,15 @@ class Outrun(NamedTuple):
     """Whether the provider keeps its last one to its end."""
 
 
+class Anew(NamedTuple):
+    """What is paid once more where a conversation's requests come to carry more tools. Token counts."""
+
+    texts: int = 0
+    """Of the other roles' texts, which are read where they stand."""
+    before: int = 0
+    """What was paid for such guesses before."""
+
+
 @dataclass(frozen=True, slots=True)
 class CacheRules:
     """What of a provider's rules decides on the place."""
@@ -155,6 +164,8 @@ class _Talk:
     """Tokens that it has saved by now; less than 0 where texts were paid for what others may yet read."""
     fresh: int = 0
     """Tokens that the application's own requests would have paid in full by now."""
+    anew: int = 0
+    """Tokens that were paid by now for carrying the tools of all on a guess, behind a conversation's first request."""
     asked: int = 0
     """Requests so far."""
     seats: Bounded[str, _LastRequest] = field(default_factory=lambda: Bounded(_SEATS))
@@ -433,6 +444,36 @@ class RolePositions:
                 return Outrun()
             return Outrun(seat.end.index, (all_tools.before if units else all_tools.line).index, seat.kept)
 
+    def anew(self, conversation: Decided, role: str) -> Anew:
+        """What others than a role pay once more if the tools grow that a conversation's requests carry."""
+        with self._lock:
+            talks = self._carrying(conversation)
+            texts = sum(
+                seat.size
+                for talk in talks
+                for name, seat in talk.seats.items()
+                if name != role and seat.at is not None and seat.kept and seat.long
+            )
+            return Anew(texts, sum(talk.anew for talk in self._held(conversation).values()))
+
+    def paid_anew(self, conversation: Decided, cost: int, *, grows: bool) -> None:
+        """Note what a conversation pays on the guess that others will carry the tools of all too.
+
+        With ``grows`` they are more than its requests have carried so far. Tools stand in front of everything else:
+        nothing of what was sent behind the fewer ones is read any more.
+        """
+        with self._lock:
+            for talk in list(self._held(conversation).values())[:1]:
+                talk.anew += cost
+            for talk in self._carrying(conversation) if grows else ():
+                talk.line = talk.before = _START
+                for seat in talk.seats.values():
+                    seat.kept = False
+
+    def _carrying(self, conversation: Decided) -> Sequence[_Talk]:
+        """What is held of a conversation's requests with the tools of all, by model."""
+        return [talk for name, talk in self._held(conversation).items() if not name.partition(_PART)[2]]
+
     def paid(self, conversation: Decided, model: str) -> int:
         """Tokens that the application's own requests to a model would have paid in full in a conversation by now.
 
@@ -614,6 +655,7 @@ def _plain(talk: _Talk) -> dict[str, Any]:
     return {
         **{name: asdict(getattr(talk, name)) for name in ("line", "before", "last")},
         **{name: getattr(talk, name) for name in ("spoken", "missed", "saved", "asked", "fresh")},
+        **({"anew": talk.anew} if talk.anew else {}),
         "seats": {role: asdict(seat) for role, seat in talk.seats.items()},
     }
 
@@ -621,7 +663,7 @@ def _plain(talk: _Talk) -> dict[str, Any]:
 def _talk_of(saved: Mapping[str, Any]) -> _Talk:
     """The places of one model's requests, from plain data."""
     line, before, last = (_Point(**saved[name]) for name in ("line", "before", "last"))
-    counts = {name: saved.get(name, 0) for name in ("spoken", "missed", "saved", "asked", "fresh")}
+    counts = {name: saved.get(name, 0) for name in ("spoken", "missed", "saved", "asked", "fresh", "anew")}
     talk = _Talk(line, before, last, **counts)
     for role, seat in saved["seats"].items():
         at = None if seat["at"] is None else _Point(**seat["at"])

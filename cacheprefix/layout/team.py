@@ -64,6 +64,8 @@ class Team:
     """The shared system text, where it was found in the agents' own and nobody gave it to the session."""
     _holds: dict[str, bool] = field(default_factory=dict)
     """Whether a role's own requests hold the shared text, by their first one."""
+    _sees: dict[str, bool] = field(default_factory=dict)
+    """Whether a role may be shown the shared text, by its last request: where that was found, it has it itself."""
     _models: dict[str, set[str]] = field(default_factory=dict)
     """The model that each role asked last."""
     _schemas: dict[str, set[str]] = field(default_factory=dict)
@@ -163,6 +165,20 @@ class Team:
         with self.lock:
             self._holds[role] = holds
 
+    def note_sees(self, role: str, *, sees: bool) -> None:
+        """Note whether a role may be shown the shared text, with its newest request."""
+        with self.lock:
+            if role in self._sees or len(self._sees) < _ROLES:
+                self._sees[role] = sees
+
+    def sees(self, role: str) -> bool:
+        """Whether it is known that a role may be shown the shared text.
+
+        Of a text that the user gave for all it is. One that was found in others' requests is shown to those alone that
+        have it, and who has not asked yet may lack it.
+        """
+        return not self.found or self._sees.get(role, False)
+
     def told_more(self, model: str, count: CountTokens) -> str:
         """What the user should know where the shared text stands in no role's own requests; empty where it does."""
         told = self._told
@@ -186,18 +202,21 @@ class Team:
         return len(others) > 1 and alike and model not in others[0]
 
     def others_with(self, role: str, schema: str) -> int:
-        """Note with which answer schema a role asks; how many others may ask with the same.
+        """Note with which answer schema a role asks; how many others may ask with the same, and share with it.
 
-        Of roles that nobody has heard yet, none is expected to have just this schema, and each to have none.
+        Of roles that nobody has heard yet, none is expected to have just this schema, and each to have none. One that
+        was heard without a shared text that it must hold itself shares with nobody.
         """
         with self.lock:
             self._schemas.setdefault(role, set()).add(schema)
             heard = {self.role(name): asked for name, asked in self._schemas.items() if name != role}
-            alike = sum(schema in asked for asked in heard.values())
+            apart = {self.role(name) for name, sees in self._sees.items() if self.found and not sees}
+            alike = sum(schema in asked for name, asked in heard.items() if name not in apart)
             if schema:
                 return alike
             # Where all that were heard ask without a schema, others may come that nobody knows of.
-            return max(alike + len(self.roles - heard.keys() - {self.role(role)}), alike == len(heard))
+            none_else = alike == len(heard.keys() - apart)
+            return max(alike + len(self.roles - heard.keys() - {self.role(role)}), none_else)
 
     def tail_for(
         self,

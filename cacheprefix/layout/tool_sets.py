@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cacheprefix.bounded import Bounded
-from cacheprefix.layout.economics import REPLY, union_gains, union_pays, union_starts
+from cacheprefix.layout.cost_model import CachePrices
+from cacheprefix.layout.economics import REPLY, grown, union_gains, union_pays, union_starts
 from cacheprefix.layout.prefix import Tool
-from cacheprefix.layout.role_position import Outrun, has_schema, lane_of
+from cacheprefix.layout.role_position import Anew, Outrun, has_schema, lane_of
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.layout.worth_sharing import rules_in
 from cacheprefix.locks import Lock
@@ -68,6 +69,12 @@ class ToolsAsked:
     """Names the schema that its answers follow; those with another one read nothing of it."""
     others: int = 1
     """Roles that may share with this one."""
+    anew: Callable[[], Anew] = Anew
+    """What other roles pay once more if the tools grow that the conversation's requests carry."""
+    pays_anew: Callable[[int, bool], None] = lambda _cost, _grows: None
+    """Takes note that it carries the tools of all on a guess, at such a cost, and whether they grew."""
+    cached: bool = False
+    """Whether the application marks its own requests for the cache."""
 
 
 @dataclass(slots=True)
@@ -225,7 +232,7 @@ class ToolSets:
             joins = self._joins_at_first(offer)
         elif before:
             # It goes on with what it carries. Money: more of it only where that pays.
-            joins = not offer.grows or offer.pays()
+            joins = not offer.grows or (offer.pays() and self._guesses(offer))
         else:
             # Money: it leaves its own tools where it gains by that. Tools that nobody has carried yet are cold,
             # whatever others have sent without them.
@@ -248,17 +255,35 @@ class ToolSets:
         if not offer.asked.others or not offer.pays():
             return False
         # Money: where others carry them, they are read. Where the tools grow nobody has carried them: the others' are
-        # written once more with this request, and so they are for who is the first of all.
-        return (not offer.grows and self._carried(offer)) or offer.starts()
+        # written once more with this request, and so they are for who is the first of all. Who finds others with the
+        # very same tools reads what those wrote, and pays for no others'.
+        carried = not offer.grows and self._carried(offer)
+        return carried or (not self._has_peers(offer) and self._guesses(offer))
+
+    def _has_peers(self, offer: _Offer) -> bool:
+        """Whether another role of the same model carries just the tools that this one has."""
+        with self._lock:
+            peers = self._of(offer.talk).own.get(tuple(sorted(offer.mine)), ())
+            here = any(one[0] == offer.key[0] and one != offer.key for one in peers)
+        return (here and not offer.told) or _alike(offer.conversation, offer.key, offer.mine)
+
+    @staticmethod
+    def _guesses(offer: _Offer) -> bool:
+        """Whether a role carries the union although nobody has sent that yet; what it costs is noted."""
+        starts = offer.starts()
+        if starts:
+            offer.asked.pays_anew(offer.cost(), offer.grows)
+        return starts
 
     def _carried(self, offer: _Offer) -> bool:
         """Whether requests of a conversation have carried the tools of all with this model and answer schema."""
         with self._lock:
             if not offer.told and any(one == offer.key[0] for one, _ in self._of(offer.talk).joined):
                 return True
-        conversation, lane = offer.conversation, _entry(offer.key).rpartition(".")[0]
-        entries = (one for one in conversation.decided_keys(_LANES) if one.rpartition(".")[0] == lane)
-        return any(conversation.decided(_LANES, one) == _UNION for one in entries)
+        # The record names no models, but each entry is that of a model and a role.
+        keys = ((offer.key[0], role) for role in offer.team.roles)
+        entries = (entry for key in keys for entry in (_entry(key), _entry(key, _UNION)))
+        return any(offer.conversation.decided(_LANES, entry) == _UNION for entry in entries)
 
 
 def _entry(key: tuple[str, str], *more: str) -> str:
@@ -272,14 +297,25 @@ def _found_alike(conversation: Decided, key: tuple[str, str], mine: Collection[s
 
     In the process that saved them ``settle`` knows it, but no other one does.
     """
-    kit, entry = digest_of(key[0], *sorted(mine)), _entry(key)
-    known = [one for one in conversation.decided_keys(_KITS_OF) if one.startswith(f"{kit}.")]
-    own = f"{kit}.{entry}"
-    if own not in known and len(conversation.decided_keys(_KITS_OF)) < _KITS:
+    known, own = conversation.decided_keys(_KITS_OF), _kit(key, mine)
+    if own not in known and len(known) < _KITS:
         conversation.decide(_KITS_OF, own, _entry(key, _UNION))
+    return _alike(conversation, key, mine)
+
+
+def _alike(conversation: Decided, key: tuple[str, str], mine: Collection[str]) -> bool:
+    """Whether a conversation's decisions say that another role carried the very same tools."""
+    own = _kit(key, mine)
+    kit = own.partition(".")[0]
+    others = [one for one in conversation.decided_keys(_KITS_OF) if one.partition(".")[0] == kit and one != own]
     # One that went over to the tools of all since then sends nothing that begins like these.
-    moved = (conversation.decided(_KITS_OF, one) or "" for one in known if one != own)
+    moved = (conversation.decided(_KITS_OF, one) or "" for one in others)
     return any(conversation.decided(_LANES, one) != _UNION for one in moved)
+
+
+def _kit(key: tuple[str, str], mine: Collection[str]) -> str:
+    """Where it is recorded that a role carried just its own tools: what all with the same tools share, and the role."""
+    return f"{digest_of(key[0], *sorted(mine))}.{_entry(key)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,12 +385,41 @@ class _Offer:
         """Whether the first to carry them loses little by it, should nobody follow (``union_starts``)."""
         rules = self.services.profile(self.model)
         return union_starts(
-            foreign=self._tokens(set(self.union) - self.mine),
-            opening=self._opening() + sum(self.asked.spoken()),
+            foreign=self._added,
+            opening=self._sent,
             before=self.asked.paid(),
             write=rules.default_ttl.write,
             whole=rules.match == "unit",
+            anew=self.asked.anew().before + self._anew(),
         )
+
+    def cost(self) -> int:
+        """What it costs to be the first to carry them."""
+        return round(self._added * self.services.profile(self.model).default_ttl.write + self._anew())
+
+    def _anew(self) -> float:
+        """What is paid once more by carrying them later than with the conversation's first request (``grown``)."""
+        rules = self.services.profile(self.model)
+        # Money: the first write on a guess is allowed for; those after it count.
+        if not (self.grows or self.asked.paid()):
+            return 0.0
+        return grown(
+            texts=self.asked.anew().texts if self.grows else 0,
+            sent=self._sent,
+            read=rules.read,
+            write=rules.default_ttl.write,
+            keeps_own=CachePrices.of(rules, cached=self.asked.cached).keeps_own,
+        )
+
+    @property
+    def _added(self) -> int:
+        """Tokens of the tools that the role would carry and does not have."""
+        return self._tokens(set(self.union) - self.mine)
+
+    @property
+    def _sent(self) -> int:
+        """Tokens of its request as the application made it."""
+        return self._opening() + sum(self.asked.spoken())
 
     def gains(self) -> bool:
         """Whether a role that kept its own gains by them from this request on (``union_gains``)."""
@@ -366,7 +431,7 @@ class _Offer:
         # What the provider keeps of the role's last request is paid anew behind other tools.
         kept = found.kept and self._opening() + sum(said[: found.end]) >= rules.min_tokens
         return union_gains(
-            foreign=self._tokens(set(self.union) - self.mine),
+            foreign=self._added,
             missed=missed,
             read=rules.read,
             text=self.asked.text if kept else 0,

@@ -193,3 +193,21 @@ def test_a_run_that_shares_too_little_to_be_cached_says_so_with_the_minimum():
     found = [(call.layout, call.reasons[-1].why, dict(call.reasons[-1].numbers)) for call in session.calls]
     assert found[0][:2] == ("own", "prefix_below_minimum")
     assert 50 <= found[0][2]["shared"] < found[0][2]["minimum"] == 1_024
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        # The first one forks only if the outlier, which is never shown the shared text, would read what it wrote.
+        Plan(840, (186, 186), ((0, 61), (1, 62), (0, 49), (1, 41)), (179, 179), shape="private", outlier=1),
+        Plan(605, (112, 112), (*((0, 1_200),) * 10, (1, 2_000)), (264, 264), common=106, outlier=0),
+        # Its own requests are marked from the second one on, but not the last one.
+        Plan(626, (277, 1_100, 356), tuple((who, 30) for who in (0, 1, 2, 0, 1)), (600, 1_788, 419), outlier=1),
+        Plan(991, (530, 58, 47, 24), tuple((who, 130) for who in (0, 0, 1, 0, 1, 2, 0, 1, 2, 3, 3)), outlier=3),
+    ],
+)
+@pytest.mark.parametrize("marked", [True, False])
+def test_nobody_counts_on_a_role_that_is_not_shown_the_shared_text(rules, plan, marked):
+    """Found in the others' requests, it is none of that role's: its requests keep the application's own layout."""
+    test_a_known_run_is_never_dearer(rules, replace(plan, book_first=plan.outlier != 3), marked)

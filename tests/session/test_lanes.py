@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from benchmarks.role_plans import Plan, played, session_for, words
+from benchmarks.role_plans import Plan, played, profile_of, session_for, words
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.layout.economics import union_gains, union_pays, union_starts
@@ -32,12 +32,12 @@ def session_of(*tools, handbook=0, roles=("a", "b", "c")):
     return session
 
 
-def sent(session, role, own, said=("Begin.",), conversation="one", text=""):
+def sent(session, role, own, said=("Begin.",), conversation="one", text="", model="gpt-5.2"):
     """The names of the tools in a role's request, and whether it is a fork."""
     spoken = [{"role": "user", "content": text} for text in said]
     system = f"You are {role}.{text}\n\n{session.prefix.system}"
     messages = [{"role": "system", "content": system}, *spoken]
-    body = {"model": "gpt-5.2", "messages": messages, **({"tools": list(own)} if own else {})}
+    body = {"model": model, "messages": messages, **({"tools": list(own)} if own else {})}
     fork = fork_body(session.adapter, body, "openai-chat", Role(role, conversation=conversation))
     turn = fork.begin()
     turn.finish(None)
@@ -251,3 +251,68 @@ def test_a_single_call_does_not_pay_for_tools_of_agents_that_are_never_asked():
     plan = Plan(200, (40,) * 5, ((0, 30),), (300, 4_000, 4_000, 4_000, 300))
     session = session_for(plan, "openai")
     assert sum_of(plan, "openai", session) <= sum_of(plan, "openai", None)
+
+
+LATE_TOOLS = Plan(
+    250, (2_083,) * 6, ((3, 900), *((int(who), 40) for who in "11025111400120224")), (0, 900, 364, 0, 1_814, 0),
+    common=806, declared=False,
+)  # fmt: skip
+NO_TOOLS_AT_FIRST = Plan(
+    1_507, (1_127, 2_345, 229, 158, 52, 35), tuple((at % 6, 55) for at in range(48)), (0, 0, 0, 2_749, 405, 39),
+    book_first=True, declared=False,
+)  # fmt: skip
+MARKED_ALREADY = Plan(
+    400, (559,) * 5, ((3, 451), (1, 89), (0, 183), (1, 203), (2, 664), (3, 97), (4, 50)), (193,) * 5, book_first=True
+)  # fmt: skip
+LONG_ANSWERS = Plan(2_244, (558,) * 6, tuple((int(who), 1_800) for who in "155421"), (53, 79, 1_057, 67, 213, 1_828))
+
+
+@pytest.mark.parametrize(
+    ("plan", "rules", "read", "most"),
+    [
+        (LATE_TOOLS, "openai-5.6", 0.25, 1.0),
+        (NO_TOOLS_AT_FIRST, "openai", 0.1, 1.05),
+        # Two roles came to be marked as they are: that is the write on a guess that a conversation has.
+        (MARKED_ALREADY, "anthropic", 0.1, 1.09),
+        # One write premium on its first request, and one on a role that asks again.
+        (replace(LONG_ANSWERS, declared=False), "anthropic", 0.5, 1.11),
+    ],
+)
+def test_tools_that_come_one_after_the_other_do_not_make_everybody_begin_anew(plan, rules, read, most):
+    """With each one more in front of the rest, all would pay their own texts, and what was written, once more."""
+    assert ratio(plan, rules, read) <= most
+
+
+def ratio(plan, rules, read):
+    """What a plan costs for each unit that it costs unmodified."""
+    profile = profile_of(rules, read)
+    plain, ours = (
+        sum(one.cost_units(profile) for one in played(plan, rules, session, read=read))
+        for session in (None, session_for(plan, rules, read))
+    )
+    return ours / plain
+
+
+def test_tools_of_a_role_that_shares_nothing_are_carried_by_nobody():
+    """It lacks the shared text, so that nobody has sent its tools in a request that begins like the others'."""
+    turns = ((0, 2_253), (1, 1_409), (2, 1_646), (3, 2_141), (4, 1_824), (4, 1_034))
+    plan = Plan(2_406, (191, 2_806, 387, 504, 58), turns, (0, 3_130), book_first=True, outlier=1)
+    assert ratio(plan, "openai", 0.5) <= 1.0
+
+
+def test_tools_that_another_model_carried_are_not_taken_for_written():
+    """The record of a conversation names no models; what one model's cache holds, another's does not."""
+    said = ["Begin.", words(900, "said")]
+    for other, lane in (("gpt-5.2", ["x", "y"]), ("gpt-5.2-mini", ["y"])):
+        session = session_of(tool("x", 1_200), tool("y"))
+        assert sent(session, "a", [tool("x", 1_200), tool("y")], said) == (["x", "y"], True)
+        assert sent(session, "b", [tool("y")], said, model=other)[0] == lane
+
+
+def test_who_finds_others_with_its_own_tools_starts_nothing_else():
+    """They are read as they are; with others' tools in front nobody's requests begin alike."""
+    session, said = session_of(tool("x", 3_000), roles=("a", "b", "c", "d")), ["Begin."]
+    for role in ("a", "b"):
+        sent(session, role, [], said)
+    said += [words(4_000, f"said{number}-") for number in range(8)]
+    assert sent(session, "c", [], said) == ([], True)

@@ -763,7 +763,9 @@ class Group:
             return session.count(instruction_of(system_texts(agent), session.prefix.system), model)
 
         texts = {rank: text(agent) for rank, (agent, _) in found.items()}
-        return RunAhead(tuple(RunCall(found[rank][1].name, texts[rank], beside=beside) for rank, beside in turns))
+        # All of them hold the shared text (``_asks_once``).
+        names = {rank: member.name for rank, (_, member) in found.items()}
+        return RunAhead(tuple(RunCall(names[rank], texts[rank], beside=beside, holds=True) for rank, beside in turns))
 
     def _asks_once(self, agent: Any, member: Member, model: str) -> bool:
         """Whether an agent asks this model exactly once a turn, with the shared text and all public messages."""

@@ -43,6 +43,7 @@ class WorkflowRun:
                 one,
                 session.count(instruction_of([self.texts[one]], shared), model),
                 beside=at > 0 and self.depths[one] == self.depths[order[at - 1]],
+                holds=session.holds_shared([self.texts[one]]),
             )
             for at, one in enumerate(order)
         ]
