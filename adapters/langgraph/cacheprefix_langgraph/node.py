@@ -249,7 +249,7 @@ def _object(node: Any, fork: ForkSettings) -> Any:
     if slots or not inspect.isfunction(call) or not hasattr(node, "__dict__"):
         return _function(node, fork)
     told = {"__call__": _function(call, fork), FORK: fork, _ORIGINAL: node}
-    told |= {"cacheprefix_session": users_session(fork.session), "cacheprefix_role": fork.name}
+    told |= {"cacheprefix_session": users_session(fork.session), "cacheprefix_role": fork.role}
     if hasattr(base, "__del__"):
         # What the state holds is closed when the node itself goes, which is not before this object.
         told["__del__"] = lambda _: None
