@@ -210,10 +210,11 @@ class _Run:
             return
         usage = self._usage(ready, ready.prompt)
         prompt = _as_sent(ready, ready.prompt, usage)
+        known = record.response_started_ts is not None or record.response_ended_ts is not None
         observation = self._model.begin(
             prompt,
             ready.profile,
-            SentBy(record.scope, placed.agent, conversation, related=placed.related, events=record.events),
+            SentBy(record.scope, placed.agent, conversation, related=placed.related, events=record.events, timed=known),
             at=now,
         )
         self.conversations.began(placed, observation.index)
@@ -224,7 +225,6 @@ class _Run:
             self._recent[ready.number] = prompt
         started = max(now, _first_given(record.response_started_ts, record.response_ended_ts, now))
         ended = max(started, _first_given(record.response_ended_ts, started))
-        known = record.response_started_ts is not None or record.response_ended_ts is not None
         expected = observation.expectation.usage
         played = self._what_if is not None and not self._what_if.full
         if self._what_if is not None and played:
