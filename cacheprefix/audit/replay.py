@@ -210,6 +210,7 @@ class _Run:
             return
         usage = self._usage(ready, ready.prompt)
         prompt = _as_sent(ready, ready.prompt, usage)
+        self.totals.presumed_marks += prompt is not ready.prompt
         known = record.response_started_ts is not None or record.response_ended_ts is not None
         observation = self._model.begin(
             prompt,
@@ -462,6 +463,9 @@ def _notes(totals: Totals, reading: Reading, conversations: Conversations, playe
         yield f"{counts} calls have counts and no text, so nothing can be said about causes"
     if totals.uncounted:
         yield f"{totals.uncounted} calls have neither text nor counts, so nothing can be said about them"
+    if totals.presumed_marks:
+        some = "call was" if totals.presumed_marks == 1 else "calls were"
+        yield f"{totals.presumed_marks} {some} logged without cache marks and cached all the same: they are presumed"
     yield from reading.remarks
     if totals.without_text:
         missing = {reader.name: reader.missing for reader in reading.readers if reader.missing}

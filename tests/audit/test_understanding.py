@@ -397,3 +397,19 @@ def test_the_same_remark_of_many_files_is_one(tmp_path):
     files = [write(tmp_path / f"{name}.jsonl", [ANSWER]) for name in "abc"]
     with audit(files) as found:
         assert [note for note in found.notes if "in 3 files" in note]
+
+
+@pytest.mark.parametrize(("read", "said"), [(1_500, True), (0, False)])
+def test_marks_that_a_log_has_lost_are_said_to_be_presumed(tmp_path, read, said):
+    """Where the counts show that there were some; where nothing was cached there may have been none."""
+    usage = {"input": 2_000 - read, "cache_read_input_tokens": read, "output": 5}
+    lines = [
+        {
+            "id": f"g{at}", "type": "GENERATION", "traceId": "t", "startTime": f"2026-11-20T10:00:{at}0.000Z",
+            "model": "claude-sonnet-4-5", "usageDetails": usage,
+            "input": [{"role": "system", "content": prose("handbook", 1_400)}, {"role": "user", "content": "go on"}],
+        }
+        for at in range(2)
+    ]  # fmt: skip
+    with audit([write(tmp_path / "log.jsonl", lines)]) as found:
+        assert any("cache marks" in note for note in found.notes) is said
