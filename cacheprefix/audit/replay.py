@@ -187,6 +187,8 @@ class _Run:
         self._begun = array("q")
         self._played_units = 0.0
         self._unknown: Bounded[int, Mapping[str, str]] = Bounded(_RECENT)
+        self._harmless: set[tuple[str, str]] = set()
+        """Models and fields that were changed in calls that read from the cache."""
         self._alarmed: dict[tuple[str, str], str] = {}
         self._recent: Bounded[int, Prompt] = Bounded(_RECENT)
         self._now = float("-inf")
@@ -271,14 +273,26 @@ class _Run:
         )
 
     def _explained(self, verdict: Verdict, ready: Ready) -> Verdict:
-        """A miss that nothing explains may be a field's that no rule knows, if it changed since the ancestor."""
-        if verdict.cause != "provider_miss" or verdict.reported_tokens:
+        """A miss that nothing explains may be a field's that no rule knows, if it changed since the ancestor.
+
+        A field that was another in a call that read all the same explains nothing.
+        """
+        miss = verdict.cause == "provider_miss" and not verdict.reported_tokens
+        shared = verdict.cause == "hit" and verdict.reported_tokens
+        if not (ready.unknown or self._unknown) or not (miss or shared):
             return verdict
         before = self._unknown.get(self._index_of(verdict.ancestor_index) or 0, {})
+        model = ready.record.model
         changed = sorted(
-            name for name in {*before, *ready.unknown} if before.get(name, "") != ready.unknown.get(name, "")
+            name
+            for name in {*before, *ready.unknown}
+            if before.get(name, "") != ready.unknown.get(name, "") and (model, name) not in self._harmless
         )
         if not changed:
+            return verdict
+        if not miss:
+            if len(self._harmless) < _RECENT:
+                self._harmless.update((model, name) for name in changed)
             return verdict
         return replace(verdict, cause="settings_changed", path=named(changed[0]), fix=FIXES["settings_changed"])
 

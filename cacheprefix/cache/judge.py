@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from cacheprefix.cache.differences import answers
 from cacheprefix.cache.verdict import FIXES, QUIET, STRUCTURAL, Cause, Diagnosis, Verdict, VerdictKind
 from cacheprefix.errors import named
 from cacheprefix.profiles import Amount, Profile, Usage, lost_money
@@ -299,7 +300,9 @@ def _untold(
         return ("ttl_expired", min(own, lost)) if own > noise else ("cold_start", 0)
     node = path[seen.sections - 1] if seen.sections else seen.near.sibling
     entry = None if node is None else node.entry
-    if not other.timed and entry is not None and record.at - entry.readable_at <= _ANSWER_SECONDS:
+    # An answer in what is new shows that the other call had been answered.
+    answered = any(map(answers, record.sections[seen.sections :]))
+    if not (other.timed or answered or entry is None) and record.at - entry.readable_at <= _ANSWER_SECONDS:
         return ("cold_start", 0) if _met_by_chance(sight, record) else ("concurrent_cold_start", lost)
     return "provider_miss", lost
 

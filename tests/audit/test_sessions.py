@@ -170,6 +170,15 @@ def test_what_another_call_was_still_writing_is_no_miss_of_the_provider(tmp_path
     assert {cause for cause, _, _ in breaks(tmp_path / "log.jsonl", lines).values()} == found
 
 
+def test_a_call_that_goes_on_from_an_answer_did_not_come_before_it(tmp_path):
+    """However soon it comes in a log without the answers' times: what it does not read the provider let go."""
+    lines = answered(quiet(5))
+    for at, line in enumerate(lines):
+        line["ts"] = 1_000 + 6.0 * at
+    lines[3]["usage"]["prompt_tokens_details"]["cached_tokens"] = 0
+    assert [cause for cause, _, _ in breaks(tmp_path / "log.jsonl", lines).values()] == ["provider_miss"]
+
+
 @pytest.mark.parametrize(
     ("run_goes_on", "other_words", "found"),
     [(True, False, ["ttl_expired"]), (False, True, []), (False, False, [])],

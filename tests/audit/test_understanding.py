@@ -229,6 +229,16 @@ def test_an_unknown_field_explains_what_nothing_else_does(tmp_path):
     ]
 
 
+def test_an_unknown_field_that_changed_while_the_cache_was_read_explains_no_miss(tmp_path):
+    """Calls before read all they could with another value each: it is the provider who let go."""
+    lines = reported(quiet(6))
+    for at, line in enumerate(lines):
+        line["usage"] = usage(2_000 + 10 * at, 0 if at in (0, 4) else 1_920)
+        line["request"]["my_tag"] = at
+    _, rows = judged(tmp_path / "log.jsonl", lines)
+    assert [row.public["cause"] for row in rows if row.view["broke"]] == ["provider_miss"]
+
+
 def test_a_previous_response_is_followed(tmp_path):
     """A request that goes on from an answer's id has all that was before it, and its id is no setting."""
     lines = []
