@@ -28,6 +28,9 @@ AHEAD_CALLS = 1_000
 AHEAD_BYTES = 16_000_000
 """Bytes of prompts that are read ahead at most; prompts of one conversation share theirs, so this is an upper bound."""
 
+_MOSTLY_IMAGES = 8
+"""Bytes of a log entry for one of its text, from which on it holds images."""
+
 _THREADS = 20_000
 _DIGESTS = 250_000
 _IDS = 100_000
@@ -628,7 +631,11 @@ def _until_anew(ready: Ready) -> float:
 
 
 def _weight(ready: Ready) -> int:
-    return 4 * ready.prompt.tokens if ready.prompt is not None else 0
+    """About how many bytes a prompt holds: its text's, or where images make up most of it, those of its log entry."""
+    if ready.prompt is None:
+        return 0
+    text = 4 * ready.prompt.tokens
+    return text if ready.size < _MOSTLY_IMAGES * text else ready.size
 
 
 def _parts(prompt: Prompt) -> tuple[bytes, ...]:

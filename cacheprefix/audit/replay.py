@@ -190,7 +190,6 @@ class _Run:
         self._harmless: set[tuple[str, str]] = set()
         """Models and fields that were changed in calls that read from the cache."""
         self._alarmed: dict[tuple[str, str], str] = {}
-        self._recent: Bounded[int, Prompt] = Bounded(_RECENT)
         self._now = float("-inf")
 
     def close(self) -> None:
@@ -224,8 +223,6 @@ class _Run:
         self._begun.append(ready.number)
         if ready.unknown:
             self._unknown[ready.number] = ready.unknown
-        if self._text:
-            self._recent[ready.number] = prompt
         started = max(now, _first_given(record.response_started_ts, record.response_ended_ts, now))
         ended = max(started, _first_given(record.response_ended_ts, started))
         expected = observation.expectation.usage
@@ -338,9 +335,11 @@ class _Run:
         shared = call.observation.expectation.shared_tokens
         broke = self._broke(verdict, counted.input_tokens or 0, call)
         seen = view(ready, call.prompt, verdict, counted, shared, broke=broke, rule=call.alarm_of_rule)
-        before = None if ancestor is None else self._recent.get(ancestor)
-        if broke and before is not None:
-            seen["diff"] = wide_diff(before, call.prompt)
+        if broke and self._text:
+            sight = call.observation.sight
+            before = sight.ancestor_record if sight.finding is None else sight.finding.record
+            if before is not None and not before.slim:
+                seen["diff"] = wide_diff(before.prompt, call.prompt)
         self._rule.judged(alarm=call.alarm_of_rule, real=broke)
         units = self._summed(ready, verdict, counted, row, seen)
         self._played_units += units if call.played else 0.0
@@ -502,7 +501,7 @@ def _notes(totals: Totals, reading: Reading, conversations: Conversations, playe
     for problem, count in totals.usage_problems.most_common(5):
         yield f"counts of {count} calls were left out or mended: {problem}"
     if played is not None and played < totals.all.calls - totals.without_text:
-        yield f"the what-if figures are for the first {played} calls ({SECTIONS:,} prompt sections)"
+        yield f"the what-if figures are for the first {played} calls (at most {SECTIONS:,} prompt sections)"
 
 
 def _unpriced(totals: Totals) -> Iterator[str]:
