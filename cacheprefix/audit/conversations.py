@@ -44,6 +44,8 @@ _ROWS = 8
 """Agents of one conversation whose latest messages are known; those of further ones are looked up one by one."""
 _SAID = 8
 """Latest requests of one system prompt: an agent without a name may lead several conversations under one id."""
+_LONGEST_ASKED = 20_000
+"""Bytes of a question that is remembered word for word; images are not."""
 _LOOKED_AT = 1_000
 """Characters of a first message by which it is known again."""
 _EDGE = 32
@@ -609,7 +611,7 @@ def _goes_on_changed(said: _Said, messages: Sequence[bytes], sections: Sequence[
 
 def _said(messages: Sequence[bytes], sections: Sequence[Section]) -> _Said:
     settled = next((at + 1 for at in range(len(sections) - 1, -1, -1) if answers(sections[at])), 0)
-    return _Said(messages, settled, sections[settled:])
+    return _Said(messages, settled, tuple(one for one in sections[settled:] if len(one.data) < _LONGEST_ASKED))
 
 
 def _begun(thread: _Thread | None, messages: Sequence[bytes]) -> tuple[int, list[int]]:
