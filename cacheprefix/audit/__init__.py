@@ -1,7 +1,7 @@
 """Request logs read and judged: what the cache did on every call, what broke it, what it cost, what it could cost."""
 
 from cacheprefix.audit.json_output import VERSION, totals_of, write_json
-from cacheprefix.audit.log_records import Broken, Record, seconds
+from cacheprefix.audit.log_records import Broken, Record, Remarks, seconds
 from cacheprefix.audit.previous_request import PreviousRequestRule
 from cacheprefix.audit.readers import BUILTIN, Placed, Reader, records
 from cacheprefix.audit.replay import Audit, audit
@@ -25,6 +25,7 @@ __all__ = [
     "PreviousRequestRule",
     "Reader",
     "Record",
+    "Remarks",
     "Saving",
     "Sum",
     "Totals",

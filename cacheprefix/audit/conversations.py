@@ -28,6 +28,9 @@ AHEAD_CALLS = 1_000
 AHEAD_BYTES = 16_000_000
 """Bytes of prompts that are read ahead at most; prompts of one conversation share theirs, so this is an upper bound."""
 
+_MOSTLY_IMAGES = 8
+"""Bytes of a log entry for one of its text, from which on it holds images."""
+
 _THREADS = 20_000
 _DIGESTS = 250_000
 _IDS = 100_000
@@ -41,6 +44,8 @@ _ROWS = 8
 """Agents of one conversation whose latest messages are known; those of further ones are looked up one by one."""
 _SAID = 8
 """Latest requests of one system prompt: an agent without a name may lead several conversations under one id."""
+_LONGEST_ASKED = 20_000
+"""Bytes of a question that is remembered word for word; images are not."""
 _LOOKED_AT = 1_000
 """Characters of a first message by which it is known again."""
 _EDGE = 32
@@ -330,14 +335,20 @@ class Conversations:
         self, ready: Ready, messages: Sequence[bytes], ends: Sequence[int]
     ) -> tuple[_Thread | None, int | None]:
         """The conversation whose latest messages a request begins with, or an earlier request it branches from."""
+        stale: _Thread | None = None
         for at in range(len(ends) - 1, 0, -1):
             number = self._ends.get(ends[at])
             thread = None if number is None else self._threads.get(number)
             if thread is None:
                 continue
-            same = at == len(ends) - 1
-            if same and ready.at - thread.at > _AGAIN:
-                return None, _ANEW  # The same question, much later: somebody asks anew.
+            if stale is not None:
+                # Another run that says the same word for word goes on with what it said last, and not with the earlier.
+                if thread.end == ends[at] and thread.at > stale.at:
+                    return thread, None
+                continue
+            if at == len(ends) - 1 and ready.at - thread.at > _SILENT:
+                stale = thread
+                continue
             if thread.end == ends[at]:
                 return thread, None
             # An earlier request of that conversation: it was gone back to, unless what came behind is here as well, be
@@ -346,8 +357,29 @@ class Conversations:
             if not known and ready.prompt is not None and len(messages) > len(thread.latest):
                 behind = ready.prompt.sections[ready.prompt.head + at :]
                 known = any(number in self._by_edges(section) for section in behind)
-            return (thread, None) if known else (None, ends[at])
-        return None, None
+            if not known:
+                thread = self._edited(ready, messages, at)
+            return (None, ends[at]) if thread is None else (thread, None)
+        if stale is None:
+            return None, None
+        if ready.at - stale.at > _until_anew(ready):
+            return None, _ANEW  # The same, much later: somebody asks anew.
+        return (stale, None) if stale.end == ends[-1] else (None, ends[-1])
+
+    def _edited(self, ready: Ready, messages: Sequence[bytes], at: int) -> _Thread | None:
+        """The conversation whose answers stand behind the first ``at`` messages, which another one begins with too.
+
+        Agents of one team begin with the same question, and each may have its early messages edited.
+        """
+        prompt = ready.prompt
+        if prompt is None or at == len(messages):
+            return None
+        behind, row = prompt.sections[prompt.head + at :], messages[at:]
+        found, _, said = self._most_alike(behind, lambda one: self._holders.get(row[one], ()))
+        thread = self._threads.get(found) if said and found is not None else None
+        if thread is None or 2 * len({*thread.latest} & {*messages}) < len(thread.latest):
+            return None
+        return thread
 
     def _open(self) -> _Thread:
         thread = self._threads[self._next] = _Thread(self._next)
@@ -579,7 +611,7 @@ def _goes_on_changed(said: _Said, messages: Sequence[bytes], sections: Sequence[
 
 def _said(messages: Sequence[bytes], sections: Sequence[Section]) -> _Said:
     settled = next((at + 1 for at in range(len(sections) - 1, -1, -1) if answers(sections[at])), 0)
-    return _Said(messages, settled, sections[settled:])
+    return _Said(messages, settled, tuple(one for one in sections[settled:] if len(one.data) < _LONGEST_ASKED))
 
 
 def _begun(thread: _Thread | None, messages: Sequence[bytes]) -> tuple[int, list[int]]:
@@ -595,8 +627,17 @@ def _begun(thread: _Thread | None, messages: Sequence[bytes]) -> tuple[int, list
     return shared, ends
 
 
+def _until_anew(ready: Ready) -> float:
+    """Seconds after which the same messages are asked anew: a question alone is soon another run's."""
+    return _AGAIN if ready.prompt is not None and _has_answers(ready.prompt) else _SILENT
+
+
 def _weight(ready: Ready) -> int:
-    return 4 * ready.prompt.tokens if ready.prompt is not None else 0
+    """About how many bytes a prompt holds: its text's, or where images make up most of it, those of its log entry."""
+    if ready.prompt is None:
+        return 0
+    text = 4 * ready.prompt.tokens
+    return text if ready.size < _MOSTLY_IMAGES * text else ready.size
 
 
 def _parts(prompt: Prompt) -> tuple[bytes, ...]:

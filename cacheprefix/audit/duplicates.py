@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 HELD_CALLS = 500
 """Calls that wait for a second log of the same call, which may hold what the first one lacks."""
 
+HELD_BYTES = 64_000_000
+"""Log bytes that wait at most: requests may hold images."""
+
 _SECONDS = 60.0
 """How far apart two logs of one call may begin: a gateway's clock and a client's."""
 _TOUCH = 2.0
@@ -36,7 +39,7 @@ class Duplicates:
         self._held: deque[int] = deque()
         self._calls: dict[int, Ready] = {}
         self._where: Bounded[tuple[Any, ...], tuple[int, float]] = Bounded(_KNOWN)
-        self._next = 0
+        self._next = self._size = 0
 
     def once(self, items: Iterable[Ready | Broken]) -> Iterator[Ready | Broken]:
         """The calls in their order, without those that were there before."""
@@ -54,8 +57,11 @@ class Duplicates:
             self._calls[self._next] = item
             self._held.append(self._next)
             self._next += 1
-            if len(self._held) > HELD_CALLS:
-                yield self._calls.pop(self._held.popleft())
+            self._size += item.size
+            while len(self._held) > HELD_CALLS or (self._size > HELD_BYTES and len(self._held) > 1):
+                ready = self._calls.pop(self._held.popleft())
+                self._size -= ready.size
+                yield ready
         self._where.clear()
         while self._held:
             yield self._calls.pop(self._held.popleft())

@@ -187,8 +187,9 @@ class _Run:
         self._begun = array("q")
         self._played_units = 0.0
         self._unknown: Bounded[int, Mapping[str, str]] = Bounded(_RECENT)
+        self._harmless: set[tuple[str, str]] = set()
+        """Models and fields that were changed in calls that read from the cache."""
         self._alarmed: dict[tuple[str, str], str] = {}
-        self._recent: Bounded[int, Prompt] = Bounded(_RECENT)
         self._now = float("-inf")
 
     def close(self) -> None:
@@ -210,21 +211,20 @@ class _Run:
             return
         usage = self._usage(ready, ready.prompt)
         prompt = _as_sent(ready, ready.prompt, usage)
+        self.totals.presumed_marks += prompt is not ready.prompt
+        known = record.response_started_ts is not None or record.response_ended_ts is not None
         observation = self._model.begin(
             prompt,
             ready.profile,
-            SentBy(record.scope, placed.agent, conversation, related=placed.related, events=record.events),
+            SentBy(record.scope, placed.agent, conversation, related=placed.related, events=record.events, timed=known),
             at=now,
         )
         self.conversations.began(placed, observation.index)
         self._begun.append(ready.number)
         if ready.unknown:
             self._unknown[ready.number] = ready.unknown
-        if self._text:
-            self._recent[ready.number] = prompt
         started = max(now, _first_given(record.response_started_ts, record.response_ended_ts, now))
         ended = max(started, _first_given(record.response_ended_ts, started))
-        known = record.response_started_ts is not None or record.response_ended_ts is not None
         expected = observation.expectation.usage
         played = self._what_if is not None and not self._what_if.full
         if self._what_if is not None and played:
@@ -270,14 +270,26 @@ class _Run:
         )
 
     def _explained(self, verdict: Verdict, ready: Ready) -> Verdict:
-        """A miss that nothing explains may be a field's that no rule knows, if it changed since the ancestor."""
-        if verdict.cause != "provider_miss" or verdict.reported_tokens:
+        """A miss that nothing explains may be a field's that no rule knows, if it changed since the ancestor.
+
+        A field that was another in a call that read all the same explains nothing.
+        """
+        miss = verdict.cause == "provider_miss" and not verdict.reported_tokens
+        shared = verdict.cause == "hit" and verdict.reported_tokens
+        if not (ready.unknown or self._unknown) or not (miss or shared):
             return verdict
         before = self._unknown.get(self._index_of(verdict.ancestor_index) or 0, {})
+        model = ready.record.model
         changed = sorted(
-            name for name in {*before, *ready.unknown} if before.get(name, "") != ready.unknown.get(name, "")
+            name
+            for name in {*before, *ready.unknown}
+            if before.get(name, "") != ready.unknown.get(name, "") and (model, name) not in self._harmless
         )
         if not changed:
+            return verdict
+        if not miss:
+            if len(self._harmless) < _RECENT:
+                self._harmless.update((model, name) for name in changed)
             return verdict
         return replace(verdict, cause="settings_changed", path=named(changed[0]), fix=FIXES["settings_changed"])
 
@@ -323,9 +335,11 @@ class _Run:
         shared = call.observation.expectation.shared_tokens
         broke = self._broke(verdict, counted.input_tokens or 0, call)
         seen = view(ready, call.prompt, verdict, counted, shared, broke=broke, rule=call.alarm_of_rule)
-        before = None if ancestor is None else self._recent.get(ancestor)
-        if broke and before is not None:
-            seen["diff"] = wide_diff(before, call.prompt)
+        if broke and self._text:
+            sight = call.observation.sight
+            before = sight.ancestor_record if sight.finding is None else sight.finding.record
+            if before is not None and not before.slim:
+                seen["diff"] = wide_diff(before.prompt, call.prompt)
         self._rule.judged(alarm=call.alarm_of_rule, real=broke)
         units = self._summed(ready, verdict, counted, row, seen)
         self._played_units += units if call.played else 0.0
@@ -462,6 +476,9 @@ def _notes(totals: Totals, reading: Reading, conversations: Conversations, playe
         yield f"{counts} calls have counts and no text, so nothing can be said about causes"
     if totals.uncounted:
         yield f"{totals.uncounted} calls have neither text nor counts, so nothing can be said about them"
+    if totals.presumed_marks:
+        some = "call was" if totals.presumed_marks == 1 else "calls were"
+        yield f"{totals.presumed_marks} {some} logged without cache marks and cached all the same: they are presumed"
     yield from reading.remarks
     if totals.without_text:
         missing = {reader.name: reader.missing for reader in reading.readers if reader.missing}
@@ -484,7 +501,7 @@ def _notes(totals: Totals, reading: Reading, conversations: Conversations, playe
     for problem, count in totals.usage_problems.most_common(5):
         yield f"counts of {count} calls were left out or mended: {problem}"
     if played is not None and played < totals.all.calls - totals.without_text:
-        yield f"the what-if figures are for the first {played} calls ({SECTIONS:,} prompt sections)"
+        yield f"the what-if figures are for the first {played} calls (at most {SECTIONS:,} prompt sections)"
 
 
 def _unpriced(totals: Totals) -> Iterator[str]:

@@ -132,6 +132,8 @@ class Totals:
     failed: int = 0
     refused: int = 0
     """Requests that the rules would have answered with an error."""
+    presumed_marks: int = 0
+    """Calls whose log has lost the cache marks that the counts show."""
     aside: Counter[str] = field(default_factory=Counter)
     """Requests that ask no language model: embeddings, images, speech."""
     usage_problems: Counter[str] = field(default_factory=Counter)

@@ -24,6 +24,8 @@ from cacheprefix.prompt.sections import with_markers
 
 SECTIONS = 25_000
 """Sections of the calls that are played again; beyond that the answer is for the first part of the log."""
+_MOST_BYTES = 64_000_000
+"""Bytes of those sections, each counted once: some hold images."""
 
 CHANGES = {
     "ideal_breakpoints": "cache marks set where they pay most",
@@ -91,7 +93,9 @@ class WhatIf:
     def __init__(self, count: CountTokens) -> None:
         self._count = count
         self._calls: list[PlayedCall] = []
-        self._sections = 0
+        self._sections = self._bytes = 0
+        self._held: set[bytes] = set()
+        """Digests of the sections of all calls."""
 
     @property
     def calls(self) -> int:
@@ -101,11 +105,15 @@ class WhatIf:
     @property
     def full(self) -> bool:
         """Whether it takes no more calls."""
-        return self._sections >= SECTIONS
+        return self._sections >= SECTIONS or self._bytes >= _MOST_BYTES
 
     def add(self, call: PlayedCall) -> None:
         """One more call."""
         self._sections += len(call.prompt.sections)
+        for one in call.prompt.sections:
+            if one.digest not in self._held:
+                self._held.add(one.digest)
+                self._bytes += len(one.data)
         self._calls.append(call)
 
     def savings(self, paid: float | None = None) -> tuple[Saving, ...]:

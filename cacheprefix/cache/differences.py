@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,8 @@ class Change:
     """Tokens of the changed section itself, where it is one text changed into another."""
     sure: bool = True
     """Whether it was a change; False when it may as well be another branch of the conversation."""
+    still: int | None = None
+    """Sections of the new prompt behind the equal ones up to the last that both have; None where that is not known."""
 
 
 def kept(before: Sequence[Section], after: Sequence[Section], shared: int) -> int:
@@ -68,17 +70,23 @@ def change(before: Sequence[Section], after: Sequence[Section], shared: int, *, 
         return None
     own = _moved_role(old, new) if tails else None
     if own is not None:
-        rest, comes = own
-        return change(rest, comes, shared_sections(rest, comes), tails=False) if rest and comes else None
+        return _without_tails(*own)
     tail = _moved_tail(old, new) if tails else 0
     if tail:
-        rest, comes = old[tail:], new[: len(new) - tail]
-        return change(rest, comes, shared_sections(rest, comes), tails=False) if rest else None
+        return _without_tails(old[tail:], new[: len(new) - tail])
     tier = min(TIERS.index(old[0].tier), TIERS.index(new[0].tier))
     if tier < TIERS.index("messages"):
         return _in_front(old, new, tier)
     role = next((section.head for section in reversed(before[:shared]) if section.head != "+"), "")
     return _in_history(old, new, role)
+
+
+def _without_tails(rest: Sequence[Section], comes: Sequence[Section]) -> Change | None:
+    """What happened to the rest of two prompts, once what had moved on was taken out of both."""
+    if not rest or not comes:
+        return None
+    found = change(rest, comes, shared_sections(rest, comes), tails=False)
+    return None if found is None else replace(found, still=None)
 
 
 def _continues(old: Sequence[Section], new: Sequence[Section]) -> bool:
@@ -170,7 +178,8 @@ def _in_front(old: Sequence[Section], new: Sequence[Section], tier: int) -> Chan
         prompts = [[one for one in row if one.tier == "system"] for row in (old, new)]
         pairs = [(a, b) for a, b in zip(*prompts, strict=False) if a.digest != b.digest and alike(a, b)]
         touched += sum(min(a.tokens, b.tokens) for a, b in pairs)
-    return Change(cause, path, divergence, _behind(old, new, _contents(old), _contents(new)), touched)
+    behind, still = _behind(old, new, _contents(old), _contents(new))
+    return Change(cause, path, divergence, behind, touched, still=still)
 
 
 def _contents(sections: Sequence[Section], role: str = "") -> list[Hashable]:
@@ -191,18 +200,18 @@ def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Ch
     ``role`` is that of the message in which these stand.
     """
     before, after = _contents(old, role), _contents(new, role)
-    behind = _behind(old, new, before, after)
+    behind, still = _behind(old, new, before, after)
     first, then = old[0], new[0]
     later_old, later_new = set(before[1:]), set(after[1:])
     moved_back, moved_up = before[0] in later_new, after[0] in later_old
     if moved_back and moved_up and not _slid(old, new):
-        return Change("history_reordered", then.path, _whole(first, then), behind)
+        return Change("history_reordered", then.path, _whole(first, then), behind, still=still)
     if moved_up:
         # What stood further behind follows now: what stood between is gone.
-        return Change("history_truncated", first.path, _whole(first, then), behind)
+        return Change("history_truncated", first.path, _whole(first, then), behind, still=still)
     if moved_back:
         # What stood here stands further behind: something was put in front of it.
-        return Change("history_edited", then.path, _whole(first, then), behind)
+        return Change("history_edited", then.path, _whole(first, then), behind, still=still)
     touched = min(first.tokens, then.tokens)
     # An answer behind a text that was never asked shows that the text was changed afterwards; without one it may be
     # a sibling's task, worded alike.
@@ -212,7 +221,7 @@ def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Ch
         if not sure:
             touched, behind = _still_asked(old, new, touched, behind)
         divergence = difference(first, then)
-        return Change("history_edited", divergence.path or then.path, divergence, behind, touched, sure)
+        return Change("history_edited", divergence.path or then.path, divergence, behind, touched, sure, still)
     # Nothing of the old rest is left: its last message was edited, or all of it was taken away.
     messages = sum(1 for section in old if section.head != "+")
     same = first.head == then.head and first.kind == then.kind
@@ -261,14 +270,26 @@ def _place(
     return divergence.path or theirs[0].path, divergence
 
 
-def _behind(old: Sequence[Section], new: Sequence[Section], left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """Tokens of the longest row of sections that both have, in order."""
+def _behind(
+    old: Sequence[Section], new: Sequence[Section], left: Sequence[Hashable], right: Sequence[Hashable]
+) -> tuple[int, int | None]:
+    """Tokens of the longest row of sections that both have, in order; and how many of ``new`` the earlier had too.
+
+    The latter up to the last of them, with what is only another wording.
+    """
     if len(old) + len(new) > _LONGEST:
-        return kept(old, new, 0)
+        return kept(old, new, 0), None
     if set(left).isdisjoint(right):
-        return 0
-    blocks = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
-    return sum(new[block.b + step].tokens for block in blocks for step in range(block.size))
+        return 0, None
+    *blocks, _ = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
+    tokens = sum(new[block.b + step].tokens for block in blocks for step in range(block.size))
+    was, still = blocks[-1].a + blocks[-1].size, blocks[-1].b + blocks[-1].size
+    # What was changed where it stands, such as all ids of calls, has no equal behind the last that has one.
+    for one, other in zip(old[was:], new[still:], strict=False):
+        if one.kind != other.kind or not alike(one, other):
+            break
+        still += 1
+    return tokens, still
 
 
 def _whole(a: Section, b: Section) -> Divergence:
@@ -294,6 +315,8 @@ class Finding:
     sure: bool
     whole: int = 0
     """Tokens of the earlier prompt."""
+    placed: bool = False
+    """Whether ``tokens`` is a place in the new prompt: so much of it could have been read."""
 
 
 def difference_from(
@@ -430,9 +453,14 @@ def _in_content(
     prefix = own.totals[equal - 1] if equal else 0
     # Where nothing stands behind the change it cost nothing that this request still has.
     tokens = prefix + found.behind + found.touched if found.behind or found.touched else 0
+    placed = False
     if found.sure and tokens and _goes_on(own, before, found):
-        # The same conversation: had nothing been changed, all that it had before would have been read.
-        tokens = max(tokens, before.totals[-1])
+        # The same conversation: had nothing been changed, all that it had before would have been read. Money: what is
+        # no longer sent is not paid for.
+        had, sent = before.totals[-1], _still_sent(own, equal, found)
+        # Of that prompt the provider counted all, and of this one too: it is told from the nearer of both ends.
+        placed = tokens <= sent and own.totals[-1] < had
+        tokens = max(tokens, min(had, sent))
     reachable = own.totals[shared - 1] if shared else 0
     if shared > equal and reachable >= max(prefix, tokens) and not rewritten:
         return None  # another prompt left at least as much for it to read
@@ -443,7 +471,12 @@ def _in_content(
     sure = found.sure or rewritten
     if not sure and not found.behind:
         return None  # as likely another branch of the conversation, and nothing behind it was lost
-    return Finding(found.cause, found.path, found.divergence, before, tokens, sure, before.totals[-1])
+    return Finding(found.cause, found.path, found.divergence, before, tokens, sure, before.totals[-1], placed)
+
+
+def _still_sent(own: SentRequest, equal: int, found: Change) -> int:
+    """Tokens up to the last section that stands in the earlier prompt too; all, where that is not known."""
+    return own.totals[-1 if found.still is None else equal + found.still - 1]
 
 
 def _told_by_another(before: Sequence[Section], after: Sequence[Section], equal: int) -> bool:

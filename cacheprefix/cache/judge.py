@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from cacheprefix.cache.differences import answers
 from cacheprefix.cache.verdict import FIXES, QUIET, STRUCTURAL, Cause, Diagnosis, Verdict, VerdictKind
 from cacheprefix.errors import named
 from cacheprefix.profiles import Amount, Profile, Usage, lost_money
@@ -32,6 +33,10 @@ _LOUD = 0.01
 """Share of a prompt that has to be lost before people are told."""
 _FAN_OUT_SECONDS = 0.02
 """Requests of one fan-out go out so close to each other; what other conversations do meanwhile is chance."""
+_PROMISED_SECONDS = 300.0
+"""As long as the shortest lifetime that a provider promises: one that promises none keeps entries for less, perhaps."""
+_ANSWER_SECONDS = 10.0
+"""So long may the first token of an answer take of which it is not known when it came."""
 _FIRST_CALLS: frozenset[Cause] = frozenset({"breakpoint_after_change", "breakpoint_missing"})
 """Causes that an agent's first call may have without an alarm: it never had more to read."""
 
@@ -93,6 +98,9 @@ def judge(
     reported = None if usage is None else usage.cache_read_tokens
     found = _found(reason, sight, counts, profile, usage)
     cause, lost = _settle(reason, told, found, reported=reported is not None)
+    if cause == "provider_miss":
+        own = int(counts.theirs(sight.mine)) - found.read
+        cause, lost = _untold(sight, record, profile, path, lost, own, found.noise)
     if sight.compacted and cause.startswith("history"):
         cause = "compacted"
     difference = sight.finding.divergence if sight.finding is not None and cause in STRUCTURAL else None
@@ -272,15 +280,42 @@ def _met_by_chance(sight: VerdictInput, record: SentRequest) -> bool:
     )
 
 
+def _untold(
+    sight: VerdictInput, record: SentRequest, profile: Profile, path: Sequence[Node], lost: int, own: int, noise: int
+) -> tuple[Cause, int]:
+    """Why less was read than the rules let expect, and what is lost: time, where neither they nor the log tell of it.
+
+    Where another conversation's entry was too old, or not there yet, nothing was this call's to read. ``own`` are the
+    tokens of ``lost`` that its own line had sent.
+    """
+    other, seen = sight.ancestor_record, sight.outlook
+    if other is None:
+        return "provider_miss", lost
+    # A provider's rule: some promise no lifetime at all.
+    if profile.default_ttl.seconds is None and profile.slots is None and record.at - other.at > _PROMISED_SECONDS:
+        return ("ttl_expired", min(own, lost)) if own > noise else ("cold_start", 0)
+    node = path[seen.sections - 1] if seen.sections else seen.near.sibling
+    entry = None if node is None else node.entry
+    # An answer in what is new shows that the other call had been answered.
+    answered = any(map(answers, record.sections[seen.sections :]))
+    if not (other.timed or answered or entry is None) and record.at - entry.readable_at <= _ANSWER_SECONDS:
+        return ("cold_start", 0) if _met_by_chance(sight, record) else ("concurrent_cold_start", lost)
+    return "provider_miss", lost
+
+
 def _counted(usage: Usage | None) -> bool:
     """Whether the provider counted this prompt; a sum over several passes counts none."""
     return usage is not None and not usage.summed and bool(usage.input_tokens)
 
 
 def _counted_up_to(reason: _Reason, seen: Expected, path: Sequence[Node]) -> bool:
-    """Whether the provider itself counted what a mark that is no longer set would let read: no guess is in the loss."""
+    """Whether the provider itself counted what a mark that no longer stands, or is too far, would let read.
+
+    No guess is in the loss then: what was read is its own count too.
+    """
     place = seen.place
-    return reason.cause == "breakpoint_missing" and seen.unmarked and place is not None and path[place].known > 0
+    far = reason.cause == "lookback_exceeded" or (reason.cause == "breakpoint_missing" and seen.unmarked)
+    return far and place is not None and path[place].known > 0
 
 
 def _scale(usage: Usage | None, total: int, answer: int) -> float:
@@ -362,7 +397,7 @@ def _reusable(reason: _Reason, sight: VerdictInput, counts: _Counts, usage: Usag
     """What could have been read without the cause, in the provider's tokens and at most what was sent."""
     finding = sight.finding
     ours = max(reason.exact, reason.reusable)
-    if finding is not None and reason.cause in STRUCTURAL and finding.whole:
+    if finding is not None and reason.cause in STRUCTURAL and finding.whole and not finding.placed:
         counted = finding.record.leaf.known
         each = counted / finding.whole if counted else counts.scale
         could = ours * each

@@ -158,6 +158,8 @@ class SentBy:
     events: Iterable[Any] = ()
     """Those recorded since the agent's last request: strings, or mappings with a ``type``. A compaction among them
     explains a rewritten history."""
+    timed: bool = True
+    """Whether it will be known when its answer begins: few logs tell it."""
     spared: bool = False
     """Whether marks were left out of what comes before on purpose, so that none of them is missed."""
 
@@ -330,6 +332,7 @@ class CacheModel:
                 marks=seen.marks.all,
                 line=line,
                 salts=where.salts,
+                timed=by.timed,
             )
             self._next += 1
             sight = self._verdict_input(record, profile, by, against, seen, expectation)

@@ -56,6 +56,8 @@ class SentRequest:
     pending: bool = True
     slim: bool = False
     """Whether only its place in the tree is kept, because it is too old to be compared with."""
+    timed: bool = True
+    """Whether it is known when its answer began."""
     gone: bool = False
     """Whether it was let go, so that its place in the tree needs no text."""
 

@@ -106,10 +106,11 @@ def test_healthy_sessions_hours_apart_pass_the_check(tmp_path, capsys, ids):
     assert "0 tokens lost" in capsys.readouterr().out
 
 
-def test_the_same_question_hours_later_is_asked_anew(tmp_path):
-    """A job that sends the same request every few hours has no break."""
+@pytest.mark.parametrize("pause", [1_200, 9_000])
+def test_the_same_question_long_after_is_asked_anew(tmp_path, pause):
+    """A job that sends the same request every few minutes or hours has no break."""
     talk = Conversation(system=prose("handbook", 1_600))
-    lines = [{"ts": 1_000 + 9_000 * at, "agent": "job", "request": talk.body()} for at in range(5)]
+    lines = [{"ts": 1_000 + pause * at, "agent": "job", "request": talk.body()} for at in range(5)]
     assert breaks(tmp_path / "log.jsonl", lines) == {}
 
 
@@ -124,6 +125,80 @@ def test_the_same_task_that_another_run_is_given_is_no_edit(tmp_path, pause, fou
             said = [{"role": "assistant", "content": prose(f"{run} {at}", 60)} for at in range(turn)]
             body = {"model": "gpt-4.1", "messages": [facts, *said, {"role": "user", "content": question}]}
             lines.append({"ts": 1_000 + pause * run + 5 * turn, "provider": "vllm", "request": body})
+    assert [cause for cause, _, _ in breaks(tmp_path / "log.jsonl", lines).values()] == found
+
+
+def test_a_run_that_says_the_same_word_for_word_goes_on_with_itself(tmp_path):
+    """A job whose answers are the same as twenty minutes before reads what this run left, and had no more to read."""
+    lines = []
+    for run in range(3):
+        for line in answered(quiet(4, start=1_000 + 1_200 * run)):
+            del line["session"]
+            lines.append(line)
+    assert breaks(tmp_path / "log.jsonl", lines) == {}
+
+
+@pytest.mark.parametrize("edit", ["removed", "inserted"])
+def test_an_early_edit_by_one_of_several_that_were_asked_the_same_is_told(tmp_path, edit):
+    """Its own answers show whose conversation it is, though what it still begins with is another's question too."""
+    lines = []
+    talks = [Conversation(system=prose(("role", at), 1_400), seed=7) for at in range(2)]
+    for turn in range(5):
+        for at, talk in enumerate(talks):
+            if turn:
+                talk.seed = (at, "own")
+                talk.turn()
+            if turn == 4 and at == 1:
+                talk.messages[1:3] = [] if edit == "removed" else [{"role": "user", "content": "by the way"}]
+            line = talk.line(1_000 + 40 * turn + 20 * at, agent=f"a{at}")
+            del line["session"]
+            lines.append(line)
+    found = breaks(tmp_path / "log.jsonl", answered(lines))
+    assert {(at, cause.startswith("history")) for at, (cause, _, _) in found.items()} == {(9, True)}
+
+
+@pytest.mark.parametrize(("agents", "found"), [(True, {"concurrent_cold_start"}), (False, set())])
+def test_what_another_call_was_still_writing_is_no_miss_of_the_provider(tmp_path, agents, found):
+    """Few logs say when an answer began: calls of a fan-out start cold, and those of strangers met by chance."""
+    lines = []
+    for at in range(4):
+        talk = Conversation(system=prose("handbook", 1_600), seed=at)
+        line = talk.line(1_000 + 0.4 * at)
+        line["session"] = "team" if agents else f"s{at}"
+        usage = {"prompt_tokens": 2_200, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}
+        lines.append({**line, "usage": usage, **({"agent": f"a{at}"} if agents else {})})
+    assert {cause for cause, _, _ in breaks(tmp_path / "log.jsonl", lines).values()} == found
+
+
+def test_a_call_that_goes_on_from_an_answer_did_not_come_before_it(tmp_path):
+    """However soon it comes in a log without the answers' times: what it does not read the provider let go."""
+    lines = answered(quiet(5))
+    for at, line in enumerate(lines):
+        line["ts"] = 1_000 + 6.0 * at
+    lines[3]["usage"]["prompt_tokens_details"]["cached_tokens"] = 0
+    assert [cause for cause, _, _ in breaks(tmp_path / "log.jsonl", lines).values()] == ["provider_miss"]
+
+
+@pytest.mark.parametrize(
+    ("run_goes_on", "other_words", "found"),
+    [(True, False, ["ttl_expired"]), (False, True, []), (False, False, [])],
+)
+def test_where_no_lifetime_is_promised_silence_may_outlast_it(tmp_path, run_goes_on, other_words, found):
+    """Gemini says nothing of how long it keeps: hours later nothing is missed, but by a conversation that goes on."""
+    lines, system = [], prose("handbook", 4_000)
+    for run in range(2):
+        for turn in range(2):
+            said = [prose((run * other_words, at), 60) for at in range(4 * run * run_goes_on + 2 * turn + 1)]
+            contents = [{"role": ("user", "model")[at % 2], "parts": [{"text": one}]} for at, one in enumerate(said)]
+            body = {"systemInstruction": {"parts": [{"text": system}]}, "contents": contents}
+            total = 6_000 + 100 * len(said)
+            read = total - 200 if turn else 0
+            usage = {"promptTokenCount": total, "cachedContentTokenCount": read}
+            name = "s" if run_goes_on else f"s{run}"
+            lines.append(
+                {"ts": 1_000 + 9_000 * run + 20 * turn, "provider": "gemini", "model": "gemini-2.5-flash"}
+                | {"session": name, "request": body, "usage": usage}
+            )
     assert [cause for cause, _, _ in breaks(tmp_path / "log.jsonl", lines).values()] == found
 
 

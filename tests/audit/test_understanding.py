@@ -229,6 +229,16 @@ def test_an_unknown_field_explains_what_nothing_else_does(tmp_path):
     ]
 
 
+def test_an_unknown_field_that_changed_while_the_cache_was_read_explains_no_miss(tmp_path):
+    """Calls before read all they could with another value each: it is the provider who let go."""
+    lines = reported(quiet(6))
+    for at, line in enumerate(lines):
+        line["usage"] = usage(2_000 + 10 * at, 0 if at in (0, 4) else 1_920)
+        line["request"]["my_tag"] = at
+    _, rows = judged(tmp_path / "log.jsonl", lines)
+    assert [row.public["cause"] for row in rows if row.view["broke"]] == ["provider_miss"]
+
+
 def test_a_previous_response_is_followed(tmp_path):
     """A request that goes on from an answer's id has all that was before it, and its id is no setting."""
     lines = []
@@ -397,3 +407,19 @@ def test_the_same_remark_of_many_files_is_one(tmp_path):
     files = [write(tmp_path / f"{name}.jsonl", [ANSWER]) for name in "abc"]
     with audit(files) as found:
         assert [note for note in found.notes if "in 3 files" in note]
+
+
+@pytest.mark.parametrize(("read", "said"), [(1_500, True), (0, False)])
+def test_marks_that_a_log_has_lost_are_said_to_be_presumed(tmp_path, read, said):
+    """Where the counts show that there were some; where nothing was cached there may have been none."""
+    usage = {"input": 2_000 - read, "cache_read_input_tokens": read, "output": 5}
+    lines = [
+        {
+            "id": f"g{at}", "type": "GENERATION", "traceId": "t", "startTime": f"2026-11-20T10:00:{at}0.000Z",
+            "model": "claude-sonnet-4-5", "usageDetails": usage,
+            "input": [{"role": "system", "content": prose("handbook", 1_400)}, {"role": "user", "content": "go on"}],
+        }
+        for at in range(2)
+    ]  # fmt: skip
+    with audit([write(tmp_path / "log.jsonl", lines)]) as found:
+        assert any("cache marks" in note for note in found.notes) is said

@@ -87,6 +87,17 @@ def test_lost_tokens_are_what_stood_there_before_and_was_not_read() -> None:
     assert verdict.previous_read == 0
 
 
+def test_what_is_no_longer_sent_is_not_lost() -> None:
+    """Of a history that was cut, the messages that are still there could have been read, and nothing else."""
+    desk = Desk()
+    said = [f"say{at}" for at in range(8)]
+    desk.call(chat(*said), agent="a")
+    own = chat(said[0], *said[3:], "new")
+    verdict = desk.call(own, agent="a")
+    assert verdict.cause == "history_truncated"
+    assert verdict.lost_tokens + (verdict.reported_tokens or 0) == own.totals[-2]
+
+
 @pytest.mark.parametrize("words", range(500, 530, 3))
 def test_only_whole_blocks_are_lost_where_a_provider_keeps_blocks(words: int) -> None:
     """What is gone after an entry's lifetime is the shared part rounded down: the rest was never to be read."""
@@ -451,6 +462,33 @@ def test_a_change_to_a_model_with_a_larger_minimum_is_told() -> None:
     verdict = desk.call(chat("plan this", "done", "and that", model="larger"), agent="a")
     assert verdict.cause == "model_changed"
     assert verdict.lost_tokens > 0
+
+
+def test_a_mark_too_far_from_the_last_is_told_however_little_it_costs() -> None:
+    """Both what was read and what stood there are the provider's own counts: no guess is in the difference."""
+    desk = Desk(default_registry().get("anthropic"))
+    mark: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}
+
+    def marked(*messages: list[str]) -> Prompt:
+        blocks = [[{"type": "text", "text": f"{one} " * 40} for one in texts] for texts in messages]
+        rows = [{"role": ("user", "assistant")[at % 2], "content": held} for at, held in enumerate(blocks)]
+        blocks[-1][-1] |= mark
+        system = [{"type": "text", "text": SYSTEM * 5, **mark}]
+        return decode({"model": "claude-sonnet-4-5", "system": system, "messages": rows}, "anthropic")
+
+    turns = (["one"], ["two"], ["three"], ["four"], [f"chunk{at}" for at in range(30)])
+    prompts = [marked(*turns[:end]) for end in (1, 3, 5)]
+    # The provider counts half as many again as we do.
+    ends = [prompt.totals[at] * 3 // 2 for prompt, at in zip(prompts, (1, 3, -1), strict=True)]
+    front = prompts[0].totals[0] * 3 // 2
+    reads = (0, ends[0], front)
+    usages = [
+        Usage(input_tokens=end, cache_read_tokens=read, cache_write={"5m": end - read})
+        for end, read in zip(ends, reads, strict=True)
+    ]
+    verdicts = [desk.call(prompt, agent="a", usage=usage) for prompt, usage in zip(prompts, usages, strict=True)]
+    assert [one.cause for one in verdicts] == ["cold_start", "hit", "lookback_exceeded"]
+    assert verdicts[-1].lost_tokens == ends[1] - front
 
 
 def question(text: str, ends: str) -> Prompt:
