@@ -62,6 +62,9 @@ class Trial(Driver):
         app = self.app
         rng = random.Random(app.seed)
         self.kinds = {role.name: rng.choice(KINDS) for role in app.roles}
+        if any(turn.act in ("resume", "rewind") for turn in app.turns) and not app.bounded:
+            # A limit that docs/langgraph.md names, with what to do instead.
+            self.kinds = {name: "subgraph" if kind == "agent" else kind for name, kind in self.kinds.items()}
         self.asks = rng.choice(("", "", "before", "after")) if app.named else ""
         self.streams = rng.sample(STREAMS, rng.randint(1, len(STREAMS)))
         self.by_tenant = any(tool.tenant for role in app.roles for tool in role.tools) or rng.random() < 0.5

@@ -8,7 +8,7 @@ from typing import Any
 
 from cacheprefix_crewai.binding import owners_of
 from cacheprefix_crewai.framing import result_label
-from cacheprefix_crewai.material import MIN_CHARS, SharedText, TaskWords, on_lines
+from cacheprefix_crewai.material import MIN_CHARS, SharedText, TaskWords
 from cacheprefix_crewai.task_layout import LLMCall, role_of
 
 
@@ -91,21 +91,16 @@ def results_in(text: str, crew: Any, tasks: Sequence[Any]) -> list[SharedText]:
     if crew is None:
         return []
     found: dict[str, SharedText] = {}
-    readers = _readers(crew, tasks)
+    readers, lines = _readers(crew, tasks), f"\n{text}\n"
     for number, task in enumerate(crew.tasks, 1):
         raw = getattr(task.output, "raw", None)
-        # Privacy: only what CrewAI itself put into this task's text; once, where two tasks found the same.
-        if raw and len(raw) >= MIN_CHARS and readers[number - 1] > 1 and raw not in found and _stands(raw, text):
+        # Privacy: only what CrewAI itself put into this task's text, on lines of its own: what begins a longer line is
+        # another result. Once, where two tasks found the same.
+        if not raw or len(raw) < MIN_CHARS or readers[number - 1] < 2 or raw in found:
+            continue
+        if f"\n{raw}\n" in lines:
             found[raw] = SharedText(result_label(number), raw, on_lines=True)
     return list(found.values())
-
-
-def _stands(raw: str, text: str) -> bool:
-    """Whether a result stands in a text as CrewAI puts it there, and not as the beginning of a longer one."""
-    at = text.find(raw)
-    while at >= 0 and not on_lines(text, at, at + len(raw)):
-        at = text.find(raw, at + 1)
-    return at >= 0
 
 
 def _readers(crew: Any, tasks: Sequence[Any]) -> list[int]:
