@@ -21,7 +21,7 @@ from cacheprefix.errors import StateError
 VERSION: Final = 1
 SECTIONS: Final = (
     "results", "turns", "actions", "inserts", "blocks", "places", "lanes", "kits", "unions", "shares", "rules",
-    "epochs",
+    "epochs", "heard",
 )  # fmt: skip
 """The kinds of decisions. The grammar of their addresses and values, where ``digest`` is that of a message or of a
 result's text, and braces stand for what is optional::
@@ -58,12 +58,13 @@ whether a role's requests carry the tools of all, by the digest of its name and 
 carried tools of its own, by the digest of those and the model and that of the role. ``unions``: names of the tools
 of all, line by line, where more came while the conversation was under way, by their digest. ``shares``: whose requests
 have become forks, by the digest of model and prefix, or of role and model. ``rules``: parameters of decisions, by their
-own digest. ``epochs``: compactions, by their digest."""
+own digest. ``epochs``: compactions, by their digest. ``heard``: with which answer schemas roles ask, by the digests of
+both, and which share with nobody."""
 
 _ON_CONTENT: Final = frozenset({"results", "turns", "actions", "inserts", "blocks"})
 """Sections whose decisions are on content of the history; forgotten once that content is gone from it."""
 
-_ON_LAYOUT: Final = frozenset({"lanes", "kits", "unions", "shares"})
+_ON_LAYOUT: Final = frozenset({"lanes", "kits", "unions", "shares", "heard"})
 """Sections whose decisions are on the layout of requests and not on messages."""
 
 _DETAIL = re.compile("[#/~]")

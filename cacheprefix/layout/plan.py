@@ -374,7 +374,7 @@ class Planner:
         """The tools of the union that the request carries, and how the role is kept from calling others' tools."""
         own, sees = asked.tools, self._may_see(asked)
         self.team.note_sees(asked.role, sees=sees)
-        others = self.team.others_with(asked.role, asked.schema)
+        others = self.team.others_with(asked.conversation, asked.role, asked.schema)
         if own is None:
             return None, FREE
         self.tool_sets.bring(self.team, asked.conversation.scope, own.names)

@@ -397,7 +397,7 @@ class RolePositions:
         # A process that took the conversation up may not have met its other roles yet.
         if asked.joint and team.alone and self._asked_by(conversation) <= {key}:
             readers = "none yet"
-        if not team.others_with(asked.role, asked.schema):
+        if not team.others_with(conversation, asked.role, asked.schema):
             readers = "never"
         return RoleText(
             role=key,

@@ -13,10 +13,15 @@ from cacheprefix.layout.prefix import SharedPrefix, Tool
 from cacheprefix.layout.shared_text import LEAST, find_text
 from cacheprefix.layout.tail import tail_text
 from cacheprefix.locks import RLock
-from cacheprefix.prompt import CountTokens, Prompt
+from cacheprefix.prompt import CountTokens, Prompt, digest_of
+from cacheprefix.unnamed import is_named
 
 _ROLES = 1_000
 """Roles whose requests are looked at, at most."""
+_HEARD = "heard"
+"""The section of a conversation's decisions for who asks with which answer schema."""
+_APART = "apart"
+"""In place of a schema: the role shares with nobody."""
 
 
 class Decided(Protocol):
@@ -69,7 +74,7 @@ class Team:
     _models: dict[str, set[str]] = field(default_factory=dict)
     """The model that each role asked last."""
     _schemas: dict[str, set[str]] = field(default_factory=dict)
-    """The answer schemas that each role has asked with, the empty name for none."""
+    """Digests of the answer schemas that each role has asked with, the empty text for none, by those of the roles."""
     _key: str = ""
     """The prefix's key as it was before its tools grew."""
 
@@ -201,22 +206,28 @@ class Team:
         alike = all(asked == others[0] and len(asked) == 1 for asked in others)
         return len(others) > 1 and alike and model not in others[0]
 
-    def others_with(self, role: str, schema: str) -> int:
+    def others_with(self, conversation: Decided, role: str, schema: str) -> int:
         """Note with which answer schema a role asks; how many others may ask with the same, and share with it.
 
         Of roles that nobody has heard yet, none is expected to have just this schema, and each to have none. One that
         was heard without a shared text that it must hold itself shares with nobody.
         """
+        me, asks = digest_of(self.role(role)), digest_of(schema) if schema else ""
         with self.lock:
-            self._schemas.setdefault(role, set()).add(schema)
-            heard = {self.role(name): asked for name, asked in self._schemas.items() if name != role}
-            apart = {self.role(name) for name, sees in self._sees.items() if self.found and not sees}
-            alike = sum(schema in asked for name, asked in heard.items() if name not in apart)
-            if schema:
-                return alike
-            # Where all that were heard ask without a schema, others may come that nobody knows of.
-            none_else = alike == len(heard.keys() - apart)
-            return max(alike + len(self.roles - heard.keys() - {self.role(role)}), none_else)
+            self._schemas.setdefault(me, set()).add(asks)
+            apart = (digest_of(self.role(name)) for name, sees in self._sees.items() if self.found and not sees)
+            heard = {(name, one) for name, asked in self._schemas.items() for one in asked}
+            heard |= {(name, _APART) for name in apart}
+        if is_named(conversation.id):
+            heard = _heard_in(conversation, (me, asks), heard)
+        names = {name for name, _ in heard} - {me}
+        left = {name for name, one in heard if one == _APART}
+        alike = len({name for name, one in heard if one == asks} & names - left)
+        if schema:
+            return alike
+        # Where all that were heard ask without a schema, others may come that nobody knows of.
+        roles = {digest_of(name) for name in self.roles}
+        return max(alike + len(roles - names - {me}), alike == len(names - left))
 
     def tail_for(
         self,
@@ -235,3 +246,21 @@ class Team:
         if sent and not card:
             self.cards.told(role, instruction)
         return tail_text(role, instruction, card=card, tools=tools, volatile=volatile)
+
+
+def _heard_in(conversation: Decided, own: tuple[str, str], heard: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Which roles ask with which schema, as far as a conversation goes by it: pairs of digests.
+
+    What this process has heard counts when the conversation begins, and from then on what is asked in it, so that a
+    process that takes it up goes by the same. Without schemas and outliers nothing is recorded.
+    """
+    known = conversation.decided_keys(_HEARD)
+    begun = known or any(conversation.decided_keys(section) for section in ("lanes", "shares"))
+    news = {one for one in heard if one[1] and (not begun or (one[0] == own[0] and one[1] in (own[1], _APART)))}
+    if known or news:
+        news.add(own)
+    for entry in sorted(".".join(one) for one in news):
+        if entry not in known and len(known) < _ROLES:
+            conversation.decide(_HEARD, entry)
+    recorded = (entry.partition(".") for entry in conversation.decided_keys(_HEARD))
+    return {own, *((name, one) for name, _, one in recorded)}

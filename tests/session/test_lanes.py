@@ -32,12 +32,12 @@ def session_of(*tools, handbook=0, roles=("a", "b", "c")):
     return session
 
 
-def sent(session, role, own, said=("Begin.",), conversation="one", text="", model="gpt-5.2"):
+def sent(session, role, own, said=("Begin.",), conversation="one", text="", model="gpt-5.2", **more):
     """The names of the tools in a role's request, and whether it is a fork."""
     spoken = [{"role": "user", "content": text} for text in said]
     system = f"You are {role}.{text}\n\n{session.prefix.system}"
     messages = [{"role": "system", "content": system}, *spoken]
-    body = {"model": model, "messages": messages, **({"tools": list(own)} if own else {})}
+    body = {"model": model, "messages": messages, **({"tools": list(own)} if own else {}), **more}
     fork = fork_body(session.adapter, body, "openai-chat", Role(role, conversation=conversation))
     turn = fork.begin()
     turn.finish(None)
@@ -316,3 +316,15 @@ def test_who_finds_others_with_its_own_tools_starts_nothing_else():
         sent(session, role, [], said)
     said += [words(4_000, f"said{number}-") for number in range(8)]
     assert sent(session, "c", [], said) == ([], True)
+
+
+def test_a_conversation_goes_by_the_schemas_that_were_asked_with_in_it():
+    """Another process that takes it up has heard of none of them, and has met other conversations."""
+    answer = {"response_format": {"type": "json_schema", "json_schema": {"name": "found", "schema": FORM}}}
+    tools = tool("x"), tool("y")
+    first, second = (session_of(*tools, handbook=2_000) for _ in range(2))
+    sent(first, "a", [tools[0]], **answer)
+    second.conversation("one").restore(first.conversation("one").to_json(), rebase=True)
+    sent(first, "c", [], conversation="two", **answer)
+    here, there = (sent(session, "b", [tools[1]], **answer) for session in (first, second))
+    assert here == there == (["x", "y"], True)

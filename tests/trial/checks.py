@@ -267,16 +267,25 @@ def replayed(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterat
     """2: state saved and loaded in another session gives the bytes that one session gives.
 
     Of siblings with several requests each the clock decides who asks first, and by that where roles' texts stand: of
-    requests at the same time it is broken where none of several plays of one session sent what one resumed did.
+    requests at the same time it is broken where none of several plays of one session sent what one resumed did. A
+    conversation that begins behind a resume is none that was resumed: with which schemas others ask a process knows only
+    once they have asked there.
     """
-    del app, allowed
+    del allowed
     before, after = ([run.by_key for name, run in runs.items() if name.startswith(mode)] for mode in _REPLAYED)
     for key in sorted({*before[0], *after[0]}) if before and after else ():
         olds, news = ([play[key] for play in plays if key in play] for plays in (before, after))
-        if not _undecided(runs, key) and olds and news:
+        if not _undecided(runs, key) and not _begins_behind_a_resume(app, key) and olds and news:
             changes = [_change(old, new, prompts=True) for old in olds for new in news]
             if all(changes):
                 yield Broken(2, f"{key}: in one session {changes[0]}, resumed")
+
+
+def _begins_behind_a_resume(app: Application, key: Key) -> bool:
+    """Whether a request is of a conversation that was begun anew behind a resume, in an application with schemas."""
+    acts = [turn.act for turn in app.turns[: int(key[0].split("/")[1]) + 1]]
+    anew = any(act in ("rewind", "reset") for act in acts[acts.index("resume") :]) if "resume" in acts else False
+    return anew and any(turn.form for turn in app.turns)
 
 
 def same_seen(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterator[Broken]:
