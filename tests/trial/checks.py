@@ -268,8 +268,8 @@ def replayed(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterat
 
     Of siblings with several requests each the clock decides who asks first, and by that where roles' texts stand: of
     requests at the same time it is broken where none of several plays of one session sent what one resumed did. A
-    conversation that begins behind a resume is none that was resumed: with which schemas others ask a process knows only
-    once they have asked there.
+    conversation that begins behind a resume was not resumed: with which schemas others ask a process knows once they
+    have asked there.
     """
     del allowed
     before, after = ([run.by_key for name, run in runs.items() if name.startswith(mode)] for mode in _REPLAYED)
