@@ -80,15 +80,13 @@ def union_starts(*, foreign: int, opening: int, before: int, write: float, whole
 
 
 def grown(*, texts: int, sent: int, read: float, write: float, keeps_own: bool) -> float:
-    """What is paid once more where requests come to carry others' tools later than a conversation's first one.
-
-    In tokens that are paid in full:
+    """What is paid once more where a conversation's requests come to carry more tools, in tokens that are paid in full.
 
         (w - r)*t + (w - 1)*s
 
-    Where other requests have carried fewer tools, their roles pay their own texts anew, t tokens (``texts``) that they
-    have read where they stood. And where the application's own requests are not kept (``keeps_own``) and write nothing,
-    the s tokens of this one (``sent``) are written on a guess.
+    Others pay their own texts anew, t tokens (``texts``) that they have read where they stood. And where the
+    application's own requests are not kept (``keeps_own``) and write nothing, the s tokens of this one (``sent``) are
+    written, the second time that a conversation writes on a guess.
     """
     return (write - read) * texts + (write - 1.0) * sent * (not keeps_own)
 

@@ -398,13 +398,12 @@ class _Offer:
         return round(self._added * self.services.profile(self.model).default_ttl.write + self._anew())
 
     def _anew(self) -> float:
-        """What is paid once more by carrying them later than with the conversation's first request (``grown``)."""
+        """What is paid once more where it brings tools that the conversation has not carried so far (``grown``)."""
         rules = self.services.profile(self.model)
-        # Money: the first write on a guess is allowed for; those after it count.
-        if not (self.grows or self.asked.paid()):
+        if not self.grows:
             return 0.0
         return grown(
-            texts=self.asked.anew().texts if self.grows else 0,
+            texts=self.asked.anew().texts,
             sent=self._sent,
             read=rules.read,
             write=rules.default_ttl.write,

@@ -261,9 +261,6 @@ NO_TOOLS_AT_FIRST = Plan(
     1_507, (1_127, 2_345, 229, 158, 52, 35), tuple((at % 6, 55) for at in range(48)), (0, 0, 0, 2_749, 405, 39),
     book_first=True, declared=False,
 )  # fmt: skip
-MARKED_ALREADY = Plan(
-    400, (559,) * 5, ((3, 451), (1, 89), (0, 183), (1, 203), (2, 664), (3, 97), (4, 50)), (193,) * 5, book_first=True
-)  # fmt: skip
 LONG_ANSWERS = Plan(2_244, (558,) * 6, tuple((int(who), 1_800) for who in "155421"), (53, 79, 1_057, 67, 213, 1_828))
 
 
@@ -272,8 +269,6 @@ LONG_ANSWERS = Plan(2_244, (558,) * 6, tuple((int(who), 1_800) for who in "15542
     [
         (LATE_TOOLS, "openai-5.6", 0.25, 1.0),
         (NO_TOOLS_AT_FIRST, "openai", 0.1, 1.05),
-        # Two roles came to be marked as they are: that is the write on a guess that a conversation has.
-        (MARKED_ALREADY, "anthropic", 0.1, 1.09),
         # One write premium on its first request, and one on a role that asks again.
         (replace(LONG_ANSWERS, declared=False), "anthropic", 0.5, 1.11),
     ],
