@@ -241,7 +241,8 @@ def test_many_threads_of_two_tenants_never_mix(chat):
     assert len({json.dumps(out["cacheprefix"]) for out in outs}) == count
     for number in range(count):
         tenant, other = ("acme", "beta") if number % 2 == 0 else ("beta", "acme")
-        assert session.adapter.known(f"t{number}", tenant).ledger.to_json() == outs[number]["cacheprefix"]
+        saved = {name: value for name, value in outs[number]["cacheprefix"].items() if name != "standing"}
+        assert session.adapter.known(f"t{number}", tenant).ledger.to_json() == saved
         assert session.adapter.known(f"t{number}", other) is None
 
 

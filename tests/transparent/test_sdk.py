@@ -122,10 +122,10 @@ async def entered(manager):
 @everywhere
 async def create(stage):
     """Answers in text, and calls of tools."""
-    stage.script(Reply("One."), Reply(tool_calls=(ToolCall("look", {"at": "x"}, id="call_123456"),)), Reply("Three."))
+    stage.script(Reply(tool_calls=(ToolCall("look", {"at": "x"}, id="call_123456"),)), Reply("Two."), Reply("Three."))
     ask = creator(stage.client(), stage.api)
     gave = []
-    for name, more in (("planner", {}), ("critic", {"tools": stage.tools()}), ("planner", {})):
+    for name, more in (("critic", {"tools": stage.tools()}), ("planner", {}), ("planner", {})):
         with stage.role(name):
             gave.append(await got(ask(**stage.body(name, **more))))
     return gave
