@@ -268,8 +268,8 @@ def replayed(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterat
 
     Of siblings with several requests each the clock decides who asks first, and by that where roles' texts stand: of
     requests at the same time it is broken where none of several plays of one session sent what one resumed did. A
-    conversation that begins behind a resume was not resumed: with which schemas others ask a process knows once they
-    have asked there.
+    conversation that begins behind a resume was not resumed: which roles, tools and schemas there are a process knows
+    once it has met them.
     """
     del allowed
     before, after = ([run.by_key for name, run in runs.items() if name.startswith(mode)] for mode in _REPLAYED)
@@ -282,10 +282,11 @@ def replayed(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterat
 
 
 def _begins_behind_a_resume(app: Application, key: Key) -> bool:
-    """Whether a request is of a conversation that was begun anew behind a resume, in an application with schemas."""
-    acts = [turn.act for turn in app.turns[: int(key[0].split("/")[1]) + 1]]
-    anew = any(act in ("rewind", "reset") for act in acts[acts.index("resume") :]) if "resume" in acts else False
-    return anew and any(turn.form for turn in app.turns)
+    """Whether a request is of a conversation that was begun behind a resume, and so in the new session."""
+    name, number = key[0].split("/")[:2]
+    mine = [turn for turn in app.turns[: int(number) + 1] if any(one.name == name for one in turn.people)]
+    begun = max((at for at, turn in enumerate(mine) if turn.act == "reset"), default=0)
+    return any(turn.act == "resume" for turn in app.turns[: app.turns.index(mine[begun]) + 1])
 
 
 def same_seen(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterator[Broken]:
