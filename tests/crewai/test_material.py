@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+from crewai.utilities.constants import NOT_SPECIFIED
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cacheprefix_crewai.material import MIN_CHARS, SharedText, common_blocks, inputs_to_share, texts_in, with_references
+from cacheprefix_crewai.tasks import results_in
 from tests.drawn import examples
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=40)
@@ -86,6 +90,16 @@ def test_a_result_is_found_on_lines_of_its_own_only() -> None:
     assert with_references(said, [shared]) == (
         f"Context:\n(see result of task 1 above)\n\n----------\n\n{result} and in the end"
     )
+
+
+def test_a_result_that_only_begins_another_is_not_shared() -> None:
+    """What CrewAI put into a task is the whole longer one; found in its middle, words of it would be gone."""
+    result = "what was found " * 30 + "so far"
+    first, *others = [SimpleNamespace(output=None, context=NOT_SPECIFIED, async_execution=False) for _ in range(3)]
+    first.output = SimpleNamespace(raw=result)
+    crew = SimpleNamespace(tasks=[first, *others])
+    found = [results_in(f"Context:\n{text}\n\nGo on.", crew, crew.tasks) for text in (result, f"{result} and then")]
+    assert [[one.text for one in each] for each in found] == [[result], []]
 
 
 def test_a_reference_names_its_text() -> None:
