@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +132,8 @@ class TasksAhead:
     """The part of the agent's own system text that stands in the shared one."""
     agent_text: str
     """The agent's text as a fork would say it; empty where it stands in the shared part."""
+    _counted_texts: dict[str, int] = field(default_factory=dict)
+    """The tokens of texts for this one request: each task ahead carries the same results."""
 
     @once
     def ahead(self) -> CrewAhead:
@@ -172,7 +174,10 @@ class TasksAhead:
 
     def count(self, text: str) -> int:
         """The tokens of a text."""
-        return self.sent.tokens(text, self.model)
+        known = self._counted_texts.get(text)
+        if known is None:
+            known = self._counted_texts[text] = self.sent.tokens(text, self.model)
+        return known
 
     @property
     def _rules(self) -> Profile:
