@@ -44,7 +44,7 @@ class SelectorMember(Member):
         self._said = [line for message in messages for line in _lines(message)]
         if self.view is not None:
             # Privacy: what a reset of the team took out of its thread is not shown again.
-            here = {one.id for one in (*messages, *told)}
+            here = {message.id for message in messages} | {entry.id for entry in told}
             self.leave_out({entry.id for entry in self.view.entries if entry.id not in here})
             self.view.receive(messages, self._told)
 
