@@ -93,7 +93,10 @@ class Trial(Driver):
     framework: ClassVar[str] = "autogen"
     apis: ClassVar[tuple[str, ...]] = ("openai-chat", "anthropic")
     framing: ClassVar[Framing] = Framing(
-        words=_words, own=lambda text: "<earlier_call " in text or "<memory>" in text, asks={SELECTOR: _asked}
+        words=_words,
+        own=lambda text: "<earlier_call " in text or "<memory>" in text,
+        passed=("Transferred to ",),
+        asks={SELECTOR: _asked},
     )
 
     def run(self) -> Any:

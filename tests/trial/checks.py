@@ -43,6 +43,8 @@ class Framing:
     """Whether a message is of those that a role alone has."""
     last: bool = True
     """Whether what was asked last stands in a fork as the application words it, not taken apart."""
+    passed: tuple[str, ...] = ()
+    """How messages begin that an agent passes on in a user's name, such as a hand-off: nobody asked them."""
     asks: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
     """What the requests of agents say that are worded otherwise in a fork, such as a selector's, by agent."""
     by_roles: bool = False
@@ -195,7 +197,7 @@ def _same(app: Application, key: Key, before: Prompt, after: Prompt, framing: Fr
     texts_of = [one for one in before.tier("messages") if one.kind == "text" and role(one) in ("user", "+")]
     last = texts_of[-1].text.strip() if texts_of and framing.last else ""
     results = (f"{tool.name} " for one in app.roles for tool in one.tools)
-    if "budget" in app.options and last.startswith(tuple(results)):
+    if last.startswith(framing.passed) or ("budget" in app.options and last.startswith(tuple(results))):
         last = ""  # results of tools in an agent's own words, which are cut like any other
     counts = [Counter(each) for each in texts]
     for text in filter(None, said | {last}):
