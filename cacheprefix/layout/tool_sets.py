@@ -29,7 +29,7 @@ _KITS = 1_000
 _LANES = "lanes"
 """The section of a conversation's decisions that says what each role's requests carry: ``_UNION`` or ``_OWN``, by the
 digest of its model and name. A role that went over to the union later is beside that, by the digest of these and
-``_UNION``."""
+``_UNION``; and by the digest of a model alone, that a request to it has carried the union."""
 _UNION, _OWN = "union", "own"
 _UNIONS = "unions"
 """The section of a conversation's decisions that says which tools it carries, where more came after it began."""
@@ -239,11 +239,14 @@ class ToolSets:
             joins = not offer.grows and offer.gains() and offer.pays()
             if joins:
                 conversation.decide(_LANES, moved, _UNION)
+                _note_carried(offer)
         if (joins and union != offer.everything) or offer.grows:
             self._keep(offer.talk, conversation, union if joins else began)
         # A join is recorded even where a role's tools are those of all: its next request may carry none.
         if not recorded and (union or not joins):
             conversation.decide(_LANES, entry, _UNION if joins else _OWN)
+            if joins:
+                _note_carried(offer)
         return joins
 
     def _joins_at_first(self, offer: _Offer) -> bool:
@@ -280,10 +283,14 @@ class ToolSets:
         with self._lock:
             if not offer.told and any(one == offer.key[0] for one, _ in self._of(offer.talk).joined):
                 return True
-        # The record names no models, but each entry is that of a model and a role.
-        keys = ((offer.key[0], role) for role in offer.team.roles)
-        entries = (entry for key in keys for entry in (_entry(key), _entry(key, _UNION)))
-        return any(offer.conversation.decided(_LANES, entry) == _UNION for entry in entries)
+        return offer.conversation.decided(_LANES, _entry((offer.key[0], ""))) == _UNION
+
+
+def _note_carried(offer: _Offer) -> None:
+    """Record that a request to a model carries the tools of all, whoever sends it: another process may not know it."""
+    entry = _entry((offer.key[0], ""))
+    if offer.conversation.decided(_LANES, entry) is None:
+        offer.conversation.decide(_LANES, entry, _UNION)
 
 
 def _entry(key: tuple[str, str], *more: str) -> str:

@@ -43,6 +43,7 @@ def sent(session, role, own, said):
 @example("xyz", [("a", "y", [], ""), ("b", "y", [], ""), ("a", "y", [900, 900], "")], ("c", "xy", [900], ""))
 @example("xyz", [("c", "xy", [3, 3], "")], ("b", "y", [], "back"))
 @example("xyz", [("c", "xy", [3, 3], "")], ("c", "y", [], "back"))
+@example("xyz", [("d", "x", [], "")], ("a", "", [], ""))
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["xyz", "xyZ"]), st.lists(TURNS, min_size=1, max_size=6), TURNS)
 def test_another_process_lays_out_the_next_request_alike(names, turns, then):

@@ -81,11 +81,12 @@ class Talks(Driver):
             back = random.Random(f"{self.app.seed}/{turn.number}").randrange(len(states))
             self.talks[person.name] = await self.load(person, states[back])
             del states[back:]
+            if back == 0:
+                self._forgets(person)
         elif turn.act == "reset":
             self.talks[person.name] = self.new(person)
             states.clear()
-            if self.app.named and not self.unmodified:
-                self.session_of(person).forget(person.thread)
+            self._forgets(person)
         states.append(await self.save(self.talks[person.name]))
         gave: list[Any] = []
         for attempt in (0, 1):
@@ -99,6 +100,11 @@ class Talks(Driver):
                 if not turn.retried:
                     return gave
         return gave
+
+    def _forgets(self, person: Person) -> None:
+        """Say that a conversation that the application named begins anew."""
+        if self.app.named and not self.unmodified:
+            self.session_of(person).forget(person.thread)
 
     async def _asked(self, turn: Turn, person: Person, attempt: int, state: Any) -> Any:
         text = self.app.question(turn, person)
