@@ -80,9 +80,10 @@ class Talks(Driver):
         if turn.act == "rewind" and states:
             back = random.Random(f"{self.app.seed}/{turn.number}").randrange(len(states))
             self.talks[person.name] = await self.load(person, states[back])
-            del states[back:]
-            if back == 0:
+            if states[back] == states[0]:
+                # Nothing had been said by then.
                 self._forgets(person)
+            del states[back:]
         elif turn.act == "reset":
             self.talks[person.name] = self.new(person)
             states.clear()
