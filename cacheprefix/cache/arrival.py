@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+
+from cacheprefix.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

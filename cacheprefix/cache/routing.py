@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from math import ceil, log2
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.locks import Lock
+from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from cacheprefix.profiles import Profile

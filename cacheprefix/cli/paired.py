@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from cacheprefix.values import dataclass
 
 _Z = 1.959964
 """The 97.5 % point of the normal distribution: intervals hold with 95 % confidence."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cacheprefix.errors import AbortedError, SetupError
 from cacheprefix.locks import Lock
+from cacheprefix.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

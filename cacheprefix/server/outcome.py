@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from cacheprefix.errors import CacheprefixError
+from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from cacheprefix.profiles import Profile

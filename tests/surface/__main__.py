@@ -24,7 +24,9 @@ PACKAGES = {"cacheprefix": ROOT, **{f"cacheprefix_{name}": ROOT / "adapters" / n
 def surface(package: str) -> str:
     """One name a line, in the order of the alphabet."""
     logging.getLogger("griffe").setLevel(logging.ERROR)
-    root = griffe.load(package, search_paths=[PACKAGES[package], ROOT], resolve_aliases=True, resolve_external=True)
+    read = griffe.load_extensions(ROOT / "docs" / "late_dataclasses.py")
+    paths = [PACKAGES[package], ROOT]
+    root = griffe.load(package, search_paths=paths, resolve_aliases=True, resolve_external=True, extensions=read)
     assert isinstance(root, griffe.Module)
     return "\n".join(sorted(set(_module(root)))) + "\n"
 
