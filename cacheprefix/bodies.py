@@ -124,12 +124,21 @@ class ForkBody:
 
     def queue(self) -> Pass:
         """Wait, in this thread, for a sibling that writes the same prefix to the cache; ``begin`` takes the result."""
-        return self.session.waiting.queue(self.body, self.api, boundary=self._boundary) if self.forked else FOLLOW
+        return self.session.waiting.queue(self.body, self.api, boundary=self._shared) if self._waits else FOLLOW
 
     async def aqueue(self) -> Pass:
         """``queue`` without blocking the event loop."""
         waiting = self.session.waiting
-        return await waiting.aqueue(self.body, self.api, boundary=self._boundary) if self.forked else FOLLOW
+        return await waiting.aqueue(self.body, self.api, boundary=self._shared) if self._waits else FOLLOW
+
+    @property
+    def _waits(self) -> bool:
+        return self.plan is not None and self.plan.waits
+
+    @property
+    def _shared(self) -> Callable[[Prompt], int] | None:
+        """What finds the end of what siblings share; None in the application's own layout."""
+        return self._boundary if self.forked else None
 
     def begin(self, leave: Pass = FOLLOW) -> PendingCall:
         """Begin the call: send the result's ``body``, then ``finish`` it with the answer's usage, or ``watch`` it."""
@@ -141,7 +150,7 @@ class ForkBody:
             self.api,
             agent=role.name if role else "",
             conversation=role.conversation if role else "",
-            boundary=self._boundary if self.forked else None,
+            boundary=self._shared,
             original=self._unmodified if changed else None,
             rewrite=self.forked,
             repeated=plan is not None and plan.repeats,

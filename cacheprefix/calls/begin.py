@@ -280,7 +280,7 @@ class Requests:
         """What siblings of a request wait for together, and what that is worth; empty where waiting gains nothing.
 
         First those of its conversation, which share all of it, then those of others, which share its system text and
-        tools and nothing that was said.
+        tools and nothing that was said. Without a boundary it is in the application's own layout.
         """
         if not self.forks:
             return ()
@@ -288,19 +288,23 @@ class Requests:
         services = self.state.services
         profile = in_our_tokens(services.profile(prompt.model, api), services.scale(prompt.model))
         limit = boundary(prompt) if callable(boundary) else boundary
+        if boundary is None:
+            limit = _kept_by_itself(prompt, profile)
         gating, streams = self.state.gating, bool(body.get("stream")) if streams is None else streams
         shared = prompt.totals[min(limit, len(prompt.sections)) - 1] if limit and prompt.sections else 0
         # Asked twice, since what is warm takes longer to find out.
         if not limit or gating.worth(profile, prompt.model, cold=shared, streams=streams) is None:
             return ()
         where = self.team.scope if scope is None else scope
-        _, marked = self._marked(body, prompt, profile, _Marking(limit), None)
+        marked = prompt if boundary is None else self._marked(body, prompt, profile, _Marking(limit), None)[1]
         warm = self.state.model.expect(marked, profile, scope=where, at=self.state.services.clock()).tokens
         worth = gating.worth(profile, prompt.model, cold=shared - warm, warm=warm, streams=streams)
         if worth is None:
             return ()
         lane = lane_key(prompt, profile.settings, provider=profile.provider, scope=where)
         digests, head = chain(prompt, profile.settings), prompt.head
+        if boundary is None and profile.match != "block":
+            head = max((at + 1 for at in prompt.marked if at < head), default=0)
         whole = (lane + digests[limit - 1], worth)
         # Who keeps whole requests only has nothing for a conversation that goes on otherwise.
         if not 0 < head < limit or profile.match == "unit":
@@ -558,6 +562,14 @@ class Requests:
         return None if found is None else cost_units(found, seen.profile)
 
 
+def _kept_by_itself(prompt: Prompt, profile: Profile) -> int:
+    """How many leading sections of a request in the application's own layout the provider keeps for another one."""
+    # The provider's rule: where marks decide, nothing behind the application's last one is kept.
+    if profile.markers is None or profile.implicit_breakpoint:
+        return len(prompt.sections)
+    return max(prompt.marked, default=-1) + 1
+
+
 def _cold_after(prompt: Prompt, profile: Profile, ended: float) -> float | None:
     """When the provider has forgotten a request for certain, in seconds of the clock; None where it promises nothing.
 
@@ -593,9 +605,10 @@ class Waiting:
         """Wait in this thread until a sibling that is writing the same cold prefix has begun to answer.
 
         Returns at once where nothing is gained: the prefix is warm or short, nobody writes it, the provider lets
-        parallel requests share, or the sibling is expected to take longer than the saving is worth. ``streams`` says
-        that this request's own answer, should it lead, will let the others go with its first token; by default it
-        does where the body asks for a stream.
+        parallel requests share, or the sibling is expected to take longer than the saving is worth. A ``boundary`` of
+        None is for the application's own layout: as much as the provider keeps of it. ``streams`` says that this
+        request's own answer, should it lead, will let the others go with its first token; by default it does where
+        the body asks for a stream.
         """
         return self.follow(*self._gates(body, api, boundary, scope, streams=streams))
 

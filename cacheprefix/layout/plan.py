@@ -201,6 +201,11 @@ class RequestPlan(Generic[M]):
         """Whether it is laid out as a fork."""
         return self.layout == "fork"
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is asked at the gate: requests that begin as it does can read what one of them writes."""
+        return self.forks or self.repeats
+
 
 def failed(step: str) -> RequestPlan[M]:
     """The plan where our own step ``step`` failed: the application's own layout, with that as the reason."""

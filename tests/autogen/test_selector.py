@@ -11,7 +11,7 @@ from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, se
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.server import Queue, Reply, ToolCall
-from cacheprefix_autogen import session_of, wrap
+from cacheprefix_autogen import conversation_of, session_of, wrap
 from cacheprefix_autogen.messages import ABOVE
 
 
@@ -52,6 +52,26 @@ async def test_a_selector_is_not_shown_what_was_found_in_the_agents_system_texts
     questions = prompts(provider.requests)[::2]
     assert not any(HANDBOOK[:60] in section.text for prompt in questions for section in prompt.sections)
     assert all(common(a, b) == len(a.sections) - 1 for a, b in pairwise(questions))
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_a_selector_is_shown_nothing_from_before_a_reset(provide, new_client, told):
+    """What the team's thread holds no more is not in its questions, nor what the application told the team then."""
+    provider = provide("openai", Selecting(*ROLES))
+    client, session = new_client(provider, model="gpt-5-2025-08-07"), Session(SharedPrefix(system=HANDBOOK))
+    team = wrap(SelectorGroupChat([role(n, client) for n in ROLES], client, max_turns=3), session)
+    if told:
+        session.conversation(conversation_of(team)).append_context("Alice is seven.", key="news")
+    await team.run(task="What did Alice ask?")
+    # Said to the selector too, so that a later request could hold it.
+    assert [told] * 6 == ["Alice is seven." in record.body.decode() for record in provider.requests]
+    await team.reset()
+    provider.requests.clear()
+    await team.run(task="What did Bob ask?")
+    sent = prompts(provider.requests)
+    assert [any(ABOVE in section.text for section in prompt.sections) for prompt in sent] == [True, False] * 3
+    assert all("Bob" in record.body.decode() and "Alice" not in record.body.decode() for record in provider.requests)
+    assert not session.failures
 
 
 async def test_where_reads_cost_half_a_selector_has_a_lane_of_its_own(provide, new_client):

@@ -420,23 +420,27 @@ def test_who_reads_streams_in_turn_does_not_wait_for_himself(bench, later):
     assert not session.adapter._gate._flights
 
 
-def test_one_role_a_process_follows_the_leader_of_another_process_behind_the_middleware(claude):
-    """Sessions that share nothing but the gate's store, as processes do: one writes, the others read."""
-    claude.slow(0.5)
+def test_one_role_a_process_follows_the_leader_of_another_process_behind_the_middleware(bench):
+    """Sessions that share nothing but the gate's store, as processes do: one writes, the others read.
+
+    A role that is alone keeps its own layout where the provider caches what is not marked.
+    """
+    bench.slow(0.5)
     store = MemoryStore()
 
     def work(number):
         session = Session(gate=Gate(limit=60.0, price=0.0, store=store))
         middleware = [PrefixMiddleware(session, role="worker")]
-        agent = create_agent(claude.model(), [], system_prompt=f"{HANDBOOK}\n\nYou work.", middleware=middleware)
+        agent = create_agent(bench.model(), [], system_prompt=f"{HANDBOOK}\n\nYou work.", middleware=middleware)
         agent.invoke({"messages": [HumanMessage("Look into it.")]})
+        assert [call.layout for call in session.calls] == ["own"]
         return session.report().gate
 
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(work, range(3)))
     assert sum(use.led for use in found) == 1
     assert sum(use.followed for use in found) == 2
-    assert sorted(record.outcome.read_tokens > 1_000 for record in claude.provider.requests) == [False, True, True]
+    assert sorted(record.outcome.read_tokens > 1_000 for record in bench.provider.requests) == [False, True, True]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")

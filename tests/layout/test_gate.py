@@ -439,3 +439,31 @@ def test_short_parts_and_providers_that_share_anyway_are_not_waited_for():
     assert found.seconds == pytest.approx(2_000 * (1.15 / 4_000 + 0.0001))
     shares = Session(caching=Caching(provider="vllm")).adapter.waiting
     assert shares.worth("some-model", "openai-chat", cold=50_000) is None
+
+
+SAID = [{"role": "user", "content": "What is next?"}, {"role": "user", "content": "And then?"}]
+MARKED = {"type": "text", "text": BODY["system"], "cache_control": {"type": "ephemeral"}}
+
+
+@pytest.mark.parametrize(
+    ("api", "body", "other", "waits"),
+    [
+        # What is not marked is not kept; behind the application's own mark nothing is.
+        ("anthropic", {"model": BODY["model"], "system": BODY["system"]}, 1, False),
+        ("anthropic", {"model": BODY["model"], "system": [MARKED]}, 1, True),
+        # All is kept in blocks: who asks something else reads what both begin with.
+        ("openai-chat", {"model": "gpt-4o"}, 1, True),
+        # Only whole requests are kept.
+        ("openai-chat", {"model": "gpt-5.6"}, 1, False),
+        ("openai-chat", {"model": "gpt-5.6"}, 0, True),
+    ],
+)
+def test_in_its_own_layout_a_request_waits_for_what_the_provider_keeps_of_another(api, body, other, waits):
+    """Without a boundary, which only forks have. The second is asked while the first is on its way."""
+    session = Session(SharedPrefix(system="Short."), gate=Gate(limit=0.05, price=0.0))
+    system = [] if api == "anthropic" else [{"role": "system", "content": BODY["system"]}]
+    bodies = [{**body, "messages": [*system, SAID[at]]} for at in (0, other)]
+    passes = [session.adapter.waiting.queue(one, api, boundary=None) for one in bodies]
+    assert [one.waited >= 0.05 for one in passes] == [False, waits]
+    for one in passes:
+        one.release(ok=False)

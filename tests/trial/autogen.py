@@ -56,6 +56,14 @@ def _words(text: str) -> str:
     return re.sub(r"[{}\[\]\"':,]", " ", _OURS.sub(" ", text))
 
 
+_SPEAKER = re.compile(r"^\w+: ", re.MULTILINE)
+
+
+def _asked(text: str) -> str:
+    """What a selector's prompt says; AutoGen's own puts the speaker in front of each message."""
+    return _words(_SPEAKER.sub("", text))
+
+
 class Script(Answers):
     """As any model, and a selector that names each agent in turn, and hand-offs among a swarm's."""
 
@@ -85,7 +93,10 @@ class Trial(Driver):
     framework: ClassVar[str] = "autogen"
     apis: ClassVar[tuple[str, ...]] = ("openai-chat", "anthropic")
     framing: ClassVar[Framing] = Framing(
-        words=_words, own=lambda text: "<earlier_call " in text or "<memory>" in text, asks=(SELECTOR,)
+        words=_words,
+        own=lambda text: "<earlier_call " in text or "<memory>" in text,
+        passed=("Transferred to ",),
+        asks={SELECTOR: _asked},
     )
 
     def run(self) -> Any:

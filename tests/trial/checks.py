@@ -43,8 +43,10 @@ class Framing:
     """Whether a message is of those that a role alone has."""
     last: bool = True
     """Whether what was asked last stands in a fork as the application words it, not taken apart."""
-    asks: tuple[str, ...] = ()
-    """Agents whose requests are worded otherwise in a fork, such as a selector's."""
+    passed: tuple[str, ...] = ()
+    """How messages begin that an agent passes on in a user's name, such as a hand-off: nobody asked them."""
+    asks: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
+    """What the requests of agents say that are worded otherwise in a fork, such as a selector's, by agent."""
     by_roles: bool = False
     """Whether a turn's roles are a team of their own, so that what is shared goes by who they are."""
     apart: bool = False
@@ -162,8 +164,11 @@ def same_information(app: Application, runs: Runs, allowed: Sequence[Allowed]) -
     for key in sorted(before.keys() | after.keys()):
         if _undecided(runs, key):
             continue
-        if key[1] in runs["forked"].framing.asks and key in before and key in after:
-            continue
+        framing = runs["forked"].framing
+        if key[1] in framing.asks and key in before and key in after:
+            if app.bounded:
+                continue
+            framing = replace(framing, words=framing.asks[key[1]])
         if key not in after:
             yield Broken(5, f"{key}: it was never asked in the fork")
         elif key not in before:
@@ -171,7 +176,7 @@ def same_information(app: Application, runs: Runs, allowed: Sequence[Allowed]) -
             if not (app.turns[int(key[0].split("/")[1])].fault and key[2]):
                 yield Broken(5, f"{key}: asked in the fork alone: {after[key].body[-300:]!r}")
         elif (one := before[key].prompt) is not None and (other := after[key].prompt) is not None:
-            yield from _same(app, key, one, other, runs["forked"].framing)
+            yield from _same(app, key, one, other, framing)
 
 
 def _same(app: Application, key: Key, before: Prompt, after: Prompt, framing: Framing) -> Iterator[Broken]:
@@ -192,7 +197,7 @@ def _same(app: Application, key: Key, before: Prompt, after: Prompt, framing: Fr
     texts_of = [one for one in before.tier("messages") if one.kind == "text" and role(one) in ("user", "+")]
     last = texts_of[-1].text.strip() if texts_of and framing.last else ""
     results = (f"{tool.name} " for one in app.roles for tool in one.tools)
-    if "budget" in app.options and last.startswith(tuple(results)):
+    if last.startswith(framing.passed) or ("budget" in app.options and last.startswith(tuple(results))):
         last = ""  # results of tools in an agent's own words, which are cut like any other
     counts = [Counter(each) for each in texts]
     for text in filter(None, said | {last}):

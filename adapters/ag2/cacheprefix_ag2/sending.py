@@ -77,13 +77,15 @@ class Sending:
             laid = self._condensed(session.attempt("settings", lambda: self._settled(body, api), body), api)
         own = body if original is None and laid is not body else original
         beside = self.volatile if fork is None else fork.plan.beside
-        leave = await session.waiting.aqueue(laid, api, boundary=self._boundary) if forked else FOLLOW
+        boundary, leave = self._boundary if forked else None, FOLLOW
+        if forked or (self.laid is not None and self.laid.waits):
+            leave = await session.waiting.aqueue(laid, api, boundary=boundary)
         asked = Request(
             laid,
             api,
             agent=self.agent,
             conversation=self.talk,
-            boundary=self._boundary if forked else None,
+            boundary=boundary,
             original=None if own is None else lambda _: session.decode(own, api),
             rewrite=forked or session.attempt("routing", lambda: self._routed(body, api), otherwise=False),
             policy=ForkPolicy(purpose="agent", skip_cache_write=not loops) if forked else None,

@@ -21,7 +21,7 @@ from cacheprefix_autogen.messages import ABOVE, SENDER, lead
 from cacheprefix_autogen.provider_clients import Request, model_of
 from cacheprefix_autogen.run_plan import instance_of
 from cacheprefix_autogen.tool_restriction import Restriction, restricted
-from cacheprefix_autogen.transcript import Transcript, View
+from cacheprefix_autogen.transcript import Entry, Transcript, View
 
 
 class SelectorMember(Member):
@@ -38,11 +38,14 @@ class SelectorMember(Member):
         self._said: list[str] = []
         """The conversation as AutoGen's own prompt has it, message by message."""
 
-    def observe(self, thread: Sequence[Any]) -> None:
-        """Take in the team's messages as the manager has them."""
+    def observe(self, thread: Sequence[Any], told: Sequence[Entry] = ()) -> None:
+        """Take in the team's messages as the manager has them; ``told`` is the durable context told so far."""
         messages = [message for message in thread if isinstance(message, BaseChatMessage)]
         self._said = [line for message in messages for line in _lines(message)]
         if self.view is not None:
+            # Privacy: what a reset of the team took out of its thread is not shown again.
+            here = {message.id for message in messages} | {entry.id for entry in told}
+            self.leave_out({entry.id for entry in self.view.entries if entry.id not in here})
             self.view.receive(messages, self._told)
 
     def layout(self, client: Any, given: Request) -> Planned:
@@ -160,7 +163,7 @@ def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: S
     own: Any = team._selector_func
 
     async def selector_func(thread: Sequence[Any]) -> Any:
-        group.session.attempt("selector", lambda: member.observe(thread), None)
+        group.session.attempt("selector", lambda: _observe(member, group, thread), None)
         if own is None:
             return None
         return await own(thread) if asyncio.iscoroutinefunction(own) else own(thread)
@@ -170,6 +173,12 @@ def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: S
         if hasattr(owner.patches.target, "_is_selector_func_async"):
             owner.patches.set("_is_selector_func_async", value=True)
     return member
+
+
+def _observe(member: SelectorMember, group: Group, thread: Sequence[Any]) -> None:
+    """Show a selector's member the team's thread as it is now."""
+    group.heed()
+    member.observe(thread, group.told_so_far)
 
 
 def _manager(team: BaseGroupChat, binding: Binding) -> list[Binding]:

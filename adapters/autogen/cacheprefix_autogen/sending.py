@@ -105,15 +105,16 @@ class Sending:
         changed = self._settled(api, full) if self.rewrite else full
         layout = self.layout
         forked = layout is not None and layout.shared is not None
-        waiting = self.session.waiting
-        leave = await waiting.aqueue(changed, api, boundary=self._boundary, scope=self.scope) if forked else FOLLOW
+        boundary, leave = self._boundary if forked else None, FOLLOW
+        if forked or (self.plan is not None and self.plan.waits):
+            leave = await self.session.waiting.aqueue(changed, api, boundary=boundary, scope=self.scope)
         own = {n: v for n, v in headers.items() if isinstance(v, str) and not n.lower().startswith(_SDKS_OWN)}
         asked = Request(
             changed,
             api,
             agent=self.agent,
             conversation=self.conversation,
-            boundary=self._boundary if forked else None,
+            boundary=boundary,
             original=self.original,
             headers=own,
             rewrite=self.rewrite,

@@ -219,8 +219,8 @@ def _session(model: Any, sending: Sending) -> AdapterSession:
 def _asked(
     model: Any, base: type[BaseChatModel], body: Body, sending: Sending
 ) -> tuple[dict[str, Any], Boundary] | None:
-    """The body and the shared part's end, by which siblings wait for each other; None for a request that is no fork."""
-    if sending.rewritten is None:
+    """The body and the shared part's end, by which siblings wait for each other; None for one that waits for none."""
+    if sending.rewritten is None and (sending.plan is None or not sending.plan.waits):
         return None
     return _session(model, sending).attempt(
         "gate", lambda: (_seen(body, model), _boundary(model, base, body, sending)), None

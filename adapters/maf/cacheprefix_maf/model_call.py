@@ -178,7 +178,7 @@ async def _prepared(
     layout = made.layout
     boundary = layout.boundary if layout is not None and layout.plan.forks else None
     leave = FOLLOW
-    if boundary is not None:
+    if layout is not None and layout.plan.waits:
         leave = await session.waiting.aqueue(made.body, api, boundary=boundary, scope=member.scope, streams=stream)
     why: RequestPlan[Any] = RequestPlan(
         "own", (reason("kept_by_provider") if stored else reason("own_history", "compacted"),)
