@@ -110,16 +110,18 @@ class Gating:
         seconds = Worth.of(tokens=cold, per_token=saves, price=self.price)
         return Worth(seconds, usual, streams, cold, saves, warm)
 
-    def passed(self, leave: Pass, *keys: bytes) -> Pass:
-        """Count how a request came through, and give its pass back.
+    def came_through(self, leave: Pass, *keys: bytes) -> Pass:
+        """Count how a request came through, also in its fan-out, and give its pass back.
 
-        ``keys`` name what it shares with others, the widest last: what it leads, and behind which it followed.
+        A fan-out are a leader and those that followed it. ``keys`` name what the request shares with others, the widest
+        last: what it leads, and behind which it followed.
         """
         if leave is not FOLLOW:
             with self._lock:
                 before, now = self.use, self.use.and_pass(leave.leader, leave.followed, leave.waited)
                 self.use = now
                 behind = self._newest.get(keys[-1]) if keys and (leave.followed or not leave.leader) else None
+                # Who is behind nobody begins a fan-out, which those that come with the same keys then belong to.
                 if behind is None:
                     self._numbers += 1
                 leave.number = self._numbers if behind is None else behind
