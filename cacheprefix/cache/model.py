@@ -45,6 +45,7 @@ def enter(
     """
     fresh: list[CacheEntry] = []
     used: list[CacheEntry] = []
+    # A provider's rule: a read begins the lifetime of what it reads anew.
     for entry in [node.entry for node in path[: seen.alive]]:
         if entry is not None and entry.refreshes and entry.readable_at <= now <= entry.expires:
             entry.refresh(now)
@@ -56,8 +57,10 @@ def enter(
             entry = node.entry = CacheEntry(ttl, now)
         else:
             entry = known
+            # Behind what is read the request writes the same once more.
             if index >= seen.sections:
                 entry.write(ttl, now)
+        # A provider's rule: what is written can be read at once, or with the answer.
         if at_once:
             entry.readable_at = min(entry.readable_at, now)
         elif entry.readable_at > now:
