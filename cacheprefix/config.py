@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,6 @@ from cacheprefix.history import Compaction, RequestBudget, ToolResultBudget, ext
 from cacheprefix.options import Caching, Gate, History
 from cacheprefix.plugins import VARIABLE as PLUGINS
 from cacheprefix.profiles import default_registry
-from cacheprefix.values import dataclass
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +43,6 @@ from cacheprefix.history.zones import ZONES, blocks_of
 from cacheprefix.locks import RLock
 from cacheprefix.prompt import MessageView, Role, digest_of
 from cacheprefix.unnamed import is_named
-from cacheprefix.values import dataclass
 from cacheprefix.wire import Form, decode, views_of
 from cacheprefix.wire.apis import CHATS
 

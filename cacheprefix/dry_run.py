@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cacheprefix.bodies import Role, fork_body
@@ -20,7 +20,6 @@ from cacheprefix.calls.pending import Unsent
 from cacheprefix.calls.report import Call
 from cacheprefix.errors import SetupError, plain
 from cacheprefix.prompt import Api, Layout, Reason
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from cacheprefix.adapter_session import AdapterSession

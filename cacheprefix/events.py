@@ -14,7 +14,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -34,7 +34,6 @@ from cacheprefix.profiles import (
 from cacheprefix.prompt import Reason
 from cacheprefix.stores import aside
 from cacheprefix.toolcache import CacheStats, ToolCall, ToolResultCache
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from cacheprefix.plugins import Plugins

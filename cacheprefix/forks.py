@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from typing_extensions import TypedDict, Unpack
@@ -22,7 +22,6 @@ from cacheprefix.history.settling import Ask, AsyncAsk
 from cacheprefix.layout import AbortHandle, Compatibility, Fork, ForkPolicy, compatibility
 from cacheprefix.profiles import NO_CALLS, Usage, normalise_usage
 from cacheprefix.prompt import Api, Prompt, dumps, reason
-from cacheprefix.values import dataclass
 from cacheprefix.wire import apply, encode, form_of, views_of
 from cacheprefix.wire.answers import (
     Answer,

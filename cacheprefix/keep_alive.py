@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ from cacheprefix.errors import SetupError
 from cacheprefix.layout import ForkPolicy
 from cacheprefix.locks import reset_in_child
 from cacheprefix.profiles import Usage, cost_units, money
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from cacheprefix.forks import ForkResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from cacheprefix.cache.routing import Keys
@@ -15,7 +15,6 @@ from cacheprefix.mode import Mode
 from cacheprefix.profiles import Registry
 from cacheprefix.prompt import Counter
 from cacheprefix.stores import Store
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

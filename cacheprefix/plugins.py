@@ -17,6 +17,7 @@ import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import pluggy
@@ -25,7 +26,6 @@ from cacheprefix import hookspecs
 from cacheprefix.errors import SetupError, plain, told
 from cacheprefix.hookspecs import PREFIX, HookName, hookimpl
 from cacheprefix.locks import RLock, reset_in_child
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

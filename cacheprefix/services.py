@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
 from cacheprefix.notices import Notices
 from cacheprefix.profiles import Profile, ProfileLookup
 from cacheprefix.prompt import Count, CountTokens
-from cacheprefix.values import dataclass
 
 _ALIKE = 0.03
 """By what share the provider's count of text may lie from ours and be taken for the same: how far counts are off."""

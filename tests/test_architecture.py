@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
 ADAPTERS = {"ag2", "langgraph", "autogen", "crewai", "litellm", "maf", "openai_agents", "sdk"}
 
-ALWAYS = {"errors", "_version", "locks", "effects", "contexts", "bounded", "unnamed", "notices", "mode", "values"}
+ALWAYS = {"errors", "_version", "locks", "effects", "contexts", "bounded", "unnamed", "notices", "mode"}
 BELOW = {
     "errors": set(),
     "_version": set(),
@@ -26,7 +26,6 @@ BELOW = {
     "unnamed": set(),
     "notices": set(),
     "mode": set(),
-    "values": set(),
     "prompt": set(),
     "wire": {"prompt"},
     "profiles": {"prompt"},

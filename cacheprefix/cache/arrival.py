@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-
-from cacheprefix.values import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

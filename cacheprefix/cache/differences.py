@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ from cacheprefix.cache.verdict import Cause
 from cacheprefix.errors import named
 from cacheprefix.prompt import TIERS, Divergence, Section, difference, shared_characters, shared_sections
 from cacheprefix.prompt.compare import shared_ending
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +21,6 @@ from cacheprefix.prompt import (
     shared_characters,
     shared_tokens,
 )
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from cacheprefix.cache.slots import Taken

@@ -10,12 +10,11 @@ Each request adds to the cost that every lifetime would have had so far; the che
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.locks import Lock
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from cacheprefix.profiles import Profile, Ttl

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt import Prompt, Section, loads
-from cacheprefix.values import dataclass
 
 Smell = Literal[
     "timestamp", "uuid", "counter", "memory_address", "unordered_set", "persona", "unstable_json", "random_token"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, NamedTuple
 
@@ -31,7 +31,6 @@ from cacheprefix.cache.verdict import Verdict, read_diagnostics
 from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import ABOUT, CountTokens, Envelope, Prompt, Section, estimate_tokens
-from cacheprefix.values import dataclass
 
 _KEEP_COMMONS = 64
 

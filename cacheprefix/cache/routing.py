@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from math import ceil, log2
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.locks import Lock
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from cacheprefix.profiles import Profile

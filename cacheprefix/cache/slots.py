@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.profiles import Slots as Rules
 from cacheprefix.prompt import CountTokens, Envelope, Prompt, Section, shared_whole_tokens
-from cacheprefix.values import dataclass
 
 _WORTH_SAVING = 0.5
 """A slot's line is stored when less than this share of it would stay."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.prompt import TIERS, Prompt, Section, SettingScope, lane_key, salt
 from cacheprefix.prompt.sections import with_sections
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
 from cacheprefix.profiles import Amount
-from cacheprefix.values import dataclass
 
 Cause = Literal[
     "hit",

@@ -9,7 +9,7 @@ a role got dearer as a fork, the guard returns it to its own layout.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from math import inf, sqrt
 
@@ -17,7 +17,6 @@ from cacheprefix.bounded import Bounded
 from cacheprefix.calls.report import Arm, ArmLine, Arms, Call
 from cacheprefix.locks import Lock
 from cacheprefix.prompt import Reason, reason
-from cacheprefix.values import dataclass
 
 CONVERSATIONS = 20
 """Conversations of each arm that a judgement takes: the number from which on an estimate of their spread is of use."""

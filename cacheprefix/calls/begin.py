@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,6 @@ from cacheprefix.profiles import Amount, Profile, Ttl, Usage, cost_units, money,
 from cacheprefix.prompt import Api, Layout, Prompt, Reason, chain, dumps_sorted, lane_key, reason
 from cacheprefix.prompt.reasons import LEFT_ALONE
 from cacheprefix.services import in_our_tokens
-from cacheprefix.values import dataclass
 from cacheprefix.wire import redecode
 
 Boundary = Callable[[Prompt], int | None] | int | None

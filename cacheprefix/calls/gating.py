@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from typing_extensions import Self
@@ -15,7 +15,6 @@ from cacheprefix.locks import Lock
 from cacheprefix.notices import Notices
 from cacheprefix.profiles import Profile
 from cacheprefix.stores import Store
-from cacheprefix.values import dataclass
 
 AnyGate = ProcessGate | StoreGate
 

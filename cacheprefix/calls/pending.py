@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
 from cacheprefix.layout import FOLLOW, Pass
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from cacheprefix.cache import Observation, Verdict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from cacheprefix.cache import Verdict
@@ -12,7 +12,6 @@ from cacheprefix.errors import plain
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import Amount, Profile, Usage, cost_units
 from cacheprefix.prompt import Layout, Reason
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from cacheprefix.toolcache import CacheStats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cacheprefix.bounded import Bounded
@@ -29,7 +29,6 @@ from cacheprefix.notices import Notices
 from cacheprefix.prompt import ABOUT, Api, Envelope, Prompt
 from cacheprefix.services import Services
 from cacheprefix.unnamed import Owner, Unnamed, new_name
-from cacheprefix.values import dataclass
 from cacheprefix.wire import Memo, decode
 
 _KEEP = 10_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
@@ -14,7 +14,6 @@ from cacheprefix.locks import Lock
 from cacheprefix.notices import Notices
 from cacheprefix.plugins import Plugins
 from cacheprefix.stores.effects import Settle
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from cacheprefix.toolcache import AnswerForm, Attempt, CacheStats, Origin, ToolResultCache, ToolSpec

@@ -6,12 +6,12 @@ import importlib
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cacheprefix.errors import SetupError, plain
 from cacheprefix.events import Run, is_event
-from cacheprefix.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-
-from cacheprefix.values import dataclass
+from dataclasses import dataclass
 
 _Z = 1.959964
 """The 97.5 % point of the normal distribution: intervals hold with 95 % confidence."""

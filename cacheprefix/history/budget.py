@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from cacheprefix.bounded import PerOwner
@@ -20,7 +20,6 @@ from cacheprefix.history.strategies import MIN_CHARS, Cut, Run, Strategy, head_t
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.prompt.decisions import ReplaceResult
 from cacheprefix.prompt.views import Count, MessageView, ResultView, digest_of
-from cacheprefix.values import dataclass
 
 KEEP = "k"
 READ_TOOL = "read_full_result"

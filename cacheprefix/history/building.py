@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cacheprefix.history.state import ContextState, check_system
 from cacheprefix.prompt import Prompt, estimate_tokens
 from cacheprefix.prompt.views import MESSAGE_TOKENS, Count, Role
-from cacheprefix.values import dataclass
 from cacheprefix.wire.apis import CHATS
 from cacheprefix.wire.apply_decisions import sendable, text_message
 from cacheprefix.wire.message_views import views_of

@@ -7,7 +7,7 @@ cache is cold anyway, or when it pays within the turns that can be expected.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from cacheprefix.errors import BudgetError, SetupError
@@ -36,7 +36,6 @@ from cacheprefix.history.zones import Consolidate, concatenate
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.prompt.decisions import Drop, Insert
 from cacheprefix.prompt.views import Count, MessageView
-from cacheprefix.values import dataclass
 
 _FRESH = 3
 """Number of newest results that are cleared last: three of four later quotes of results are of these

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cacheprefix.errors import SetupError, StoreError
@@ -13,7 +13,6 @@ from cacheprefix.history.shape import Shape
 from cacheprefix.history.summary import SummaryRequest, fitted, opening_of
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.prompt.views import Count, digest_of
-from cacheprefix.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

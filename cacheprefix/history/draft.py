@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from cacheprefix.history.groups import Group, groups_of, is_open, reasons_of
 from cacheprefix.history.joints import Joints
@@ -11,7 +11,6 @@ from cacheprefix.history.replaying import Item, changed, summary_view
 from cacheprefix.history.shape import Shape
 from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
 from cacheprefix.prompt.views import Count, MessageView
-from cacheprefix.values import dataclass
 
 _GONE: list[Decision] = [Drop(-1)]
 _TOLD: frozenset[type] = frozenset((ReplaceResult, DropThinking))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cacheprefix.errors import SetupError, StoreError
 from cacheprefix.history.budget import READ_TOOL
 from cacheprefix.prompt.views import Count
-from cacheprefix.values import dataclass
 
 MAX_CHARS = 16_000
 """The most that one call returns, about 4,000 tokens, so that reading back does not undo the budget."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from cacheprefix.history.compaction_plan import Action, Clearing
 from cacheprefix.history.draft import Draft
@@ -15,7 +15,6 @@ from cacheprefix.history.shape import Shape
 from cacheprefix.history.zones import Consolidate, blocks_of, concatenate, joined_text, may_join
 from cacheprefix.prompt.decisions import Drop, DropCall, DropResult, DropThinking, ReplaceResult
 from cacheprefix.prompt.views import MessageView, digest_of
-from cacheprefix.values import dataclass
 
 _NO_BASE: Mapping[str, str] = {}
 _KINDS: dict[type, str] = {

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import NamedTuple
 
@@ -25,7 +25,6 @@ from cacheprefix.history.shape import Shape, removable
 from cacheprefix.history.zones import ZONES, blocks_of, texts_of
 from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
 from cacheprefix.prompt.views import Count, MessageView, ResultView, Role, make_message
-from cacheprefix.values import dataclass
 
 
 class Item(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cacheprefix.errors import BodyError, StateError
@@ -13,7 +13,6 @@ from cacheprefix.history.state import FORMS, MODES, ContextState, Log, check_sys
 from cacheprefix.history.zones import Zone
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.prompt.views import Count, digest_of
-from cacheprefix.values import dataclass
 from cacheprefix.wire.frozen import freeze
 from cacheprefix.wire.message_views import views_of
 

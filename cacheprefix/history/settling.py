@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -25,7 +25,6 @@ from cacheprefix.history.transitions import TransitionHook
 from cacheprefix.history.window import RequestBudget
 from cacheprefix.history.zones import Consolidate, concatenate
 from cacheprefix.prompt import Count, Decision, MessageView, estimate_tokens
-from cacheprefix.values import dataclass
 
 Ask = Callable[[SummaryRequest], str]
 """Asks the model for a summary; that of ``SideForks.summary`` reads the shared prefix from the cache."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from cacheprefix.history.groups import Group
 from cacheprefix.prompt.decisions import Decision
 from cacheprefix.prompt.views import Count, MessageView
-from cacheprefix.values import dataclass
 
 _BREAKS = str.maketrans(dict.fromkeys("\"'`(){}[]<>,;=|\\*", " "))
 _EDGES = ".:!?-_/#"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cacheprefix.errors import BudgetError, SetupError, StateError
@@ -20,7 +20,6 @@ from cacheprefix.history.zones import Zone
 from cacheprefix.locks import Lock
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.prompt.views import MESSAGE_TOKENS, Count, MessageView, Role, digest_of
-from cacheprefix.values import dataclass
 from cacheprefix.wire.apply_decisions import apply, sendable, text_message
 from cacheprefix.wire.frozen import FrozenDict, freeze
 from cacheprefix.wire.message_views import view_of, views_of

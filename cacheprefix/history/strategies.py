@@ -10,10 +10,10 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cacheprefix.errors import SetupError
-from cacheprefix.values import dataclass
 
 MIN_CHARS = 256
 """Texts up to this length are never cut: the note of what was cut would be as long."""

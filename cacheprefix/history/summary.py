@@ -10,12 +10,12 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from cacheprefix.errors import told
 from cacheprefix.history.situation import names_in, own_texts
 from cacheprefix.history.strategies import between_characters
 from cacheprefix.prompt.views import Count, MessageView
-from cacheprefix.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

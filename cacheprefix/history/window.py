@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.history.groups import groups_of
 from cacheprefix.profiles import window_of
 from cacheprefix.prompt.views import MessageView
-from cacheprefix.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

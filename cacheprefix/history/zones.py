@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from cacheprefix.errors import SetupError
 from cacheprefix.prompt.decisions import Insert
 from cacheprefix.prompt.views import MessageView
-from cacheprefix.values import dataclass
 
 Consolidate = Callable[[str, Sequence[str]], str]
 """``consolidate(key, texts)`` gets the text so far and then what was appended, in order; returns one text."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from math import ceil
@@ -27,7 +27,6 @@ from cacheprefix.locks import Lock
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import Prompt, Section, dumps, section
 from cacheprefix.services import TELLING, counts_alike, scale_of
-from cacheprefix.values import dataclass
 from cacheprefix.wire import decode
 
 if TYPE_CHECKING:

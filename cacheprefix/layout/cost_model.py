@@ -18,10 +18,10 @@ and nothing of requests below its minimum. With r and w the prices of a read and
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from cacheprefix.profiles import Profile
-from cacheprefix.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

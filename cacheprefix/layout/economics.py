@@ -7,10 +7,10 @@ What nobody can know beforehand (how long a reply will be, how often agents will
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 from cacheprefix.prompt.reasons import Reason, reason
-from cacheprefix.values import dataclass
 
 REPLY = 200
 """Tokens of what an agent says in its turn, before any is known: a few paragraphs."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from cacheprefix.layout.policy import ForkPolicy
 from cacheprefix.prompt import TIERS, Prompt, Section, SettingScope, placed, shared_sections
-from cacheprefix.values import dataclass
 
 TailPlacement = Literal["tail", "cards"]
 """Where role texts stand: appended for one call, or all in the shared system text with the tail naming the speaker."""

@@ -11,12 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from cacheprefix.effects import Flow, Until, adrive, drive
 from cacheprefix.locks import RLock, reset_in_child
-from cacheprefix.values import dataclass
 
 PREFILL = 0.0001
 """u: seconds that it takes to compute a token, which a follower reads instead: ten thousand a second, the order of

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cacheprefix.locks import Lock
-from cacheprefix.values import dataclass
 
 Speaker = tuple[str, str]
 """A team's session by name, and a role; the role is empty where a call has none."""

@@ -22,7 +22,7 @@ Writing to the cache costs the same in both layouts and cancels out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from cacheprefix.bounded import Bounded
@@ -30,7 +30,6 @@ from cacheprefix.layout.cost_model import SURE
 from cacheprefix.layout.role_position import LONG, RolePosition, TaskPosition
 from cacheprefix.locks import once
 from cacheprefix.prompt.reasons import Reason, reason
-from cacheprefix.values import dataclass
 
 AHEAD = 32
 """Tasks still to come that are reckoned with, at most: what pays, pays within these."""

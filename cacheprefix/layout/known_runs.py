@@ -9,7 +9,7 @@ cache, so that what was taken can only be improved on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -17,7 +17,6 @@ from cacheprefix.bounded import Bounded
 from cacheprefix.layout.cost_model import Asked, CacheModel, CachePrices
 from cacheprefix.layout.economics import NAMED, REPLY
 from cacheprefix.locks import Lock
-from cacheprefix.values import dataclass
 
 LENGTHS = (20, 100, 500, 3_000)
 """Tokens of answers with which no layout that is taken may be dearer, before any is known: from a sentence to pages."""

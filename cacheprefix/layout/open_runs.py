@@ -9,7 +9,7 @@ whatever comes (``_endings``). docs/never-dearer.md states the bound, with its p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.layout.cost_model import CacheModel
@@ -28,7 +28,6 @@ from cacheprefix.layout.known_runs import (
     ways_for,
 )
 from cacheprefix.locks import Lock
-from cacheprefix.values import dataclass
 
 RISK = 0.08
 """What a conversation may cost more than in the application's own layout, as a part of that, should it end badly."""

@@ -10,7 +10,7 @@ decision that depends on costs is made here, for all frameworks; where framework
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from cacheprefix.layout.cost_model import CachePrices
@@ -37,7 +37,6 @@ from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Api
 from cacheprefix.prompt.reasons import LEFT_ALONE, Layout, Reason, reason
 from cacheprefix.services import Services
-from cacheprefix.values import dataclass
 
 M = TypeVar("M")
 

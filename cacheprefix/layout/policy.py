@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cacheprefix.errors import AbortedError, SetupError
 from cacheprefix.locks import Lock
-from cacheprefix.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix.layout.framing import CARDS
 from cacheprefix.prompt import dumps, loads
-from cacheprefix.values import dataclass
 
 _KEY_BYTES = 12
 

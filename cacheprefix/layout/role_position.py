@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from typing_extensions import TypedDict
@@ -37,7 +37,6 @@ from cacheprefix.profiles import Profile
 from cacheprefix.prompt import digest_of
 from cacheprefix.prompt.reasons import Reason
 from cacheprefix.services import Services
-from cacheprefix.values import dataclass
 
 M = TypeVar("M")
 

@@ -10,9 +10,8 @@ import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-
-from cacheprefix.values import dataclass
 
 LEAST = 200
 """Characters below which moving a text is not worth a changed prompt; about 50 tokens."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from cacheprefix.errors import ToolClashError, named
@@ -15,7 +15,6 @@ from cacheprefix.layout.tail import tail_text
 from cacheprefix.locks import RLock
 from cacheprefix.prompt import CountTokens, Prompt, digest_of
 from cacheprefix.unnamed import is_named
-from cacheprefix.values import dataclass
 
 _ROLES = 1_000
 """Roles whose requests are looked at, at most."""

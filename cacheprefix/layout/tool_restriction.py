@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from cacheprefix.profiles import Profile
-from cacheprefix.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ reads the others' tools in each request; without, it reads nothing of what they 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cacheprefix.bounded import Bounded
@@ -21,7 +21,6 @@ from cacheprefix.locks import Lock
 from cacheprefix.prompt import digest_of
 from cacheprefix.services import Services
 from cacheprefix.unnamed import common_key, is_named
-from cacheprefix.values import dataclass
 
 _KNOWN = 4
 """Messages from which on their own length counts."""

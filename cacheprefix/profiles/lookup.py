@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from cacheprefix.errors import named
 from cacheprefix.profiles.profile import CacheprefixProfileWarning, Profile
 from cacheprefix.profiles.registry import Registry
 from cacheprefix.prompt import Api
-from cacheprefix.values import dataclass
 
 
 class ProfileLookup(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +14,6 @@ from cacheprefix.effects import in_a_loop
 from cacheprefix.errors import MissingExtraError
 from cacheprefix.profiles.model_names import provider_of, read_model
 from cacheprefix.profiles.usage import Usage
-from cacheprefix.values import dataclass
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Literal
-
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

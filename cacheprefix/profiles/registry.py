@@ -166,17 +166,9 @@ def _fit(patterns: tuple[str, ...], spellings: tuple[str, ...]) -> tuple[int, in
         (len(pattern) - pattern.count("*"), -index)
         for index, spelling in enumerate(spellings)
         for pattern in patterns
-        if _matches(spelling, pattern.lower())
+        if fnmatchcase(spelling, pattern.lower())
     ]
     return max(fits, default=None)
-
-
-def _matches(spelling: str, pattern: str) -> bool:
-    """Whether a name is as the pattern says; most say only how it begins, and need no expression compiled."""
-    beginning, star, rest = pattern.partition("*")
-    if rest or "?" in beginning or "[" in beginning:
-        return fnmatchcase(spelling, pattern)
-    return spelling.startswith(beginning) if star else spelling == beginning
 
 
 def _varied(row: Row, spellings: tuple[str, ...]) -> Profile:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.errors import ProfileError
 from cacheprefix.profiles.profile import Confidence, Evidence, Profile, Slots, Ttl
-from cacheprefix.values import dataclass
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Final
 
 from cacheprefix.errors import told
 from cacheprefix.profiles.profile import Profile
-from cacheprefix.values import dataclass
 
 _SUMMED = ("input_tokens", "cache_read_tokens", "output_tokens", "reasoning_tokens")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, AnyStr, Literal
@@ -11,7 +12,6 @@ from typing import Any, AnyStr, Literal
 from cacheprefix.errors import BodyError, named
 from cacheprefix.prompt.canonical_json import dumps, loads
 from cacheprefix.prompt.sections import DIGEST_BYTES, TIERS, CountTokens, Prompt, Section, Tier
-from cacheprefix.values import dataclass
 
 SettingScope = Literal["lane", "tools", "system", "messages", "none"]
 """Where a setting belongs: it separates lanes, salts a tier and those after it, or does not matter."""

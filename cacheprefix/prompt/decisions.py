@@ -6,8 +6,9 @@ framework's own objects. A message that no decision names stays the very same ob
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from cacheprefix.prompt.views import Role
-from cacheprefix.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, get_args
-
-from cacheprefix.values import dataclass
 
 Layout = Literal["fork", "own", "observed"]
 """``fork``: laid out by us; ``own``: as the application made it, by a decision of ours; ``observed``: only measured."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Literal, NamedTuple
-
-from cacheprefix.values import dataclass
 
 Tier = Literal["tools", "system", "messages"]
 """The three parts of a prompt, in cache order; a change in one invalidates it and those after it."""

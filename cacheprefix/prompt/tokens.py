@@ -11,13 +11,13 @@ import hashlib
 import os
 import re
 import tempfile
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.errors import MissingExtraError, SetupError
 from cacheprefix.prompt.sections import ABOUT, CountTokens, Envelope
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal
 
 from cacheprefix.prompt.sections import IMAGE_TOKENS
 from cacheprefix.prompt.tool_errors import reads_as_error
-from cacheprefix.values import dataclass
 
 Role = Literal["system", "user", "assistant", "tool"]
 ResultKind = Literal["text", "json", "image", "mixed"]

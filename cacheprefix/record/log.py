@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 from cacheprefix.errors import BodyError, SetupError
 from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api, dumps, loads
-from cacheprefix.values import dataclass
 from cacheprefix.wire import api_of_path
 from cacheprefix.wire.apis import SHAPES
 from cacheprefix.wire.content_encoding import decoded

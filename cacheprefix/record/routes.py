@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from cacheprefix.errors import SetupError
-from cacheprefix.values import dataclass
 
 ALWAYS: Mapping[str, str] = {
     "OPENAI_BASE_URL": "https://api.openai.com/v1",

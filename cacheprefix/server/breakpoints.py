@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
 from cacheprefix.profiles import Profile, Ttl
 from cacheprefix.prompt import Prompt, Section, loads
 from cacheprefix.server.outcome import RefusedError
-from cacheprefix.values import dataclass
 
 _RUNS = frozenset({"tool_use", "tool_result"})
 

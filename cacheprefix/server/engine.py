@@ -10,6 +10,7 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from cacheprefix.profiles import Profile, Ttl
 from cacheprefix.prompt import (
@@ -34,7 +35,6 @@ from cacheprefix.server.breakpoints import (
 from cacheprefix.server.outcome import CacheOutcome
 from cacheprefix.server.slots import SlotEngines, Stay
 from cacheprefix.server.tree import Forest, Life, Node, keys_of
-from cacheprefix.values import dataclass
 
 _NEVER = float("inf")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, TypeVar
 
@@ -19,7 +19,6 @@ from cacheprefix.calls.fleet_traffic import FleetTraffic
 from cacheprefix.errors import SetupError
 from cacheprefix.profiles import Profile
 from cacheprefix.stores import MemoryStore
-from cacheprefix.values import dataclass
 
 Routing = Literal["spread", "sticky", "keys"]
 

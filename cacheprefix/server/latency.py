@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from cacheprefix.server.outcome import CacheOutcome
-from cacheprefix.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -12,7 +12,6 @@ from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Prompt
 from cacheprefix.server.outcome import CacheOutcome, RefusedError
 from cacheprefix.server.replies import identifier, seed
-from cacheprefix.values import dataclass
 
 _HOUR = 3600.0
 """Source: ai.google.dev/gemini-api/docs/caching: "If not set, the TTL defaults to 1 hour"."""

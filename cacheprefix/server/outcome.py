@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from cacheprefix.errors import CacheprefixError
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from cacheprefix.profiles import Profile

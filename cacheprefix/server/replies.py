@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
@@ -12,7 +13,6 @@ from cacheprefix.prompt import Api, CountTokens, Prompt, dumps, loads
 from cacheprefix.server.outcome import CacheOutcome
 from cacheprefix.server.schema_values import sample
 from cacheprefix.server.script import Asked, Reply, ToolCall
-from cacheprefix.values import dataclass
 
 Stop = Literal["end", "tools", "length"]
 

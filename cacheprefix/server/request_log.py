@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,7 +16,6 @@ from cacheprefix.errors import BodyError, SetupError
 from cacheprefix.prompt import Api, Prompt, dumps, loads
 from cacheprefix.server.outcome import CacheOutcome
 from cacheprefix.server.script import Asked, Reply
-from cacheprefix.values import dataclass
 
 
 @dataclass(slots=True)

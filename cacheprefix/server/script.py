@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
 from cacheprefix.prompt import Api, Prompt, Section, loads
-from cacheprefix.values import dataclass
 
 _TEXT = (
     "the cache keeps what every branch has read before so that later answers start sooner and cost less "

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, MutableSequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, cast
 
@@ -25,7 +25,6 @@ from cacheprefix.server.outcome import RefusedError
 from cacheprefix.server.replies import ScriptedTurn, Stop, Wire, cut, obey, seed
 from cacheprefix.server.request_log import Log, Record
 from cacheprefix.server.script import Asked, Echo, Fault, Reply, Request, Script
-from cacheprefix.values import dataclass
 from cacheprefix.wire import Memo, decode, structure_errors
 from cacheprefix.wire.content_encoding import decoded
 

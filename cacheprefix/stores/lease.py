@@ -9,13 +9,13 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from cacheprefix.effects import Flow, Sleep
 from cacheprefix.stores.clock import steady
 from cacheprefix.stores.effects import Do
 from cacheprefix.stores.protocol import Store
-from cacheprefix.values import dataclass
 
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from cacheprefix.effects import in_a_loop
@@ -21,7 +22,6 @@ from cacheprefix.errors import StoreError
 from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.stores.clock import steady
 from cacheprefix.stores.protocol import Store
-from cacheprefix.values import dataclass
 
 E = TypeVar("E", bound=Exception)
 

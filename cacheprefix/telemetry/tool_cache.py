@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from cacheprefix.locks import Lock
 from cacheprefix.telemetry.attributes import METRICS, Value
 from cacheprefix.toolcache import CacheStats, ToolResultCache, ToolStats
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation

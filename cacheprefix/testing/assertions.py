@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cacheprefix.cache import FIXES, Cause, Smell, lint
 from cacheprefix.calls.report import Call
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, default_registry, lost_money
 from cacheprefix.prompt import Prompt, Section, chain, common_prefix, lane_key, loads, placed
-from cacheprefix.values import dataclass
 from cacheprefix.wire import decode, guess_api
 
 _VOLATILE: frozenset[Smell] = frozenset({"timestamp", "uuid", "counter", "memory_address", "random_token"})

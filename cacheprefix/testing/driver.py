@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from cacheprefix.prompt import Api
 from cacheprefix.server import Reply, Rule, Rules, SimulatedProvider, ToolCall, fill
 from cacheprefix.session import Session
-from cacheprefix.values import dataclass
 from cacheprefix.wire.answers import read_answer, result_messages, user_message
 from cacheprefix.wire.apis import chat_of
 

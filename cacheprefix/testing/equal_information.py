@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from cacheprefix.layout import find_text, unframed
 from cacheprefix.layout.framing import framing_in
 from cacheprefix.prompt import Prompt
-from cacheprefix.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from types import TracebackType
@@ -14,7 +15,6 @@ from typing_extensions import Self
 
 from cacheprefix.errors import BodyError, SetupError
 from cacheprefix.prompt import Prompt, loads
-from cacheprefix.values import dataclass
 from cacheprefix.wire import api_of_path, decode, guess_api
 from cacheprefix.wire.apis import SHAPES
 

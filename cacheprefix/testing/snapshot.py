@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from cacheprefix.profiles import lost_money
 from cacheprefix.prompt import Kind, Prompt, Tier, dumps, estimate_tokens, loads, placed, section
 from cacheprefix.session import Session
 from cacheprefix.testing.assertions import assert_prefix_stable, head_of, parted, profile_of, prompts_of
-from cacheprefix.values import dataclass
 from cacheprefix.wire import decode
 
 _VERSION = 1

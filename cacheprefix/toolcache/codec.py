@@ -12,11 +12,10 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
-
-from cacheprefix.values import dataclass
 
 _MAGIC = b"cpt1"
 # Magic, checksum of all that follows it, seconds that the tool ran, length of the stamp.

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from cacheprefix.effects import Until
 from cacheprefix.locks import RLock
 from cacheprefix.toolcache.codec import Kept
-from cacheprefix.values import dataclass
 
 
 class Flight:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from cacheprefix.errors import SetupError
@@ -12,7 +12,6 @@ from cacheprefix.toolcache.codec import Codec, JsonCodec
 from cacheprefix.toolcache.errors import looks_like_error
 from cacheprefix.toolcache.spec import DEFAULT_DENY, Cacheable, ToolSpec
 from cacheprefix.toolcache.stats import ToolCall
-from cacheprefix.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,10 @@ import posixpath
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
-
-from cacheprefix.values import dataclass
 
 Origin: TypeAlias = Literal["local", "mcp"]
 

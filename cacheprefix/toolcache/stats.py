@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
 from cacheprefix.errors import StateError
 from cacheprefix.locks import RLock
-from cacheprefix.values import dataclass
 
 Outcome: TypeAlias = Literal["hit", "miss", "joined", "bypassed", "written", "refused"]
 

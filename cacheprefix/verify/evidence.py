@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from cacheprefix.errors import BodyError, SetupError
 from cacheprefix.prompt import dumps, loads
-from cacheprefix.values import dataclass
 from cacheprefix.verify.protocol import Finding
 
 VERSION = 1

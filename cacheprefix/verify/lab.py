@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cacheprefix.errors import CacheprefixError
 from cacheprefix.profiles import Profile, Usage, priced
 from cacheprefix.prompt import Api
-from cacheprefix.values import dataclass
 
 Body = dict[str, Any]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from cacheprefix.values import dataclass
 from cacheprefix.verify.lab import STREAMED_TOKENS, Answer, Asked, Lab, LimitReachedError
 
 Outcome = Literal["holds", "differs", "unclear", "not tried"]

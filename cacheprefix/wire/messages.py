@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt import dumps, loads
 from cacheprefix.prompt.decisions import ReplaceResult
 from cacheprefix.prompt.views import Count, ResultView, Role, digest_of, make_result
-from cacheprefix.values import dataclass
 
 Message = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ import re
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import compress, count, islice
 from operator import is_, ne
 from typing import Any
@@ -37,7 +37,6 @@ from cacheprefix.prompt.sections import (
     learn,
     section,
 )
-from cacheprefix.values import dataclass
 
 PLAIN = frozenset({"role", "content"})
 """Fields whose order in a message is no part of any prompt."""

@@ -24,9 +24,7 @@ PACKAGES = {"cacheprefix": ROOT, **{f"cacheprefix_{name}": ROOT / "adapters" / n
 def surface(package: str) -> str:
     """One name a line, in the order of the alphabet."""
     logging.getLogger("griffe").setLevel(logging.ERROR)
-    read = griffe.load_extensions(ROOT / "docs" / "late_dataclasses.py")
-    paths = [PACKAGES[package], ROOT]
-    root = griffe.load(package, search_paths=paths, resolve_aliases=True, resolve_external=True, extensions=read)
+    root = griffe.load(package, search_paths=[PACKAGES[package], ROOT], resolve_aliases=True, resolve_external=True)
     assert isinstance(root, griffe.Module)
     return "\n".join(sorted(set(_module(root)))) + "\n"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from cacheprefix.cache.breakpoints.read import back, implicit, markable
 from cacheprefix.prompt import Prompt, Section
-from cacheprefix.values import dataclass
 from cacheprefix.wire.apis import SHAPES
 
 if TYPE_CHECKING:

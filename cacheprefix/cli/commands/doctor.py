@@ -1,16 +1,13 @@
 """``cacheprefix doctor``: what is installed, what is missing, and what does not fit together."""
 
 # No deferred annotations here: typer reads them when the command is added.
-
 import importlib.metadata
 import platform
 import sys
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
-
-from cacheprefix.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
