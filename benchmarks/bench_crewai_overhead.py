@@ -44,9 +44,7 @@ def builder(url: str) -> Callable[[int, bool], _overhead.Side]:
         return _overhead.filler(at)
 
     def build(size: int, shared: bool) -> _overhead.Side:  # noqa: FBT001 - one of two sides
-        history = [
-            {"role": "assistant" if n % 2 else "user", "content": _overhead.filler(n)} for n in range(size)
-        ]
+        history = [{"role": "assistant" if n % 2 else "user", "content": _overhead.filler(n)} for n in range(size)]
 
         def fill(context: Any) -> None:
             if len(context.messages) < size:

@@ -66,9 +66,14 @@ print(json.dumps({"seconds": taken, "modules": len(set(sys.modules) - before)}))
 """
 
 
+def compiled() -> dict[str, str]:
+    """The environment in which Python keeps what it compiles, as an installed package is kept."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def first_answer(checkout: Path) -> dict[str, Any]:
     """Processor time and modules from ``import cacheprefix`` to a wrapped client's first answer, by this checkout."""
-    known = {**os.environ, "PYTHONPATH": os.pathsep.join([str(checkout), str(checkout / "adapters" / "sdk")])}
+    known = {**compiled(), "PYTHONPATH": os.pathsep.join([str(checkout), str(checkout / "adapters" / "sdk")])}
     command = [sys.executable, "-c", _FIRST]
     done = subprocess.run(command, cwd=checkout, env=known, check=True, capture_output=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -111,7 +116,7 @@ def measure(statement: str, repeats: int) -> dict[str, Any]:
     found = []
     for _ in range(repeats):
         code = _CHILD.format(statement=statement)
-        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", code], env=compiled(), check=True, capture_output=True, text=True)
         found.append(json.loads(done.stdout))
     return {
         "seconds": min(one["seconds"] for one in found),

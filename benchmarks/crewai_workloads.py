@@ -70,9 +70,7 @@ class SearchInput(BaseModel):
     """Arguments of the search."""
 
     query: str = Field(description="What to look for, in a few precise words.")
-    region: str = Field(
-        default="all", description="Region to limit the search to, or 'all' for every region."
-    )
+    region: str = Field(default="all", description="Region to limit the search to, or 'all' for every region.")
 
 
 class SearchTool(BaseTool):
@@ -100,9 +98,7 @@ class TableTool(BaseTool):
     """Gives a table of figures."""
 
     name: str = "metric_table"
-    description: str = (
-        "Give a table of one metric by year and segment, with the change against the year before."
-    )
+    description: str = "Give a table of one metric by year and segment, with the change against the year before."
     args_schema: type[BaseModel] = TableInput
 
     def _run(self, metric: str, years: int = 5) -> str:
@@ -119,9 +115,7 @@ class StyleTool(BaseTool):
     """Gives the style rules."""
 
     name: str = "style_guide"
-    description: str = (
-        "Give the house rules of style and structure for a kind of document that goes to the board."
-    )
+    description: str = "Give the house rules of style and structure for a kind of document that goes to the board."
     args_schema: type[BaseModel] = StyleInput
 
     def _run(self, kind: str) -> str:
@@ -192,9 +186,7 @@ class CrewModel:
             plan = plans[0] if "Crew Manager" in text else plan
         forced = "Now it's time you MUST give" in request.tail or request.asked.choice == "none"
         react = "Action Input: the input to the action" in text
-        rounds = (
-            request.rounds if not react else text.count("\nObservation: ") + text.count("\nObservation:\n")
-        )
+        rounds = request.rounds if not react else text.count("\nObservation: ") + text.count("\nObservation:\n")
         rounds = rounds - 1 if react and rounds else rounds
         step = None if forced or not self._tools else self._step(plan, rounds, request, react=react)
         if step is not None and react:
@@ -207,9 +199,7 @@ class CrewModel:
         answer = f"Result of {name}: {prose(self._tokens, sum(map(ord, name)))}"
         return Reply(f"Thought: I now know the final answer\nFinal Answer: {answer}" if react else answer)
 
-    def _step(
-        self, plan: str, rounds: int, request: Request, *, react: bool
-    ) -> tuple[str, dict[str, Any]] | None:
+    def _step(self, plan: str, rounds: int, request: Request, *, react: bool) -> tuple[str, dict[str, Any]] | None:
         if "Crew Manager" in request.text and "delegate_work_to_coworker" in request.asked.tools:
             if rounds:
                 return None
@@ -275,9 +265,7 @@ def agents(
     return made
 
 
-def tasks(
-    who: Sequence[Agent | None], *, brief: bool = True, item: bool = False, **options: Any
-) -> list[Task]:
+def tasks(who: Sequence[Agent | None], *, brief: bool = True, item: bool = False, **options: Any) -> list[Task]:
     """The three tasks."""
     about = "\n\nThe brief:\n{brief}\n\nKeep to the brief." if brief else ""
     about += "\nThe region is (item {item})." if item else ""

@@ -653,7 +653,10 @@ class Conversation:
         )
 
     def _circumstances(
-        self, volatile_tokens: int, window: RequestBudget | None, tokens: int  # noqa: ARG002 - as all histories have it
+        self,
+        volatile_tokens: int,
+        window: RequestBudget | None,
+        tokens: int,  # noqa: ARG002 - as all histories have it
     ) -> tuple[Compaction, Circumstances] | None:
         """By what a compaction is planned; None where nothing may be compacted now."""
         rules, around = self._terms.rules(self.model, self.cold_at)

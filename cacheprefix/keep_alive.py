@@ -201,4 +201,3 @@ class Keeper:
         """What is around the reads failed, as a clock or a price: the application goes on without them."""
         self.notices.failed("keep-alive", error)
         self.stopped = "it failed"
-

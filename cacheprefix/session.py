@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from typing_extensions import Unpack
 
 from cacheprefix.adapter_session import AdapterSession, frozen
-from cacheprefix.cache import CacheStatus, Verdict
+from cacheprefix.cache import Verdict
 from cacheprefix.cache.lifetimes import Lifetimes
 from cacheprefix.cache.routing import RoutingKeys
 from cacheprefix.calls.counting import TokenCounting
@@ -360,10 +360,6 @@ class Session:
         """What the cache did on the last finished call."""
         last = self._adapter.shared.totals.last
         return None if last is None else last.verdict
-
-    def cache_status(self) -> CacheStatus:
-        """Recent hit rate, last read and write, last break."""
-        return self._adapter.shared.model.status()
 
     def report(self) -> Report:
         """Tokens, cost units and money by agent, against the unmodified layout; breaks with their causes."""

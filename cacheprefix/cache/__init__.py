@@ -5,7 +5,7 @@ from cacheprefix.cache.breakpoints.write import mark
 from cacheprefix.cache.differences import answers
 from cacheprefix.cache.expectation import Expectation
 from cacheprefix.cache.linting import ADVICE, LintWarning, Smell, lint
-from cacheprefix.cache.model import CacheModel, CacheStatus, Observation, SentBy
+from cacheprefix.cache.model import CacheModel, Observation, SentBy
 from cacheprefix.cache.tree import equal_digests
 from cacheprefix.cache.verdict import CAUSES, FIXES, MEANINGS, Cause, Verdict, VerdictKind
 
@@ -16,7 +16,6 @@ __all__ = [
     "MEANINGS",
     "Breakpoint",
     "CacheModel",
-    "CacheStatus",
     "Cause",
     "Expectation",
     "LintWarning",

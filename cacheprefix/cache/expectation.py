@@ -411,7 +411,11 @@ def _why_no_unit(path: Sequence[Node], now: float) -> tuple[Cause, int | None]:
 
 
 def _common(request: Request) -> tuple[int, tuple[int, int, int] | None]:
-    """Tokens read from a kept common beginning of the first unknown section, and a longer one found just now."""
+    """Tokens read from a kept common beginning of the first unknown section, and a longer one found just now.
+
+    DeepSeek's rule, which keeps what prompts begin with alike: two sections that differ only at their end
+    share the text before. The longer beginning is (section, bytes, tokens), or None.
+    """
     at = len(request.path)
     parent = request.path[-1] if at else request.root
     if parent is None or at >= len(request.sections):

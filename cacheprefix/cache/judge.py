@@ -240,18 +240,22 @@ def _from_difference(sight: VerdictInput, profile: Profile) -> _Reason | None:
 def _from_rules(sight: VerdictInput, record: SentRequest, profile: Profile) -> _Reason:
     """Why the rules expected no more to be read, where what is missing by that is worth a word; else a hit."""
     seen = sight.outlook
+    # Nothing is held back. A first request that is too short has nothing to do with an earlier one.
     if seen.reason in ("hit", "cold_start", "below_minimum"):
         related = sight.finding is not None or not sight.first
         cold = seen.reason == "below_minimum" and not related
         return _Reason("cold_start" if cold else seen.reason, seen.read)
+    # All that is shared is held back: there is no place to read up to, or the provider refuses the marks.
     if seen.place is None or seen.marks.refused:
         return _Reason(seen.reason, max(seen.read, sight.shared_tokens), sure=True)
     if seen.reason == "concurrent_cold_start" and _met_by_chance(sight, record):
         return _Reason("hit", seen.read)
     tokens = _held_back(sight, record, profile, seen.place)
+    # So little is missing that nobody would change a program for it.
     enough = _NEAR if seen.reason in _FIRST_CALLS and not seen.unmarked else _SLIGHT
     if tokens - seen.read < enough * tokens:
         return _Reason("hit", seen.read)
+    # A provider's rule: what is too short is not read, whatever else stood in its way.
     if tokens < profile.min_tokens:
         return _Reason("cold_start" if sight.first else "below_minimum", seen.read)
     return _Reason(seen.reason, max(tokens, seen.read), sure=seen.reason == "breakpoints_over_limit")
@@ -411,14 +415,18 @@ def _reusable(reason: _Reason, sight: VerdictInput, counts: _Counts, usage: Usag
 def _in_their_tokens(sight: VerdictInput, counts: _Counts, profile: Profile, *, known: bool) -> tuple[int, int]:
     """The expectation as the provider counts, and by how many tokens it may be off.
 
-    Up to the last place at which the provider's own count is known that count holds; the rest is ours, scaled.
+    About ``expected = sure + scaled`` and ``noise = sure * _NOISE_KNOWN + scaled * _NOISE_SCALED``: ``sure`` are the
+    tokens up to the last place at which the provider's own count is known, ``scaled`` is our count of the rest in its
+    tokens.
     ``known`` says whether the provider counted this prompt.
     """
     seen, path = sight.outlook, counts.path
     at = counts.before(seen.read)
+    # No count of the provider's is known, or ours is the same: ours is all there is to go by.
     if counts.scale == 1 and at < 0 and (not known or counts.exact):
         return seen.read, int(seen.read * (_NOISE_KNOWN if known else _NOISE_GUESSED))
     sure = path[at].known if at >= 0 else 0
+    # Our counter is the provider's.
     if known and counts.agree(at):
         return seen.read, int(seen.read * _NOISE_KNOWN)
     could = counts.theirs(seen.read)

@@ -44,6 +44,7 @@ def enter(
     """
     fresh: list[CacheEntry] = []
     used: list[CacheEntry] = []
+    # A provider's rule: a read begins the lifetime of what it reads anew.
     for entry in [node.entry for node in path[: seen.alive]]:
         if entry is not None and entry.refreshes and entry.readable_at <= now <= entry.expires:
             entry.refresh(now)
@@ -55,8 +56,10 @@ def enter(
             entry = node.entry = CacheEntry(ttl, now)
         else:
             entry = known
+            # Behind what is read the request writes the same once more.
             if index >= seen.sections:
                 entry.write(ttl, now)
+        # A provider's rule: what is written can be read at once, or with the answer.
         if at_once:
             entry.readable_at = min(entry.readable_at, now)
         elif entry.readable_at > now:
@@ -134,7 +137,6 @@ _COMPACTIONS = frozenset({"compaction", "compacted", "compact", "history_compact
 _KEEP_LINES = 50_000
 _KEEP_NAMED = 8
 _KEEP_UNNAMED = 32
-_RECENT = 50
 _NEAREST = 4
 _CLOSE = 0.75
 
@@ -220,24 +222,6 @@ class Observation:
         return self.record.index
 
 
-@dataclass(frozen=True, slots=True)
-class CacheStatus:
-    """How the cache did lately."""
-
-    calls: int
-    """Finished calls in all."""
-    recent_hit_rate: float | None
-    """Read tokens of all input tokens over the last 50 calls that reported them, 0 to 1."""
-    last_read: int | None
-    last_write: int | None
-    last_break: Verdict | None
-    """The last verdict that raised an alarm."""
-    alarms: int
-    remembered: int
-    """Requests held for comparison."""
-    remembered_bytes: int
-
-
 class CacheModel:
     """What the provider's cache holds, as far as requests and answers tell. Thread-safe, bounded by bytes.
 
@@ -265,11 +249,6 @@ class CacheModel:
         self._next = 0
         self._forget()
         reset_in_child(self)
-        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
-        self._calls = self._alarms = 0
-        self._last_read: int | None = None
-        self._last_write: int | None = None
-        self._last_break: Verdict | None = None
 
     # ------------------------------------------------------------------ one request
 
@@ -484,8 +463,6 @@ class CacheModel:
                 record.line.remove(record)
                 self._lines.pop((session, record.agent), None)
             self._servers.forget(texts)
-            if self._last_break is not None and self._last_break.session == session:
-                self._last_break = self._last_break.redacted()
             return texts
 
     def clear(self) -> None:
@@ -496,17 +473,17 @@ class CacheModel:
             self._forest.clear()
             self._forget()
 
-    # ------------------------------------------------------------------ summary
-
-    def status(self) -> CacheStatus:
-        """Recent hit rate, last read and write, last break."""
+    @property
+    def remembered(self) -> int:
+        """Requests held for comparison."""
         with self._lock:
-            total = sum(given for given, _ in self._recent)
-            rate = sum(read for _, read in self._recent) / total if total else None
-            return CacheStatus(
-                self._calls, rate, self._last_read, self._last_write, self._last_break, self._alarms,
-                len(self._forest), self._forest.held_bytes,
-            )  # fmt: skip
+            return len(self._forest)
+
+    @property
+    def remembered_bytes(self) -> int:
+        """What they take."""
+        with self._lock:
+            return self._forest.held_bytes
 
     # ------------------------------------------------------------------ inside
 
@@ -641,23 +618,14 @@ class CacheModel:
         self._forest.forget(record)
 
     def _note(self, observation: Observation, verdict: Verdict, usage: Usage | None) -> None:
-        """Take a finished call into the summary, what the provider counted, and whether its line raised an alarm."""
-        self._calls += 1
-        if usage is not None:
-            if usage is not observation.expectation.usage:  # as where no provider counted, and our own stands in
-                _learn(observation, usage, self._calibration)
-            if usage.cache_read_tokens is not None:
-                self._last_read = usage.cache_read_tokens
-                if usage.input_tokens:
-                    self._recent.append((usage.input_tokens, usage.cache_read_tokens))
-            if usage.cache_write_tokens is not None:
-                self._last_write = usage.cache_write_tokens
+        """Learn of a finished call what the provider counted, and whether its line raised an alarm."""
+        # Not where no provider counted, and our own count stands in.
+        if usage is not None and usage is not observation.expectation.usage:
+            _learn(observation, usage, self._calibration)
         line = observation.sight.line
         line.previous_read = verdict.reported_tokens
         if verdict.alarm:
             line.alarmed = verdict.cause
-            self._last_break = verdict
-            self._alarms += 1
         elif not verdict.broken:
             line.alarmed = None
 

@@ -655,7 +655,7 @@ class Waiting:
             leave = leave.within(entered) if leave.leader else entered
             if not leave.leader:
                 break
-        return self.requests.state.gating.passed(leave, *keys)
+        return self.requests.state.gating.came_through(leave, *keys)
 
     def followed(self, leave: Pass, agent: str, model: str, *, expected: bool = False) -> bool:
         """Whether a leader's whole answer is to be received as a stream, so that siblings go with its first token.

@@ -109,8 +109,8 @@ class Gating:
         seconds = Worth.of(tokens=cold, per_token=saves, price=self.price)
         return Worth(seconds, usual, streams, cold, saves, warm)
 
-    def passed(self, leave: Pass, *keys: bytes) -> Pass:
-        """Count how a request came through, and give its pass back.
+    def came_through(self, leave: Pass, *keys: bytes) -> Pass:
+        """Count how a request came through, also for its fan-out, and give its pass back.
 
         ``keys`` name what it shares with others, the widest last: what it leads, and behind which it followed.
         """
@@ -118,12 +118,7 @@ class Gating:
             with self._lock:
                 before, now = self.use, self.use.and_pass(leave.leader, leave.followed, leave.waited)
                 self.use = now
-                behind = self._newest.get(keys[-1]) if keys and (leave.followed or not leave.leader) else None
-                if behind is None:
-                    self._numbers += 1
-                leave.number = self._numbers if behind is None else behind
-                for key in keys if leave.leader or behind is None else ():
-                    self._newest[key] = leave.number
+                leave.number = self._fan_out_of(leave, keys)
                 known = self._fan_outs.of(leave.number, FanOut)
                 self._fan_outs[leave.number] = replace(
                     known,
@@ -136,6 +131,17 @@ class Gating:
             if waits is not None:
                 waits.add(leave.waited)
         return leave
+
+    def _fan_out_of(self, leave: Pass, keys: tuple[bytes, ...]) -> int:
+        """The number of the fan-out, a leader and those that follow it, that a request belongs to; else a new one's."""
+        behind = self._newest.get(keys[-1]) if keys and (leave.followed or not leave.leader) else None
+        if behind is None:
+            self._numbers += 1
+        number = self._numbers if behind is None else behind
+        # Those that come with the same keys from now on are behind this request.
+        for key in keys if leave.leader or behind is None else ():
+            self._newest[key] = number
+        return number
 
     @property
     def told(self) -> GateUse:

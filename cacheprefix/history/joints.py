@@ -77,21 +77,25 @@ def give_back_halves(shape: Shape, actions: Mapping[str, str], dropped: set[int]
     """
     views = shape.views
     dropped.difference_update(range(current_step(shape), len(views)))
+    # The newest question stays.
     dropped.discard(max((index for index, view in enumerate(views) if view.is_prompt and view.key is None), default=-1))
     for group in shape.groups:
         if group.index in dropped or not any(at in dropped for at, _ in group.results):
             continue
+        # Where a message of calls is still sent, so are the results of those of its calls that are.
         address = shape.messages[group.index]
         gone = {call.id for number, call in enumerate(group.calls) if f"{address}/c{number}" in actions}
         for at, result in group.results:
             if result.call_id not in gone:
                 dropped.discard(at)
-    made_for = False
+    # A provider's rule: a reasoning item is refused without what the model answered behind it, and so is a call without
+    # the reasoning that led to it. From the end of each answer: whether a part of it behind this one is still sent.
+    sent_behind = False
     for index in range(len(views) - 1, -1, -1):
         view = views[index]
         if view.role != "assistant":
-            made_for = False
+            sent_behind = False
         elif not view.item or view.calls:
-            made_for = made_for or index not in dropped
-        elif made_for:
+            sent_behind = sent_behind or index not in dropped
+        elif sent_behind:
             dropped.discard(index)

@@ -81,6 +81,7 @@ def read_model(model: str) -> ModelName:
     if rest.startswith("arn:aws"):
         provider, rest = "bedrock", rest.rpartition("/")[2]
     parts = rest.split("/")
+    # Gateways and providers in front of the model's own name, of which the first provider serves it.
     while len(parts) > 1:
         head = parts[0]
         if provider is None and head in _PROVIDERS:
@@ -89,6 +90,7 @@ def read_model(model: str) -> ModelName:
             break
         parts.pop(0)
     rest = "/".join(parts)
+    # Amazon's names begin with a region and a vendor, which say that Bedrock serves the model.
     regionless = _REGION.sub("", rest)
     vendor = _VENDOR.match(regionless)
     if vendor:

@@ -219,14 +219,14 @@ def with_sections(prompt: Prompt, sections: tuple[Section, ...]) -> Prompt:
 def with_front(prompt: Prompt, front: tuple[Section, ...], cut: int) -> Prompt:
     """The same prompt with other sections in place of its first ``cut``, none of which is a message.
 
-    What is known of the others is taken over.
+    The sums of the sections behind are not reckoned again, but moved by what the front has more or less than before.
     """
     made = with_sections(prompt, (*front, *prompt.sections[cut:]))
     sums = prompt._summed()  # noqa: SLF001 - as above
     totals = list(accumulate(one.tokens for one in front))
-    more = (totals[-1] if totals else 0) - (sums.totals[cut - 1] if cut else 0)
+    more_tokens = (totals[-1] if totals else 0) - (sums.totals[cut - 1] if cut else 0)
     known = Sums(
-        totals + [total + more for total in sums.totals[cut:]],
+        totals + [total + more_tokens for total in sums.totals[cut:]],
         [*(one.digest for one in front), *sums.digests[cut:]],
         [at for at, one in enumerate(front) if one.marker is not None]
         + [at - cut + len(front) for at in sums.marked if at >= cut],

@@ -210,6 +210,10 @@ class Simulator:
         return record
 
     def _serve(self, exchange: Exchange, headers: Mapping[str, str], model: str | None, *, stream: bool | None) -> None:
+        """Do what the provider does from a request's bytes to its answer, and note each step in its record.
+
+        Raises ``RefusedError`` or ``BodyError`` where the provider would refuse the request.
+        """
         record, wire, api = exchange.record, exchange.wire, exchange.record.api
         record.body = decoded(record.body, headers)
         fields = self._continued(_addressed(loads(record.body), api, model), api)

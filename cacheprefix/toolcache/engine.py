@@ -347,9 +347,7 @@ class Engine:
         self._tended = False
         self._wake = SimpleQueue()
 
-    def _lead(
-        self, plan: Plan, run: Callable[[], Any], flight: Flight, stamp: bytes, patience: float
-    ) -> Flow[Answer]:
+    def _lead(self, plan: Plan, run: Callable[[], Any], flight: Flight, stamp: bytes, patience: float) -> Flow[Answer]:
         """Run a call that identical ones of this process join; in a shared store, let one process run it."""
         kept: Kept | None = None
         lease: Lease | None = None

@@ -88,9 +88,7 @@ class Planner:
 
     def __init__(self, options: ToolCacheOptions) -> None:
         self.prefix = f"{options.namespace}:t:"
-        self._rules = Rules(
-            options.allow, options.deny, options.ttl, options.ttls, assume_writes=options.assume_writes
-        )
+        self._rules = Rules(options.allow, options.deny, options.ttl, options.ttls, assume_writes=options.assume_writes)
         self._environment = dict(options.environment)
         self._cacheable = options.cacheable
         self._resolve = options.resolve

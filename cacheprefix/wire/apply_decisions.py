@@ -64,16 +64,12 @@ def kept(messages: Sequence[Message], decisions: Iterable[Decision], gone: set[i
     return out
 
 
-def text_message(
-    role: Role, text: str, key: str | None = None, *, pinned: bool = False, summary: bool = False
-) -> dict[str, Any]:
-    """A message of one text, the same in all forms; key, pin and summary flag go into its marks."""
+def text_message(role: Role, text: str, key: str | None = None, *, summary: bool = False) -> dict[str, Any]:
+    """A message of one text, the same in all forms; key and summary flag go into its marks."""
     message: dict[str, Any] = {"role": role, "content": text}
     marks: dict[str, Any] = {}
     if key is not None:
         marks["key"] = key
-    if pinned:
-        marks["pinned"] = True
     if summary:
         marks["summary"] = True
     if marks:

@@ -48,9 +48,7 @@ def run(example: Example) -> Any:
         respect_context_window=False,
         use_better_compaction=False,
     )
-    read = Task(
-        name="read", description=f"Read all {STEPS} chapters.", expected_output="What they come to.", agent=who
-    )
+    read = Task(name="read", description=f"Read all {STEPS} chapters.", expected_output="What they come to.", agent=who)
     crew = Crew(agents=[who], tasks=[read], verbose=False)
     with example.installed(crew, volatile=lambda: {"now": "Monday, 9 o'clock"}):
         result = crew.kickoff()

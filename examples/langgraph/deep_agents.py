@@ -46,8 +46,7 @@ def deep_agents(example: Example) -> str:
 def script() -> Steps:
     """Who does what, offline."""
     tasks = [
-        ToolCall("task", {"subagent_type": name, "description": f"Do your part as the {name}."})
-        for name in HELPERS
+        ToolCall("task", {"subagent_type": name, "description": f"Do your part as the {name}."}) for name in HELPERS
     ]
     work = (ToolCall("search_notes", {"query": "lift"}), ToolCall("read_offer", {"number": 2}), "that is my part.")
     return Steps({"lead": (*tasks, "we move in March."), **dict.fromkeys(HELPERS, work)})

@@ -16,6 +16,7 @@ from cacheprefix.server import Reply, Rule, Rules, SimulatedProvider, ToolCall, 
 
 def _script():
     """The model calls a tool where it is told to, once, and else never says the same twice."""
+
     def called(request):
         return Reply(tool_calls=(ToolCall(request.tail.rpartition("Call ")[2].split(".")[0], {}),))
 

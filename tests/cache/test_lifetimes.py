@@ -33,9 +33,7 @@ def lives(pause, *, profile="anthropic", api="anthropic", model="m", grows=300, 
     return found
 
 
-@pytest.mark.parametrize(
-    ("minutes", "found"), [(0.3, None), (4, None), (10, "1h"), (20, "1h"), (59, "1h"), (70, None)]
-)
+@pytest.mark.parametrize(("minutes", "found"), [(0.3, None), (4, None), (10, "1h"), (20, "1h"), (59, "1h"), (70, None)])
 def test_an_hour_is_bought_where_the_pauses_make_it_cheaper(minutes, found):
     """Within five minutes it is not needed, behind an hour it does not help; nothing is known before a pause."""
     chosen = lives(minutes * MINUTE)

@@ -233,12 +233,10 @@ def test_a_failed_call_leaves_no_trace() -> None:
     desk = Desk()
     desk.call(chat("one"), agent="a")
     failed = desk.model.begin(chat("one", "other", "path"), RULES, SentBy(agent="a"), at=desk.now)
-    before = desk.model.status()
     desk.model.fail(failed)
     desk.model.fail(failed)
     verdict = desk.call(chat("one", "two", "three"), agent="a")
     assert (verdict.cause, verdict.ancestor_index) == ("hit", 0)
-    assert desk.model.status().calls == before.calls + 1
 
 
 def test_silence_is_unreported_and_not_a_miss() -> None:
@@ -287,9 +285,8 @@ def test_memory_stays_within_its_bound() -> None:
     desk = Desk(max_bytes=300_000)
     for number in range(400):
         desk.call(chat(f"task {number}", "x" * 400, f"y{number}"), agent=f"agent {number}")
-    status = desk.model.status()
-    assert status.remembered_bytes < 400_000
-    assert status.remembered < 300
+    assert desk.model.remembered_bytes < 400_000
+    assert desk.model.remembered < 300
     verdict = desk.call(chat("task 399", "x" * 400, "y399", "a", "b", tools=("b", "a")), agent="agent 399")
     assert verdict.cause == "tools_reordered"
 
@@ -351,19 +348,6 @@ def _nodes(model: CacheModel) -> list[Any]:
     return found
 
 
-def test_status_sums_up_the_recent_calls() -> None:
-    """Hit rate, last read and last break of what was reported."""
-    desk = Desk()
-    desk.call(chat("one", "two", "three"), agent="a")
-    desk.call(chat("one", "two", "three", "four", "five"), agent="a")
-    broken = desk.call(chat("one", "2", "three", "four", "five", "six", "seven"), agent="a")
-    status = desk.model.status()
-    assert (status.calls, status.alarms, status.last_break) == (3, 1, broken)
-    assert status.last_read == broken.reported_tokens
-    assert status.recent_hit_rate is not None
-    assert 0 < status.recent_hit_rate < 1
-
-
 def test_threads_share_one_model() -> None:
     """Eight threads with conversations of their own: every call gets its verdict, none is an alarm."""
     model, verdicts, memo = CacheModel(), [], Memo()
@@ -412,7 +396,7 @@ def test_a_request_that_fails_in_the_middle_of_another_step_is_taken_back_after_
 
     begun = model.begin(chat("one", "two", "three"), RULES, SentBy(agent="b", events=events()), at=1.0)
     model.fail(begun)
-    assert model.status().remembered_bytes == 0
+    assert model.remembered_bytes == 0
 
 
 def test_finishing_twice_counts_once() -> None:
@@ -422,7 +406,7 @@ def test_finishing_twice_counts_once() -> None:
     first = model.finish(seen, None, 1.0)
     assert model.finish(seen, Usage(input_tokens=5, cache_read_tokens=5), 2.0) is first
     model.fail(seen)
-    assert (model.status().calls, model.status().remembered) == (1, 1)
+    assert model.remembered == 1
 
 
 def test_nameless_agents_that_hear_one_conversation_are_not_a_changed_system() -> None:

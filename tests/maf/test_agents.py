@@ -553,6 +553,7 @@ async def test_what_a_forgotten_conversation_was_told_does_not_come_back_from_th
     assert b"ZONE one." not in provider.requests[-1].body
     assert session.failures == {}
 
+
 @pytest.mark.parametrize(
     ("option", "named"),
     [

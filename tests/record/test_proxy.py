@@ -65,13 +65,15 @@ def test_a_request_goes_on_as_it_came(recording):
     head, _, came = here.upstream.came[0].partition(b"\r\n\r\n")
     rows = head.split(b"\r\n")
     assert rows[0] == b"POST /v1/chat/completions?a=%2F&b HTTP/1.1"
-    assert sorted(rows[1:]) == sorted([
-        b"Host: 127.0.0.1:%d" % here.upstream.port,
-        b"X-Mine: A",
-        b"X-Mine: b",
-        b"Authorization: Bearer sk-1",
-        b"Content-Length: 30",
-    ])
+    assert sorted(rows[1:]) == sorted(
+        [
+            b"Host: 127.0.0.1:%d" % here.upstream.port,
+            b"X-Mine: A",
+            b"X-Mine: b",
+            b"Authorization: Bearer sk-1",
+            b"Content-Length: 30",
+        ]
+    )
     assert came == body
 
 

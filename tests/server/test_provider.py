@@ -325,9 +325,7 @@ def test_compressed_requests_are_taken_as_by_the_providers(name, squeeze):
     with SimulatedProvider() as provider:
         for path in ("messages", "messages/count_tokens", "embeddings"):
             whole = httpx.post(f"{provider.url}/v1/{path}", content=asked).json()
-            packed = httpx.post(
-                f"{provider.url}/v1/{path}", content=squeeze(asked), headers={"content-encoding": name}
-            )
+            packed = httpx.post(f"{provider.url}/v1/{path}", content=squeeze(asked), headers={"content-encoding": name})
             assert packed.status_code == 200
             assert packed.json().get("input_tokens") == whole.get("input_tokens")
             assert packed.json().get("data") == whole.get("data")

@@ -31,9 +31,7 @@ class World:
         return self.client.messages.create(**body)
 
     def keeper(self, send=None, **allowed):
-        return self.session.keep_alive(
-            body=BODY, api="anthropic", send=send or self.send, keep=KeepAlive(**allowed)
-        )
+        return self.session.keep_alive(body=BODY, api="anthropic", send=send or self.send, keep=KeepAlive(**allowed))
 
     def wait(self, keeper, seconds):
         """Let time pass, with the reads that are due."""

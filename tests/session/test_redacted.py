@@ -62,7 +62,8 @@ def test_no_log_and_no_warning_holds_what_an_exception_says(caplog, monkeypatch,
     body["messages"].append({"role": "user", "content": SECRET})
 
     def work():
-        with fork_body(session.adapter, spoil(body) if fails == "body" else body, "openai-chat", Role("reader")
+        with fork_body(
+            session.adapter, spoil(body) if fails == "body" else body, "openai-chat", Role("reader")
         ).begin() as turn:
             turn.finish(None)
 

@@ -159,6 +159,7 @@ def _adopt_all(group: Group, nested: Sequence[Any] = ()) -> None:
 
 
 def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> None:
+    """Let the team's saved state hold what its agents have sent, and lay out the same after it was loaded."""
     save, load = team.save_state, team.load_state
 
     async def save_state() -> Mapping[str, Any]:
@@ -171,6 +172,7 @@ def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> Non
             caller.reset()
         if kept:
             group.session.attempt("load state", lambda: load_transcript(group, kept), None)
+        # A state that was saved without us has AutoGen's thread of messages alone.
         group.from_thread = not kept
         try:
             await load({name: value for name, value in state.items() if name != STATE})

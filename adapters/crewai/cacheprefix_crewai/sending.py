@@ -101,7 +101,7 @@ class PendingRequest:
     """Text for this request alone, which stands behind everything."""
     key: bytes = b""
     """The same for all requests that share their whole cached part; empty for what is no fork."""
-    passed: Pass | None = None
+    leave: Pass | None = None
     """That it leads at the gate, or has waited there."""
     pending: PendingCall | None = None
     """The session's side of it, once its body is made."""
@@ -226,7 +226,7 @@ class PendingRequest:
                 self.binding, call, self.agent, self.task, messages, call.tools, self.given, plan=plan, tried=True
             )
         again = [*self.messages, {"role": "user", "content": _REFUSAL}]
-        return replace(self, messages=again, pending=None, usage=None, passed=None, tried=True)
+        return replace(self, messages=again, pending=None, usage=None, leave=None, tried=True)
 
     # ------------------------------------------------------------------ the gate
 
@@ -234,13 +234,13 @@ class PendingRequest:
         """Wait for the one that writes the shared part, when several start on it together."""
         gates, parts = self._gates(), self.binding.part(WarmParts)
         if gates:
-            self.passed = self.binding.session.attempt("gate", lambda: parts.lead(gates), None)
+            self.leave = self.binding.session.attempt("gate", lambda: parts.lead(gates), None)
 
     async def aenter(self) -> None:
         """``enter`` without blocking the event loop."""
         gates = self._gates()
         if gates:
-            self.passed = await self.binding.part(WarmParts).alead(gates)
+            self.leave = await self.binding.part(WarmParts).alead(gates)
 
     def _gates(self) -> tuple[tuple[bytes, Worth], ...]:
         """By what those who share find one another, and what waiting gains them; empty where that is nothing.
@@ -287,8 +287,8 @@ class PendingRequest:
             warm.add(self.key)
             if self.layout is not None:
                 warm.add(self._named(self.layout.beginning))
-        if self.passed is not None:
-            self.passed.release(ok=ok)
+        if self.leave is not None:
+            self.leave.release(ok=ok)
 
     # ------------------------------------------------------------------ the wire
 
@@ -325,7 +325,7 @@ class PendingRequest:
             execution.llm, execution.api, execution.body = self.call.llm, api, body
             execution.agent, execution.answer = self.agent, ""
         asked = self._request(body, api, original)
-        self.pending = self.binding.session.begin(asked, self.passed or FOLLOW)
+        self.pending = self.binding.session.begin(asked, self.leave or FOLLOW)
         if self.pending.seen is None:
             return None
         if execution is not None:

@@ -78,6 +78,8 @@ def marks(
     every = tuple(sorted(standing))
     short = tuple(index for index in every if totals[index] < profile.min_tokens)
     reading = tuple(index for index in every if totals[index] >= profile.min_tokens)
+    # A provider's rule: with more marks than it takes it refuses the request (Anthropic), or does not write at the
+    # first ones (OpenAI).
     over = max(0, len(standing) - profile.max_breakpoints)
     if over and profile.read_candidates is None:
         return Marks({}, reading, short, refused=True, all=every, reading=reading)

@@ -34,9 +34,7 @@ def register(app: "typer.Typer") -> None:
         ] = None,
         script: Annotated[
             Path | None,
-            typer.Option(
-                help="Answer by this JSON file: a list of replies, or such lists by a text of the prompt."
-            ),
+            typer.Option(help="Answer by this JSON file: a list of replies, or such lists by a text of the prompt."),
         ] = None,
         tokens: Annotated[int, typer.Option(help="Length of the answers, in tokens.", min=1)] = 40,
         capacity: Annotated[

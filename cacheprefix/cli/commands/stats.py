@@ -60,6 +60,7 @@ def _read(path: Path) -> "CacheStats":
 
 
 def _statistics(text: str) -> "CacheStats | None":
+    """What a file tells of a tool cache: an events file, a report as JSON or the statistics alone; else None."""
     import json
 
     from cacheprefix.toolcache import CacheStats
