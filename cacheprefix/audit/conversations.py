@@ -234,10 +234,10 @@ class Conversations:
                 yield item
                 continue
             held.append(self._enter(item))
-            size += _weight(item)
+            size += held_bytes(item)
             while len(held) > AHEAD_CALLS or (size > AHEAD_BYTES and len(held) > 1):
                 first = held.popleft()
-                size -= _weight(first.ready)
+                size -= held_bytes(first.ready)
                 yield self._leave(first)
         while held:
             yield self._leave(held.popleft())
@@ -632,7 +632,7 @@ def _until_anew(ready: Ready) -> float:
     return _AGAIN if ready.prompt is not None and _has_answers(ready.prompt) else _SILENT
 
 
-def _weight(ready: Ready) -> int:
+def held_bytes(ready: Ready) -> int:
     """About how many bytes a prompt holds: its text's, or where images make up most of it, those of its log entry."""
     if ready.prompt is None:
         return 0

@@ -35,8 +35,9 @@ _CLIENTS_OWN = frozenset({
     "num_retries", "object", "request_id", "request_timeout", "session_id", "timeout", "trace_id",
 })  # fmt: skip
 """Fields that clients and gateways log beside a body and never send, or that no provider caches by."""
-_PLACEHOLDERS = frozenset({"__REDACTED__", "redacted-by-litellm"})
-"""What OpenInference and LiteLLM write in place of a message's text when they are told to hide it."""
+_PLACEHOLDERS = (b"__REDACTED__", b"redacted-by-litellm")
+"""What OpenInference and LiteLLM write in place of a message's text when they are told to hide it. Compared as bytes,
+one by one: a set would ask for the hash of a text of any length."""
 _REDACTED = "texts were hidden from the log: of these calls only the counts are read"
 _KEPT_ELSEWHERE = (
     "requests that go on from a conversation that the provider keeps and the log does not: what stood before is unknown"
@@ -242,7 +243,7 @@ class Reading:
 
 def _is_redacted(prompt: Prompt) -> bool:
     """Whether a word stands in place of the messages' texts. It is looked for in the last: all or none are hidden."""
-    return bool(prompt.sections) and prompt.sections[-1].text in _PLACEHOLDERS
+    return bool(prompt.sections) and prompt.sections[-1].data in _PLACEHOLDERS
 
 
 def _holds_less(prompt: Prompt, usage: Usage) -> bool:
