@@ -645,3 +645,10 @@ def test_usage_is_summed_up_by_model_and_day(tmp_path):
         write_summary(done, out, plain=True)
     assert "Models by day" in out.getvalue()
     assert days[2] in out.getvalue()
+
+
+def test_a_log_whose_times_begin_at_zero_has_them(tmp_path):
+    """Zero is a time like any other: its call is of the same day as those that follow."""
+    lines = [{**line, "ts": float(number)} for number, line in enumerate(quiet(3))]
+    (held,) = result_of(log_of(tmp_path, lines))["totals"]["models_by_day"]
+    assert (held["day"], held["calls"]) == ("1970-01-01", 3)
