@@ -376,6 +376,9 @@ class Conversations:
             return None
         behind, row = prompt.sections[prompt.head + at :], messages[at:]
         found, _, said = self._most_alike(behind, lambda one: self._holders.get(row[one], ()))
+        if not said:
+            # A name put before each answer leaves its end as it was.
+            found, _, said = self._most_alike(behind, lambda one: self._by_edges(behind[one]), least=2)
         thread = self._threads.get(found) if said and found is not None else None
         if thread is None or 2 * len({*thread.latest} & {*messages}) < len(thread.latest):
             return None
