@@ -234,10 +234,10 @@ class Conversations:
                 yield item
                 continue
             held.append(self._enter(item))
-            size += _weight(item)
+            size += held_bytes(item)
             while len(held) > AHEAD_CALLS or (size > AHEAD_BYTES and len(held) > 1):
                 first = held.popleft()
-                size -= _weight(first.ready)
+                size -= held_bytes(first.ready)
                 yield self._leave(first)
         while held:
             yield self._leave(held.popleft())
@@ -376,6 +376,9 @@ class Conversations:
             return None
         behind, row = prompt.sections[prompt.head + at :], messages[at:]
         found, _, said = self._most_alike(behind, lambda one: self._holders.get(row[one], ()))
+        if not said:
+            # A name put before each answer leaves its end as it was.
+            found, _, said = self._most_alike(behind, lambda one: self._by_edges(behind[one]), least=2)
         thread = self._threads.get(found) if said and found is not None else None
         if thread is None or 2 * len({*thread.latest} & {*messages}) < len(thread.latest):
             return None
@@ -632,7 +635,7 @@ def _until_anew(ready: Ready) -> float:
     return _AGAIN if ready.prompt is not None and _has_answers(ready.prompt) else _SILENT
 
 
-def _weight(ready: Ready) -> int:
+def held_bytes(ready: Ready) -> int:
     """About how many bytes a prompt holds: its text's, or where images make up most of it, those of its log entry."""
     if ready.prompt is None:
         return 0

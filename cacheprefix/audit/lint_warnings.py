@@ -13,6 +13,8 @@ LOOKS = 80
 
 _TWINS = 4
 _LINES = 1_000
+_SEEN = 20_000
+"""Systems and tool lists that are known to have been looked at."""
 
 
 class Warnings:
@@ -21,9 +23,10 @@ class Warnings:
     def __init__(self, *, text: bool = False) -> None:
         self._text = text
         self._looks = 0
-        self._seen: set[tuple[bytes, ...]] = set()
+        self._seen: Bounded[tuple[bytes, ...], None] = Bounded(_SEEN)
         self._lines: Bounded[str, list[Prompt]] = Bounded(_LINES)
-        self._single: dict[str, tuple[Prompt, str]] = {}
+        self._single: Bounded[str, tuple[Prompt, str]] = Bounded(LOOKS)
+        """The only prompts of agents that spoke once, the latest: some loggers give every call a name of its own."""
         self._found: dict[tuple[str, str], dict[str, Any]] = {}
 
     @property
@@ -45,7 +48,7 @@ class Warnings:
         key = tuple(prompt.digests[: prompt.head])
         if key in self._seen:
             return
-        self._seen.add(key)
+        self._seen[key] = None
         earlier = [one for name in names for one in self._lines.get(name, ())]
         if earlier:
             self._looks += 1

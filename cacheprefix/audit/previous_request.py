@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cacheprefix.cache import equal_digests
 from cacheprefix.prompt import CountTokens, Prompt, shared_tokens
@@ -13,6 +13,8 @@ TOKENS = 2_000
 """The usual thresholds: more than 5 % and more than 2,000 tokens of the previous request are missing."""
 
 _SESSIONS = 4_096
+MOST_BYTES = 32_000_000
+"""Bytes of the prompts that are held, the latest of each session."""
 
 
 @dataclass(slots=True)
@@ -25,15 +27,19 @@ class PreviousRequestRule:
     """Alarms at calls for which the best earlier prompt explains everything."""
     missed: int = 0
     """Breaks of ours that the rule does not see."""
-    _last: OrderedDict[str, Prompt] | None = None
+    _last: OrderedDict[str, tuple[Prompt, int]] = field(default_factory=OrderedDict)
+    """The latest prompt of each session, and its bytes."""
+    _held: int = 0
+    """Bytes of all of them."""
 
-    def looks(self, prompt: Prompt, session: str) -> bool:
-        """Whether the rule raises an alarm for this request."""
-        last = self._last = self._last if self._last is not None else OrderedDict()
-        before = last.pop(session, None)
-        last[session] = prompt
-        if len(last) > _SESSIONS:
-            last.popitem(last=False)
+    def looks(self, prompt: Prompt, session: str, size: int) -> bool:
+        """Whether the rule raises an alarm for this request, whose prompt takes about ``size`` bytes."""
+        last = self._last
+        before, gone = last.pop(session, (None, 0))
+        last[session] = (prompt, size)
+        self._held += size - gone
+        while len(last) > _SESSIONS or (self._held > MOST_BYTES and len(last) > 1):
+            self._held -= last.popitem(last=False)[1][1]
         if before is None:
             return False
         shared = equal_digests(before.digests, prompt.digests)
@@ -50,7 +56,7 @@ class PreviousRequestRule:
 
     def ended(self) -> None:
         """No request comes any more: the prompts go."""
-        self._last = None
+        self._last.clear()
 
     def judged(self, *, alarm: bool, real: bool) -> None:
         """What the rule said of a call, and what was so."""

@@ -46,12 +46,11 @@ class Prices:
             when = at // PRICE_SPAN * PRICE_SPAN
         span = (model, id(profile), when)
         if span not in self._flat:
-            self._flat[span] = _alike(*(_look_up((*span[:2], size, when), profile) for size in (PRICE_STEP, _LARGEST)))
+            small, large = (self._of((*span[:2], size, when), profile) for size in (PRICE_STEP, _LARGEST))
+            self._flat[span] = _alike(small, large)
         size = PRICE_STEP if self._flat[span] else whole_steps(usage.input_tokens)
         key = (model, id(profile), size, when)
-        if key not in self._rates:
-            self._rates[key] = _look_up(key, profile)
-        rates = self._rates[key]
+        rates = self._of(key, profile)
         if rates is None:
             return None
         total = (usage.uncached_tokens or 0) * rates.uncached + (usage.cache_read_tokens or 0) * rates.read
@@ -59,6 +58,11 @@ class Prices:
             if tokens:
                 total += tokens * self._write(ttl, key, profile)
         return total
+
+    def _of(self, key: _Key, profile: Profile) -> _Rates | None:
+        if key not in self._rates:
+            self._rates[key] = _look_up(key, profile)
+        return self._rates[key]
 
     def _write(self, ttl: str, key: _Key, profile: Profile) -> float:
         if (key, ttl) not in self._writes:

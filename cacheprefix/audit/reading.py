@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -17,7 +18,7 @@ from cacheprefix.audit.readers import Placed, Reader, records
 from cacheprefix.bounded import Bounded
 from cacheprefix.errors import BodyError, plain
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, Usage, normalise_usage
-from cacheprefix.prompt import Api, CountTokens, Prompt, default_counter
+from cacheprefix.prompt import Api, CountTokens, Prompt, default_counter, dumps_sorted, loads
 from cacheprefix.wire import Memo, decode, guess_api
 from cacheprefix.wire.apis import SHAPES
 
@@ -35,8 +36,16 @@ _CLIENTS_OWN = frozenset({
     "num_retries", "object", "request_id", "request_timeout", "session_id", "timeout", "trace_id",
 })  # fmt: skip
 """Fields that clients and gateways log beside a body and never send, or that no provider caches by."""
-_PLACEHOLDERS = frozenset({"__REDACTED__", "redacted-by-litellm"})
-"""What OpenInference and LiteLLM write in place of a message's text when they are told to hide it."""
+_DRAWING = frozenset({
+    "candidateCount", "candidate_count", "frequencyPenalty", "frequency_penalty", "maxOutputTokens", "maxTokens",
+    "max_completion_tokens", "max_output_tokens", "max_tokens", "n", "presencePenalty", "presence_penalty", "seed",
+    "stop", "stopSequences", "stop_sequences", "temperature", "topK", "topP", "top_k", "top_p",
+})  # fmt: skip
+"""How an answer is drawn from what a model made of its prompt, and how long it may be: no prompt's cache depends on
+that."""
+_PLACEHOLDERS = (b"__REDACTED__", b"redacted-by-litellm")
+"""What OpenInference and LiteLLM write in place of a message's text when they are told to hide it. Compared as bytes,
+one by one: a set would ask for the hash of a text of any length."""
 _REDACTED = "texts were hidden from the log: of these calls only the counts are read"
 _KEPT_ELSEWHERE = (
     "requests that go on from a conversation that the provider keeps and the log does not: what stood before is unknown"
@@ -187,8 +196,8 @@ class Reading:
         if not unknown:
             return prompt, unknown
         kept = {name: value for name, value in prompt.settings.items() if name not in unknown}
-        told = {name: value for name, value in unknown.items() if name not in _CLIENTS_OWN}
-        return prompt.with_settings(kept), told
+        named = {name: _undrawn(value) for name, value in unknown.items() if name not in _CLIENTS_OWN | _DRAWING}
+        return prompt.with_settings(kept), {name: value for name, value in named.items() if value != "{}"}
 
     def count(self, text: str, model: str) -> int:
         """Tokens of a text, by the counter that the model's prompts are read with."""
@@ -240,9 +249,18 @@ class Reading:
         return guess
 
 
+@lru_cache(maxsize=1_024)
+def _undrawn(value: str) -> str:
+    """A field's JSON without how an answer is drawn, as Gemini's ``generationConfig`` holds it beside other things."""
+    if not value.startswith("{") or not any(f'"{name}"' in value for name in _DRAWING):
+        return value
+    held = loads(value)
+    return dumps_sorted({name: inner for name, inner in held.items() if name not in _DRAWING}, "body")
+
+
 def _is_redacted(prompt: Prompt) -> bool:
     """Whether a word stands in place of the messages' texts. It is looked for in the last: all or none are hidden."""
-    return bool(prompt.sections) and prompt.sections[-1].text in _PLACEHOLDERS
+    return bool(prompt.sections) and prompt.sections[-1].data in _PLACEHOLDERS
 
 
 def _holds_less(prompt: Prompt, usage: Usage) -> bool:

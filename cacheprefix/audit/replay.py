@@ -13,7 +13,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from cacheprefix.audit.conversations import Conversations, Placed
+from cacheprefix.audit.conversations import Conversations, Placed, held_bytes
 from cacheprefix.audit.counts_only import CountsOnly
 from cacheprefix.audit.duplicates import Duplicates
 from cacheprefix.audit.lint_warnings import Warnings
@@ -240,7 +240,7 @@ class _Run:
         simulated = expected if needed else None
         self.totals.refused += observation.outlook.marks.refused
         self._warnings.look(prompt, ready.place, record.agent, conversation)
-        rule = self._rule.looks(prompt, conversation)
+        rule = self._rule.looks(prompt, conversation, held_bytes(ready))
         call = _Open(ready, line, prompt, observation, usage, simulated, rule, played)
 
         if started < ended:

@@ -149,7 +149,7 @@ class Totals:
 
     def sums(self, agent: str, model: str, at: float | None) -> tuple[Sum, Sum, Sum]:
         """The sums that a call goes into: of all, of its agent, of its model and day."""
-        day = (model, int(at // _DAY) if at else None)
+        day = (model, None if at is None else int(at // _DAY))
         if day not in self.days and len(self.days) >= _KEPT_DAYS:
             day = (_OTHERS, None)
         if agent not in self.agents and len(self.agents) >= _KEPT_AGENTS:

@@ -19,7 +19,7 @@ from cacheprefix.audit.what_if_layouts import (
 from cacheprefix.cache import plan_breakpoints
 from cacheprefix.cache.played import PlayedCache
 from cacheprefix.profiles import Profile
-from cacheprefix.prompt import CountTokens, Prompt
+from cacheprefix.prompt import CountTokens, Prompt, Section
 from cacheprefix.prompt.sections import with_markers
 
 SECTIONS = 25_000
@@ -159,14 +159,21 @@ class WhatIf:
     def _volatile(self, teams: Teams) -> VolatileText:
         found = VolatileText()
         for team in teams:
-            found.compare_systems(team)
+            found.compare_fronts(team.systems.values())
         last: dict[tuple[object, ...], Prompt] = {}
+        opened: dict[tuple[object, ...], dict[tuple[bytes, ...], tuple[Section, ...]]] = {}
+        """Of each agent the different fronts that its conversations began with: an id in it makes each of them new."""
         for call in self._calls:
-            key = (call.lane, call.session, call.agent)
+            key, prompt = (call.lane, call.session, call.agent), call.prompt
             before = last.get(key)
             if before is not None:
-                found.compare(before, call.prompt)
-            last[key] = call.prompt
+                found.compare(before, prompt)
+            else:
+                fronts = opened.setdefault((call.lane, call.agent), {})
+                fronts.setdefault(tuple(prompt.digests[: prompt.head]), prompt.sections[: prompt.head])
+            last[key] = prompt
+        for fronts in opened.values():
+            found.compare_fronts(fronts.values())
         return found
 
     def _teams(self, laid: Sequence[Laid]) -> Teams:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple, TypeAlias
@@ -64,12 +64,15 @@ class VolatileText:
         shared = equal_digests(before.digests, after.digests)
         self._compare(before.sections[shared:], after.sections[shared:])
 
-    def compare_systems(self, team: Team) -> None:
-        """Learn from the systems of a team, each of which may be an earlier one with another time or id."""
+    def compare_fronts(self, fronts: Iterable[tuple[Section, ...]]) -> None:
+        """Learn from the systems of a team, or what stands before the messages of requests that begin a conversation.
+
+        Each may be an earlier one with another time or id.
+        """
         latest: deque[tuple[Section, ...]] = deque(maxlen=_VARIANTS)
-        for system in team.systems.values():
-            any(self._compare(before, system) for before in reversed(latest))
-            latest.append(system)
+        for front in fronts:
+            any(self._compare(before, front) for before in reversed(latest))
+            latest.append(front)
 
     def _compare(self, before: Sequence[Section], after: Sequence[Section]) -> bool:
         """Whether they differ in such text, up to the first other difference."""

@@ -45,8 +45,8 @@ def enter(
     fresh: list[CacheEntry] = []
     used: list[CacheEntry] = []
     # A provider's rule: a read begins the lifetime of what it reads anew.
-    for entry in [node.entry for node in path[: seen.alive]]:
-        if entry is not None and entry.refreshes and entry.readable_at <= now <= entry.expires:
+    for entry in [node.entry for node in path[: seen.alive] if node.entry is not None]:
+        if entry.refreshes and entry.readable_at <= now <= entry.expires:
             entry.refresh(now)
     at_once = profile.readable == "start" or profile.cold_parallel_shares
     for index, ttl in seen.ends.items():

@@ -259,7 +259,8 @@ def _library_for(model: str, provider: str) -> tuple[ModuleType, str] | None:
 
 def _genai_price(usage: Usage, model: str, provider: str, at: float | None = None) -> Money | None:
     library = _library_for(model, provider)
-    if library is None:
+    known = None if library is None else _known(model, provider)
+    if library is None or known is None:
         return None
     module, source = library
     calls = max(1, usage.calls)
@@ -271,30 +272,38 @@ def _genai_price(usage: Usage, model: str, provider: str, at: float | None = Non
     }
     when = None if at is None or not _DATES[0] <= at < _DATES[1] else datetime.fromtimestamp(at, timezone.utc)
     average = {name: count / calls if calls > 1 else count for name, count in counts.items() if count}
-    for spelling in read_model(model).spellings:
-        try:
-            found = module.calc_price(
-                module.Usage(**average),
-                model_ref=spelling,
-                provider_id=GENAI_PROVIDERS[provider],
-                genai_request_timestamp=when,
-            )
-        except LookupError:
-            continue
-        except Exception:  # a library's new pricing rule must not stop the report: the table answers
-            return None
-        if usage.cache_read_tokens and getattr(found.model_price, "cache_read_mtok", None) is None:
-            return None  # the library knows no discount for this model; the table may
-        return Money(float(found.input_price) * calls, source)
-    return None
+    try:
+        found = module.calc_price(
+            module.Usage(**average),
+            model_ref=known.spelling,
+            provider_id=GENAI_PROVIDERS[provider],
+            genai_request_timestamp=when,
+        )
+    except Exception:  # a library's new pricing rule must not stop the report: the table answers
+        return None
+    if usage.cache_read_tokens and getattr(found.model_price, "cache_read_mtok", None) is None:
+        return None  # the library knows no discount for this model; the table may
+    return Money(float(found.input_price) * calls, source)
 
 
-@lru_cache(maxsize=256)
-def changes_with_time(model: str, provider: str) -> bool:
-    """Whether a model has had several prices, or has prices by the hour; False where the shipped table prices it."""
-    library = _library_for(model, provider)
+class _Known(NamedTuple):
+    """A model that the library knows."""
+
+    spelling: str
+    """Its name there."""
+    changes: bool
+    """Whether it has had several prices, or has prices by the hour."""
+
+
+@lru_cache(maxsize=4096)
+def _known(model: str, provider: str) -> _Known | None:
+    """The model in the library; None where it has none of its spellings.
+
+    Looked for once: it compares a name with those of all its models, which takes a millisecond where none fits.
+    """
+    library = _genai()
     if library is None:
-        return False
+        return None
     module = library[0]
     for spelling in read_model(model).spellings:
         try:
@@ -303,10 +312,16 @@ def changes_with_time(model: str, provider: str) -> bool:
             )
         except LookupError:
             continue
-        except Exception:  # as where a price is asked for
-            return True
-        return isinstance(found.model.prices, list)
-    return False
+        except Exception:  # as where a price is asked for: it is known, and its rule cannot be followed
+            return _Known(spelling, changes=True)
+        return _Known(spelling, isinstance(found.model.prices, list))
+    return None
+
+
+def changes_with_time(model: str, provider: str) -> bool:
+    """Whether a model has had several prices, or has prices by the hour; False where the shipped table prices it."""
+    found = None if _library_for(model, provider) is None else _known(model, provider)
+    return found is not None and found.changes
 
 
 def window_of(model: str, provider: str | None = None) -> int | None:

@@ -281,6 +281,19 @@ def test_an_id_in_a_system_prompt_makes_no_roles_of_one_agent(tmp_path, roles):
     assert (tail["cost_units_then"] < tail["cost_units_now"]) == (len(roles) > 1)
 
 
+def test_an_id_in_the_system_prompt_of_every_conversation_can_be_moved(tmp_path):
+    """Questions of their own, each of them a conversation, have nothing in common but what stands behind the id."""
+    handbook = "\n".join(f"Rule {number}: {prose(str(number), 60)}" for number in range(40))
+    lines = [
+        {"model": "gpt-4.1", "messages": [{"role": "system", "content": f"Request {uuid4()}.\n{handbook}"},
+                                          {"role": "user", "content": prose(("question", number), 30)}]}
+        for number in range(6)
+    ]  # fmt: skip
+    found = {one["change"]: one for one in result_of(log_of(tmp_path, lines), rules="exact")["what_if"]}
+    volatile = found["volatile_to_tail"]
+    assert volatile["cost_units_then"] < 0.5 * volatile["cost_units_now"]
+
+
 def test_a_name_of_its_own_for_every_call_costs_no_memory():
     """Some loggers name agents so: the first ten thousand are told, the others as one."""
     totals = Totals()
@@ -632,3 +645,10 @@ def test_usage_is_summed_up_by_model_and_day(tmp_path):
         write_summary(done, out, plain=True)
     assert "Models by day" in out.getvalue()
     assert days[2] in out.getvalue()
+
+
+def test_a_log_whose_times_begin_at_zero_has_them(tmp_path):
+    """Zero is a time like any other: its call is of the same day as those that follow."""
+    lines = [{**line, "ts": float(number)} for number, line in enumerate(quiet(3))]
+    (held,) = result_of(log_of(tmp_path, lines))["totals"]["models_by_day"]
+    assert (held["day"], held["calls"]) == ("1970-01-01", 3)

@@ -228,6 +228,7 @@ def genai_logs(call):
 
 def jaeger(found):
     """Jaeger's JSON: tags, and times in microseconds."""
+
     def one(call):
         tags = [{"key": key, "type": "string", "value": value} for key, value in openinference(call).items()]
         return {

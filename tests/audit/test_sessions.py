@@ -138,7 +138,7 @@ def test_a_run_that_says_the_same_word_for_word_goes_on_with_itself(tmp_path):
     assert breaks(tmp_path / "log.jsonl", lines) == {}
 
 
-@pytest.mark.parametrize("edit", ["removed", "inserted"])
+@pytest.mark.parametrize("edit", ["removed", "inserted", "named"])
 def test_an_early_edit_by_one_of_several_that_were_asked_the_same_is_told(tmp_path, edit):
     """Its own answers show whose conversation it is, though what it still begins with is another's question too."""
     lines = []
@@ -148,7 +148,10 @@ def test_an_early_edit_by_one_of_several_that_were_asked_the_same_is_told(tmp_pa
             if turn:
                 talk.seed = (at, "own")
                 talk.turn()
-            if turn == 4 and at == 1:
+            if turn == 4 and at == 1 and edit == "named":
+                for message in talk.messages[1:-1:2]:
+                    message["content"] = "[a1]: " + message["content"]
+            elif turn == 4 and at == 1:
                 talk.messages[1:3] = [] if edit == "removed" else [{"role": "user", "content": "by the way"}]
             line = talk.line(1_000 + 40 * turn + 20 * at, agent=f"a{at}")
             del line["session"]

@@ -229,6 +229,20 @@ def test_an_unknown_field_explains_what_nothing_else_does(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("field", ["temperature", "generationConfig"])
+def test_how_an_answer_is_drawn_explains_no_miss(tmp_path, field):
+    """Gemini's requests hold the temperature in an object, beside what may matter."""
+    lines = reported(quiet(6))
+    for at, line in enumerate(lines):
+        line["request"]["model"] = "gemini-2.5-flash"
+        line["provider"] = "gemini"
+        line["usage"] = usage(2_000 + 10 * at, 0 if at in (0, 3) else 1_990 + 10 * at)
+        drawn = 0.2 if at >= 3 else 0.7
+        line["request"][field] = drawn if field == "temperature" else {"temperature": drawn, "responseMimeType": "a/b"}
+    _, rows = judged(tmp_path / "log.jsonl", lines)
+    assert [row.public["cause"] for row in rows if row.view["broke"]] == ["provider_miss"]
+
+
 def test_an_unknown_field_that_changed_while_the_cache_was_read_explains_no_miss(tmp_path):
     """Calls before read all they could with another value each: it is the provider who let go."""
     lines = reported(quiet(6))
