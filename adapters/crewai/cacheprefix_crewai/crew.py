@@ -294,6 +294,7 @@ _BLOCKS = (
             "_run_hierarchical_process",
             "_arun_sequential_process",
             "_arun_hierarchical_process",
+            "train",  # its evaluations come behind the runs, and name no agent
         ),
     ),
     (_for_each, ("kickoff_for_each", "kickoff_for_each_async", "akickoff_for_each")),
