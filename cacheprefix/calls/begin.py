@@ -76,6 +76,8 @@ class Request:
     """The role's text as it stands in the body, in a message of the user's."""
     said_as: str = "user"
     """Under which role of the API that message is to be sent."""
+    decided: Conversation | None = None
+    """Where its layout is decided, if not in its own conversation: what the provider counts is learned there too."""
 
     def laid_out(self, plan: RequestPlan[Any]) -> Request:
         """The same, with what its plan says of it."""
@@ -236,6 +238,7 @@ class Requests:
             own=own,
             known=known,
             held=going.held,
+            decided=asked.decided,
             epoch=epoch,
             layout=layout,
             reasons=reasons,
@@ -500,11 +503,12 @@ class Requests:
         # Money: a role whose forks cost more by the provider's own counts goes back to its own layout.
         for agent, why in state.arms.take(call, seen.observation.record.scope).items():
             state.notices.note(f"role {agent!r} goes back to its own layout: {why.said}")
-        if seen.held is not None:
-            if self.forks:
-                # On record from now on, wherever the conversation goes on.
-                learn = partial(learn_scale, seen.held, seen.prompt, call.usage.input_tokens)
+        # On record from now on, wherever a conversation goes on.
+        for talk in (seen.held, seen.decided) if self.forks else ():
+            if talk is not None:
+                learn = partial(learn_scale, talk, seen.prompt, call.usage.input_tokens)
                 state.notices.attempt("counts", learn, None)
+        if seen.held is not None:
             seen.held.answered(seen.agent, seen.prompt.model, seen.epoch, _cold_after(seen.prompt, seen.profile, ended))
         return call
 

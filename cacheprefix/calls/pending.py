@@ -40,6 +40,8 @@ class Started:
     known: bool = True
     """Whether its cost can be known."""
     held: Conversation | None = None
+    decided: Conversation | None = None
+    """Where its layout is decided, if that is not ``held``."""
     epoch: int = 0
     """Epoch of the conversation's ledger when the request went out."""
     layout: Layout = "observed"

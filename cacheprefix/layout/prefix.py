@@ -35,8 +35,9 @@ class SharedPrefix:
 
     ``tools`` may be tool dicts (OpenAI or Anthropic form) or a framework's own tool objects; they are
     put in order of their names, so that the order in which agents were built does not matter.
-    ``roles`` (name to text) is only needed for tail placement ``cards``, where all role texts stand in
-    the shared system text. ``context`` holds durable keyed text (project facts, memories), one block a key.
+    ``roles`` (name to text) is needed for tail placement ``cards``, where all role texts stand in the shared system
+    text, and says of two and more that they are a team before the second one is made. ``context`` holds durable
+    keyed text (project facts, memories), one block a key.
     """
 
     system: str = ""

@@ -99,8 +99,8 @@ class Team:
 
     @property
     def alone(self) -> bool:
-        """Whether no more than one role has joined: then nobody is there to share a prefix with."""
-        return len(self.roles) <= 1
+        """Whether no more than one role has joined or was named: then nobody is there to share a prefix with."""
+        return max(len(self.roles), len(self.given.roles)) <= 1
 
     @property
     def key(self) -> str:

@@ -62,6 +62,18 @@ async def test_agents_as_tools_start_from_their_own_task(provide, new_client):
     assert {call.agent for call in session_of(lead).calls} == {"lead", "reader/reader", "checker/checker"}
 
 
+async def test_an_agent_that_calls_others_as_tools_keeps_its_own_messages(provide, new_client):
+    """Its tools stand in front of all that it asks, so that nobody reads what follows: its role is not moved."""
+    sent = []
+    for wrapped in (False, True):
+        provider = provide("openai", Says({"lead": (ToolCall("reader", {"task": "Read it."}), "done")}))
+        tool = AgentTool(role("reader", new_client(provider)))
+        lead = role("lead", new_client(provider), tools=[tool], max_tool_iterations=3)
+        await (wrap(lead) if wrapped else lead).run(task=TASK)
+        sent.append([record.json["messages"] for record in provider.requests if record.json.get("tools")])
+    assert sent[0] == sent[1] != []
+
+
 async def test_a_team_as_a_tool_is_wrapped_with_its_caller(provide, new_client):
     """TeamTool's team shares among its own agents."""
     steps = {"lead": (ToolCall("crew", {"task": TASK}), "done")}

@@ -151,6 +151,37 @@ def test_helpers_are_sent_as_they_were_and_measured(servers, new_llm, tmp_path, 
     assert session.failures == {}
 
 
+@pytest.mark.parametrize("named", ["gpt-4.1", None], ids=["given", "left to CrewAI"])
+def test_a_planner_whose_model_is_a_name_is_counted_and_the_name_stays(servers, new_llm, monkeypatch, named) -> None:
+    """CrewAI makes the model when it plans; the crew's attribute is the application's to read."""
+    provider = servers("openai", Helped())
+    monkeypatch.setenv("OPENAI_BASE_URL", provider.openai_base_url)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    who = agents(lambda: new_llm(provider), tools=False)
+    team = crew(who, tasks(who), planning=True, planning_llm=named)
+    with install(team, Session(mode="observe")) as installed:
+        assert team.planning_llm == named
+        team.kickoff(inputs=INPUTS)
+        assert team.planning_llm == named
+    assert any("Task Execution Planner" in json.dumps(body) for body in bodies(provider))
+    assert len(installed.session.calls) == len(provider.requests)
+
+
+def test_what_a_training_asks_behind_its_runs_is_measured(servers, new_llm, tmp_path, monkeypatch) -> None:
+    """CrewAI has the feedback on each agent's work evaluated by the agent's model, outside of any run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("builtins.input", lambda *_: "Name a source.")
+    judged = json.dumps({"suggestions": ["Name sources."], "quality": 7.0, "final_summary": "Name sources."})
+    provider = servers("openai", lambda asked: Reply(judged if "Human Feedback:" in asked.text else "Done."))
+    who = agents(lambda: new_llm(provider), tools=False)
+    team = crew(who, tasks(who))
+    with install(team, Session()) as installed:
+        team.train(n_iterations=1, filename="trained.pkl", inputs=INPUTS)
+    evaluated = sum("Human Feedback:" in json.dumps(body) for body in bodies(provider))
+    assert evaluated == 3
+    assert len(installed.session.calls) == len(provider.requests)
+
+
 def test_a_call_for_a_structured_answer_is_left_alone(servers, new_llm) -> None:
     """Its schema belongs to the lane: an agent without tools that answers in one sends what it sent."""
     sent = []

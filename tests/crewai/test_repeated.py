@@ -20,6 +20,7 @@ from documented_crews import CREWS, trip
 from benchmarks.crewai_workloads import CrewModel, prose
 from cacheprefix import Caching, Session
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
+from cacheprefix.prompt import Counter, estimate_tokens
 from cacheprefix_crewai import install
 
 MORE = "CACHEPREFIX_KICKOFFS" in os.environ
@@ -153,6 +154,21 @@ def test_a_text_first_and_an_item_last_cost_no_more_than_they_did(servers, new_l
             held.undo()
         spent.append(sum(units(provider, "openai")))
     assert spent[1] <= spent[0]
+
+
+def test_a_crew_that_the_provider_counts_below_its_minimum_is_left_alone(servers, new_llm) -> None:
+    """It counts four tokens for five of ours, as its first answer tells: no later task of any kickoff is a fork."""
+    counter = Counter("five for four", exact=False, count=lambda text, model: estimate_tokens(text, model) * 5 // 4)
+    spent = []
+    for installed in (False, True):
+        provider = servers("openai", CrewModel())
+        made = specialists(new_llm(provider), "PART for {number}.\n{brief}", 60)
+        session = Session(caching=Caching(counter=counter))
+        with install(made, session) if installed else nullcontext():
+            repeated(made, {"brief": prose(450)}, "kickoff")
+        spent.append(units(provider, "openai"))
+    assert [call.layout for call in session.calls] == ["fork", *["own"] * (4 * TIMES - 1)]
+    assert spent[1][1:] == spent[0][1:]
 
 
 def test_agents_of_different_models_cost_no_more_than_they_did(servers, new_llm) -> None:

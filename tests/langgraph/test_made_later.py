@@ -13,6 +13,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from pydantic import BaseModel
 
+from cacheprefix import Session, SharedPrefix
 from cacheprefix.errors import NotSharedError
 from cacheprefix.profiles import default_registry
 from cacheprefix.server import Reply, ToolCall, fill
@@ -219,6 +220,20 @@ def test_an_agent_that_was_alone_becomes_a_fork_when_another_comes(chat):
         turn(saver, both)
     assert names(chat) == [["plan_0"]] + [["check_0", "plan_0"]] * 4
     assert all(record.outcome.read_tokens > 2_000 for record in chat.provider.requests[2:])
+
+
+def test_agents_of_a_named_team_share_when_they_are_made_one_after_another(bench):
+    """The first one would be alone, in a layout that the second cannot read, were its team and tools not told."""
+    (plan,), (check,) = EARLY["planner"], LATE["critic"]
+    roles = {"planner": "You plan.", "critic": "You check."}
+    session = Session(SharedPrefix(system=HANDBOOK, tools=[plan, check], roles=roles))
+    said = {"messages": [HumanMessage("Please begin.", id="h")]}
+    for role, kit in {"planner": [plan], "critic": [check]}.items():
+        middleware = [PrefixMiddleware(session, role=role)]
+        agent = create_agent(bench.model(), kit, system_prompt=f"{roles[role]}\n\n{HANDBOOK}", middleware=middleware)
+        said = agent.invoke(said, {"configurable": {"thread_id": "one"}})
+    assert names(bench) == [["check_0", "plan_0"]] * 2
+    assert bench.provider.requests[1].outcome.read_tokens > 2_000
 
 
 def _agents(session, model, *others):

@@ -599,9 +599,13 @@ class Member:
         return [*zones, *(str(form.content) for entry in self._told(0) for form in entry.forms)]
 
     def _shared_first(self, texts: Sequence[str], rest: Sequence[LLMMessage]) -> list[LLMMessage] | None:
-        """For ``alone`` agents: the shared text as system text, the role's own in a message behind it; else None."""
+        """For what works as a tool: the shared text as system text, the role's own in a message behind it; else None.
+
+        Its caller's tools stand in front of all that the caller asks, so that nobody reads the caller's text.
+        """
         shared = self.session.prefix.system.strip()
-        if not (self.alone and shared and texts and shared in texts[0]) or texts[0].strip() == shared:
+        called = self.alone and self.group is not None and self.group.called
+        if not (called and shared and texts and shared in texts[0]) or texts[0].strip() == shared:
             return None
         role = instruction_of(texts, shared)
         return [SystemMessage(content=shared), UserMessage(content=role, source=SENDER), *rest]

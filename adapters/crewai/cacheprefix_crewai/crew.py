@@ -123,25 +123,21 @@ def _bind_memory(binding: Binding, memory: Any, *, copy: bool) -> None:
 
 
 def _bind_llm(binding: Binding, owner: Any, name: str, *, copy: bool) -> None:
-    """Make the model that an object has as an attribute part of the installation; it is made first, if only named."""
+    """Make the model that an object has as an attribute part of the installation."""
     from crewai.llms.base_llm import BaseLLM  # noqa: PLC0415 - CrewAI loads slowly
 
     # Not by the attribute: CrewAI warns of one that it deprecates, which the application has not asked for.
     llm = vars(owner)[name] if name in vars(owner) else getattr(owner, name, None)
-    if isinstance(llm, str) and name in ("manager_llm", "planning_llm"):
-        model = llm
-        llm = binding.session.attempt(name, lambda: _made_by_name(binding, owner, name, model), None)
     if isinstance(llm, BaseLLM) and swap(llm, binding) and not copy:
         binding.undo.append(lambda: unswap(llm, binding))
 
 
-def _made_by_name(binding: Binding, owner: Any, name: str, model: str) -> Any:
-    """Make a crew's model that was given by name, as CrewAI would at kickoff, so that it can be watched."""
+def _made_by_name(binding: Binding, model: str) -> Any:
+    """A model that was given by its name, made as CrewAI would make it, and watched."""
     from crewai.utilities.llm_utils import create_llm  # noqa: PLC0415 - CrewAI loads slowly
 
     llm = create_llm(model)
-    setattr(owner, name, llm)
-    binding.undo.append(lambda: setattr(owner, name, model))
+    swap(llm, binding)
     return llm
 
 
@@ -265,6 +261,29 @@ def _kickoff(crew: Any, name: str, _: Any) -> Iterator[None]:
 
 
 @contextmanager
+def _planning(crew: Any, *_: Any) -> Iterator[None]:
+    """A crew's planner is made and asked: a model that has only a name, CrewAI's own choice too, is made here.
+
+    Before and after, the application sees the name.
+    """
+    from crewai.utilities.planning_handler import CrewPlanner  # noqa: PLC0415 - CrewAI loads slowly
+
+    binding, given, made = binding_of(crew), crew.planning_llm, None
+    if binding is not None:
+        model = CrewPlanner([], given).planning_agent_llm
+        if isinstance(model, str):
+            made = binding.session.attempt("planning_llm", lambda: _made_by_name(binding, model), None)
+    if made is None:
+        yield
+        return
+    crew.planning_llm = made
+    try:
+        yield
+    finally:
+        crew.planning_llm = given
+
+
+@contextmanager
 def _for_each(crew: Any, _: str, inputs: Any) -> Iterator[None]:
     """A ``kickoff_for_each``: it is known which inputs stay the same, and how many runs are to come."""
     binding = binding_of(crew)
@@ -294,8 +313,10 @@ _BLOCKS = (
             "_run_hierarchical_process",
             "_arun_sequential_process",
             "_arun_hierarchical_process",
+            "train",  # its evaluations come behind the runs, and name no agent
         ),
     ),
+    (_planning, ("_handle_crew_planning",)),
     (_for_each, ("kickoff_for_each", "kickoff_for_each_async", "akickoff_for_each")),
 )
 """The crew's methods, by what is known while they run."""

@@ -350,6 +350,7 @@ class PendingRequest:
             api,
             agent=self.agent,
             conversation=conversation,
+            decided=binding.held,
             boundary=layout.boundary if self.forked and layout is not None else None,
             original=self._unmodified(api, original) if changed or (rewrite and marks) else None,
             rewrite=rewrite,
