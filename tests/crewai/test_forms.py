@@ -85,9 +85,10 @@ def test_a_replay_repeats_the_requests_of_the_run(team) -> None:
     assert len(installed.session.calls) == 5
 
 
-def test_a_manager_given_by_name_is_watched_and_given_back_as_a_name(servers, new_llm, monkeypatch) -> None:
-    """CrewAI makes the model of a name at kickoff; ours is made at install, so that its requests are forks."""
+def test_a_manager_given_by_name_is_watched_and_left_as_crewai_leaves_it(servers, new_llm, monkeypatch) -> None:
+    """CrewAI makes the model of a name at kickoff, and keeps it: its requests are forks until ours is taken away."""
     from crewai import Process
+    from crewai.utilities.llm_utils import create_llm
 
     provider = servers("openai")
     monkeypatch.setenv("OPENAI_API_KEY", "any")
@@ -101,7 +102,7 @@ def test_a_manager_given_by_name_is_watched_and_given_back_as_a_name(servers, ne
     assert len(managers) == 6
     sent = [prompt for prompt in prompts(provider) if prompt.model == "gpt-5-mini"]
     assert len(heads(sent)) == 1
-    assert made.manager_llm == "gpt-5-mini"
+    assert type(made.manager_llm) is type(create_llm("gpt-5-mini"))
 
 
 def test_a_crewbase_class_is_installed_through_its_crew(servers, new_llm) -> None:
