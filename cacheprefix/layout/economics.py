@@ -83,9 +83,7 @@ NEWCOMERS = 4
 """Of what roles that were not heard yet may save with their first requests, one part in so many is counted on."""
 
 
-def newcomers_pay(
-    *, foreign: int, shared: int, newcomers: int, read: float, write: float, whole: bool, anew: float = 0.0
-) -> bool:
+def newcomers_pay(*, foreign: int, shared: int, newcomers: int, read: float, write: float, anew: float = 0.0) -> bool:
     """Whether what the first to carry the tools of all pays is little beside what those save who are yet to come.
 
     With f tokens of others' tools (``foreign``), c tokens of the shared text and what was said (``shared``), which each
@@ -96,8 +94,7 @@ def newcomers_pay(
 
     Roles that were heard already have most of that in their own layouts: they gain by what others say alone.
     """
-    paid = foreign * (UNITS if whole else 1)
-    return paid * write + anew <= newcomers * (write - read) * shared / NEWCOMERS
+    return foreign * write + anew <= newcomers * (write - read) * shared / NEWCOMERS
 
 
 def grown(*, texts: int, sent: int, read: float, write: float, keeps_own: bool) -> float:

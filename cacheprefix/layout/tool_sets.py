@@ -417,14 +417,18 @@ class _Offer:
         anew, write, whole = asked.anew().before + self._anew(), rules.default_ttl.write, rules.match == "unit"
         # Without sharing nothing is kept there at all, so that others' tools are the smaller part of what is at stake.
         keeps_own = CachePrices.of(rules, cached=asked.cached).keeps_own
-        if keeps_own and not newcomers_pay(
-            foreign=self._added,
-            shared=self._count(self.team.prefix.text) + sum(asked.spoken()),
-            newcomers=self._newcomers(),
-            read=rules.read,
-            write=write,
-            whole=whole,
-            anew=anew,
+        # Where whole requests are kept, newcomers read nothing at first: there a tenth alone decides.
+        if (
+            keeps_own
+            and not whole
+            and not newcomers_pay(
+                foreign=self._added,
+                shared=self._count(self.team.prefix.text) + sum(asked.spoken()),
+                newcomers=self._newcomers(),
+                read=rules.read,
+                write=write,
+                anew=anew,
+            )
         ):
             return False
         return union_starts(

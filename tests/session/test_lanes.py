@@ -93,7 +93,7 @@ def test_the_last_of_a_team_to_ask_does_not_carry_what_nobodys_first_request_giv
 
 def test_the_more_are_yet_to_come_the_larger_tools_are_carried_for_their_sake():
     """A quarter of what they would read with their first requests; a written token counts on both sides."""
-    weighed = partial(newcomers_pay, foreign=600, shared=4_000, read=0.5, whole=False)
+    weighed = partial(newcomers_pay, foreign=600, shared=4_000, read=0.5)
     assert [weighed(newcomers=number, write=1.0) for number in (1, 2)] == [False, True]
     assert not weighed(newcomers=2, write=1.0, anew=500)
     assert weighed(newcomers=1, write=1.0, foreign=500)
