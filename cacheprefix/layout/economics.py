@@ -79,6 +79,24 @@ def union_starts(*, foreign: int, opening: int, before: int, write: float, whole
     return paid * write + anew <= LATER * (opening + before) or (first and paid <= FIRST * (opening + foreign))
 
 
+NEWCOMERS = 4
+"""Of what roles that were not heard yet may save with their first requests, one part in so many is counted on."""
+
+
+def newcomers_pay(*, foreign: int, shared: int, newcomers: int, read: float, write: float, anew: float = 0.0) -> bool:
+    """Whether what the first to carry the tools of all pays is little beside what those save who are yet to come.
+
+    With f tokens of others' tools (``foreign``), c tokens of the shared text and what was said (``shared``), which each
+    of n roles that nobody has heard yet (``newcomers``) would read with its first request, w, and a as in
+    ``union_starts``:
+
+        f*w + a  <=  n*(w - r)*c / NEWCOMERS
+
+    Roles that were heard already have most of that in their own layouts: they gain by what others say alone.
+    """
+    return foreign * write + anew <= newcomers * (write - read) * shared / NEWCOMERS
+
+
 def grown(*, texts: int, sent: int, read: float, write: float, keeps_own: bool) -> float:
     """What is paid once more where a conversation's requests come to carry more tools, in tokens that are paid in full.
 

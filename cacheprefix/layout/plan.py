@@ -411,6 +411,7 @@ class Planner:
                     lambda: positions.anew(asked.conversation, role),
                     lambda cost, grows: positions.paid_anew(asked.conversation, cost, grows=grows),
                     asked.cached,
+                    lambda: len(positions.asked_by(asked.conversation)),
                 ),
             )  # fmt: skip
         elif own.carried == "union":

@@ -395,7 +395,7 @@ class RolePositions:
         conversation, model, own, key = asked.conversation, asked.model, *_names(team, asked)
         readers: Readers = "expected" if asked.joint else "never"
         # A process that took the conversation up may not have met its other roles yet.
-        if asked.joint and team.alone and self._asked_by(conversation) <= {key}:
+        if asked.joint and team.alone and self.asked_by(conversation) <= {key}:
             readers = "none yet"
         if not team.others_with(conversation, asked.role, asked.schema):
             readers = "never"
@@ -506,7 +506,7 @@ class RolePositions:
         with self._lock:
             self._talks.pop((scope, conversation), None)
 
-    def _asked_by(self, conversation: Decided) -> set[str]:
+    def asked_by(self, conversation: Decided) -> set[str]:
         """The roles that asked in a conversation."""
         with self._lock:
             return {role for talk in self._held(conversation).values() for role in talk.seats}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.layout.cost_model import CachePrices
-from cacheprefix.layout.economics import REPLY, grown, union_gains, union_pays, union_starts
+from cacheprefix.layout.economics import REPLY, grown, newcomers_pay, union_gains, union_pays, union_starts
 from cacheprefix.layout.prefix import Tool
 from cacheprefix.layout.role_position import Anew, Outrun, has_schema, lane_of
 from cacheprefix.layout.team import Decided, Team
@@ -26,6 +26,8 @@ _KNOWN = 4
 """Messages from which on their own length counts."""
 _TALKS = 10_000
 _KITS = 1_000
+_LATELY = 16
+"""Conversations by which it is judged whether each role has some of its own."""
 _LANES = "lanes"
 """The section of a conversation's decisions that says what each role's requests carry: ``_UNION`` or ``_OWN``, by the
 digest of its model and name. A role that went over to the union later is beside that, by the digest of these and
@@ -75,6 +77,8 @@ class ToolsAsked:
     """Takes note that it carries the tools of all on a guess, at such a cost, and whether they grew."""
     cached: bool = False
     """Whether the application marks its own requests for the cache."""
+    heard: Callable[[], int] = lambda: 0
+    """Counts the roles that have asked in the conversation."""
 
 
 @dataclass(slots=True)
@@ -90,12 +94,19 @@ class _Talk:
     carried: bool = False
     """Whether requests of a role that is alone have carried them."""
 
+    @property
+    def roles(self) -> set[tuple[str, str]]:
+        """Models and roles that have asked in it."""
+        return self.joined.union(*self.own.values())
+
 
 class ToolSets:
     """The tool sets of the roles of each conversation. Thread-safe, bounded."""
 
     def __init__(self) -> None:
         self._talks: Bounded[tuple[str, str], _Talk] = Bounded(_TALKS)
+        # The shared tools that requests of a tenant to a model have carried, in whichever conversation.
+        self._sent: Bounded[tuple[str, str, tuple[str, ...]], bool] = Bounded(_TALKS)
         self._late: set[str] = set()
         # Late tools and the tenants whose requests brought them.
         self._brought: Bounded[tuple[str, str], bool] = Bounded(_TALKS)
@@ -191,6 +202,8 @@ class ToolSets:
         joins = offer.mine <= set(offer.union) and self._joins(offer)
         alike = self.settle(offer.talk, offer.key, tuple(sorted(offer.mine)), joins=joins)
         if joins:
+            with self._lock:
+                self._sent[offer.sent] = True
             return ToolSet(offer.union, shares=True)
         # Those that are sent beside it carry the very same tools, which need not be another role's.
         shares = _found_alike(conversation, offer.key, offer.mine) or (alike and not offer.told) or asked.fans_out
@@ -261,7 +274,19 @@ class ToolSets:
         # written once more with this request, and so they are for who is the first of all. Who finds others with the
         # very same tools reads what those wrote, and pays for no others'.
         carried = not offer.grows and self._carried(offer)
-        return carried or (not self._has_peers(offer) and self._guesses(offer))
+        return carried or (not self._has_peers(offer) and not self._in_vain(offer) and self._guesses(offer))
+
+    def _in_vain(self, offer: _Offer) -> bool:
+        """Whether a conversation begins with tools that were never sent together, in a team that shares none.
+
+        Where each role has conversations of its own, it would pay for the tools of all others in each of them.
+        """
+        with self._lock:
+            if offer.asked.paid() or offer.sent in self._sent:
+                return False
+            others = [key for key in self._talks if key[0] == offer.talk[0] and key != offer.talk]
+            lately = [self._talks[key].roles for key in others[-_LATELY:]]
+        return all(len(roles) < 2 for roles in lately) and any(roles and roles != {offer.key} for roles in lately)
 
     def _has_peers(self, offer: _Offer) -> bool:
         """Whether another role of the same model carries just the tools that this one has."""
@@ -352,6 +377,11 @@ class _Offer:
         return self.conversation.scope, common_key(self.conversation.id)
 
     @property
+    def sent(self) -> tuple[str, str, tuple[str, ...]]:
+        """The tenant, the model with an answer's schema, and the tools that it would carry."""
+        return self.conversation.scope, self.key[0], self.union
+
+    @property
     def told(self) -> bool:
         """Whether the record of the conversation alone says what its roles carry.
 
@@ -390,15 +420,33 @@ class _Offer:
 
     def starts(self) -> bool:
         """Whether the first to carry them loses little by it, should nobody follow (``union_starts``)."""
-        rules = self.services.profile(self.model)
+        rules, asked = self.services.profile(self.model), self.asked
+        anew, write, whole = asked.anew().before + self._anew(), rules.default_ttl.write, rules.match == "unit"
+        # Without sharing nothing is kept there at all, so that others' tools are the smaller part of what is at stake.
+        keeps_own = CachePrices.of(rules, cached=asked.cached).keeps_own
+        # Where whole requests are kept, newcomers read nothing at first: there a tenth alone decides.
+        if (
+            keeps_own
+            and not whole
+            and not newcomers_pay(
+                foreign=self._added,
+                shared=self._count(self.team.prefix.text) + sum(asked.spoken()),
+                newcomers=self._newcomers(),
+                read=rules.read,
+                write=write,
+                anew=anew,
+            )
+        ):
+            return False
         return union_starts(
-            foreign=self._added,
-            opening=self._sent,
-            before=self.asked.paid(),
-            write=rules.default_ttl.write,
-            whole=rules.match == "unit",
-            anew=self.asked.anew().before + self._anew(),
+            foreign=self._added, opening=self._sent, before=asked.paid(), write=write, whole=whole, anew=anew
         )
+
+    def _newcomers(self) -> int:
+        """Roles that may be yet to come: those that are known of, else as many as would bring the tools of all."""
+        bring = len(set(self.union) - self.mine) // max(1, len(self.mine))
+        known = bring if self.team.alone else self.asked.others
+        return max(1, known - self.asked.heard())
 
     def cost(self) -> int:
         """What it costs to be the first to carry them."""

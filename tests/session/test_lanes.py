@@ -10,7 +10,7 @@ import pytest
 from benchmarks.role_plans import Plan, played, profile_of, session_for, words
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
-from cacheprefix.layout.economics import union_gains, union_pays, union_starts
+from cacheprefix.layout.economics import newcomers_pay, union_gains, union_pays, union_starts
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
 
@@ -69,7 +69,7 @@ def test_a_long_conversation_pays_for_larger_tools_than_a_short_one():
     """What was said before is shared as the handbook is: with it, the other's tool is worth its reading."""
     said = [words(500, f"said{number}-") for number in range(4)]
     for texts, carried in ((["Begin."], []), (said, ["x"])):
-        session = session_of(tool("x", 1_300), handbook=2_000, roles=("a", "b"))
+        session = session_of(tool("x", 700), handbook=2_000, roles=("a", "b"))
         assert sent(session, "b", [], texts) == (carried, bool(carried))
 
 
@@ -77,6 +77,36 @@ def test_many_that_share_pay_for_larger_tools_than_few():
     """Each of the others saves what it would have paid for another one's answer."""
     weighed = partial(union_pays, foreign=700, opening=1_000, reply=200.0, read=0.5, whole=False)
     assert [weighed(others=others) for others in (1, 5)] == [False, True]
+
+
+@pytest.mark.parametrize("rules", ["openai", "openai-5.6"])
+def test_the_last_of_a_team_to_ask_does_not_carry_what_nobodys_first_request_gives_back(rules):
+    """Where a read token costs half, short messages never pay for another's tools: it was 1.06 of unmodified."""
+    plan = Plan(2_000, (200,) * 2, tuple((at % 2, 60) for at in range(24)), (300, 300), marked=True)
+    profile = profile_of(rules, 0.5)
+    ours, unmodified = (
+        sum(one.cost_units(profile) for one in played(plan, rules, some, read=0.5))
+        for some in (session_for(plan, rules, 0.5), None)
+    )
+    assert ours <= 1.005 * unmodified
+
+
+def test_the_more_are_yet_to_come_the_larger_tools_are_carried_for_their_sake():
+    """A quarter of what they would read with their first requests; a written token counts on both sides."""
+    weighed = partial(newcomers_pay, foreign=600, shared=4_000, read=0.5)
+    assert [weighed(newcomers=number, write=1.0) for number in (1, 2)] == [False, True]
+    assert not weighed(newcomers=2, write=1.0, anew=500)
+    assert weighed(newcomers=1, write=1.0, foreign=500)
+
+
+def test_who_has_conversations_of_its_own_does_not_pay_for_the_tools_of_all_in_each():
+    """Tools that came with the roles were never sent together: once each role asks alone, nobody guesses anew."""
+    session = session_of(handbook=2_000, roles=())
+    talks = [("a", "x"), ("b", "y"), ("c", "z")]
+    carried = [sent(session, who, [tool(name)], conversation=who)[0] for who, name in talks]
+    assert carried == [[name] for _, name in talks]
+    joint = session_of(handbook=2_000, roles=())
+    assert [sent(joint, who, [tool(name)], conversation="one")[0] for who, name in talks[:2]] == [["x"], ["x", "y"]]
 
 
 def test_nobody_starts_with_tools_of_others_that_are_most_of_its_request():
