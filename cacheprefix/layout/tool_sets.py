@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from cacheprefix.bounded import Bounded
@@ -281,11 +282,15 @@ class ToolSets:
 
         Where each role has conversations of its own, it would pay for the tools of all others in each of them.
         """
+        # A conversation that goes on goes by its own record: another process may have taken it up.
+        if offer.asked.heard() or offer.asked.paid():
+            return False
         with self._lock:
-            if offer.asked.paid() or offer.sent in self._sent:
+            if offer.sent in self._sent:
                 return False
-            others = [key for key in self._talks if key[0] == offer.talk[0] and key != offer.talk]
-            lately = [self._talks[key].roles for key in others[-_LATELY:]]
+            newest = islice(reversed(self._talks.items()), _LATELY)
+            scope = offer.talk[0]
+            lately = [talk.roles for key, talk in newest if key[0] == scope and key != offer.talk]
         return all(len(roles) < 2 for roles in lately) and any(roles and roles != {offer.key} for roles in lately)
 
     def _has_peers(self, offer: _Offer) -> bool:
