@@ -163,6 +163,8 @@ class Trial(Driver):
             config = self._config(turn, person)
             which = rng.randrange(3)
             if which == 0:
+                # Where nothing was asked yet, LangGraph's asynchronous store has no tables: reading makes them.
+                await self._call(graph, "get_state", config)
                 await self._call(graph.checkpointer, "delete_thread", config["configurable"]["thread_id"])
                 self.at.pop(name, None)
             elif which == 1 and (await self._call(graph, "get_state", config)).values.get("messages"):
