@@ -282,12 +282,13 @@ def replayed(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterat
     """
     del allowed
     before, after = ([run.by_key for name, run in runs.items() if name.startswith(mode)] for mode in _REPLAYED)
+    apart = runs["forked"].framing.apart
     for key in sorted({*before[0], *after[0]}) if before and after else ():
         olds, news = ([play[key] for play in plays if key in play] for plays in (before, after))
         if key[1] in runs["forked"].framing.asks and _went_back(app, key):
             # AutoGen puts what a team loads behind what its selector was asked before: without us it is another prompt.
             continue
-        if not _undecided(runs, key) and not _begins_behind_a_resume(app, key) and olds and news:
+        if not _undecided(runs, key) and not _begins_behind_a_resume(app, key, apart=apart) and olds and news:
             changes = [_change(old, new, prompts=True) for old in olds for new in news]
             if all(changes):
                 yield Broken(2, f"{key}: in one session {changes[0]}, resumed")
@@ -299,10 +300,12 @@ def _went_back(app: Application, key: Key) -> bool:
     return any(turn.act == "rewind" for turn in app.turns[: int(number) + 1] if name in {p.name for p in turn.people})
 
 
-def _begins_behind_a_resume(app: Application, key: Key) -> bool:
+def _begins_behind_a_resume(app: Application, key: Key, *, apart: bool = False) -> bool:
     """Whether a request is of a conversation that was begun behind a resume, and so in the new session."""
     name, number = key[0].split("/")[:2]
-    mine = [turn for turn in app.turns[: int(number) + 1] if any(one.name == name for one in turn.people)]
+    asked = [turn for turn in app.turns[: int(number) + 1] if any(one.name == name for one in turn.people)]
+    # What was asked of roles together may have come into no conversation: then none was begun by it.
+    mine = [turn for turn in asked[:-1] if not (apart and turn.together)] + asked[-1:]
     begun = max((at for at, turn in enumerate(mine) if turn.act == "reset"), default=0)
     return any(turn.act == "resume" for turn in app.turns[: app.turns.index(mine[begun]) + 1])
 
