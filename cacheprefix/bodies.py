@@ -132,6 +132,7 @@ class ForkBody:
 
     @property
     def _waits(self) -> bool:
+        """Whether it is asked at the gate."""
         return self.plan is not None and self.plan.waits
 
     @property

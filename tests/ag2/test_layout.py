@@ -13,6 +13,8 @@ from pydantic import BaseModel
 
 from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE
+from cacheprefix.server import Latency
+from cacheprefix.stores import MemoryStore
 from cacheprefix_ag2 import session_of, wrap
 
 NAMES = ("planner", "critic", "writer")
@@ -283,3 +285,19 @@ async def test_agents_made_later_share_their_tools_in_streams_that_begin_later(f
     reads = [call.usage.cache_read_tokens > 1_000 for call in shared.calls]
     assert reads == [False, True, False, True, True, True, True]
     assert shared.failures == {}
+
+
+async def test_an_agent_alone_follows_the_leader_of_another_process(fresh):
+    """Two sessions that have only the gate's store in common, as processes do: one writes, the other reads.
+
+    An agent that is alone keeps its own layout, which OpenAI keeps unmarked.
+    """
+    server, store = fresh("openai-chat"), MemoryStore()
+    server.simulator.latency = Latency(base=0.5, uncached=0, cached=0, output=0, scale=1)
+    made = [session(gate=Gate(60.0, price=0.0, store=store)) for _ in range(2)]
+    async with configured("openai-chat", server) as config:
+        agents = [wrap([agent("planner", config)], one)[0] for one in made]
+        await asyncio.gather(*(each.ask("What now?") for each in agents))
+    server.simulator.latency = Latency()
+    assert [[call.layout for call in one.calls] for one in made] == [["own"]] * 2
+    assert sorted(record.outcome.read_tokens > 1_000 for record in server.requests) == [False, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 import re
@@ -16,9 +17,10 @@ from autogen_core.tools import FunctionTool
 from autogen_ext.models.cache import ChatCompletionCache
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, role, search
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Gate, Session, SharedPrefix
 from cacheprefix.errors import SetupError
-from cacheprefix.server import Queue, Reply, ToolCall
+from cacheprefix.server import Latency, Queue, Reply, ToolCall
+from cacheprefix.stores import MemoryStore
 from cacheprefix_autogen import ForkAgent, PrefixClient, session_of, unwrap, wrap
 
 
@@ -246,6 +248,7 @@ async def test_observed_a_context_is_asked_as_often_as_without_us(provide, new_c
         seen.append(Counting.asked)
     assert seen[0] == seen[1]
 
+
 @pytest.mark.parametrize(
     ("option", "named"),
     [
@@ -260,3 +263,17 @@ def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(pr
         wrap(agent, Session(), **option)
     assert session_of(agent) is None
     assert unwrap("not an agent") == "not an agent"
+
+
+async def test_an_agent_alone_follows_the_leader_of_another_process(provide, new_client):
+    """Two sessions that have only the gate's store in common, as processes do: one writes, the other reads.
+
+    An agent that is alone keeps its own layout, which OpenAI keeps unmarked.
+    """
+    provider, store = provide("openai"), MemoryStore()
+    provider.simulator.latency = Latency(base=0.5, uncached=0, cached=0, output=0, scale=1)
+    made = [Session(gate=Gate(60.0, price=0.0, store=store)) for _ in range(2)]
+    agents = [wrap(role("planner", new_client(provider, fresh=True)), one) for one in made]
+    await asyncio.gather(*(agent.run(task=TASK) for agent in agents))
+    assert [[call.layout for call in one.calls] for one in made] == [["own"]] * 2
+    assert sorted(record.outcome.read_tokens > 1_000 for record in provider.requests) == [False, True]

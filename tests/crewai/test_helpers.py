@@ -167,6 +167,20 @@ def test_a_planner_whose_model_is_a_name_is_counted_and_the_name_stays(servers, 
     assert len(installed.session.calls) == len(provider.requests)
 
 
+def test_a_planner_that_cannot_be_made_here_is_crewais_own(servers, new_llm, monkeypatch) -> None:
+    """A failure of ours costs the application nothing: it plans and runs as without us, and the failure is counted."""
+    provider = servers("openai", Helped())
+    monkeypatch.setenv("OPENAI_BASE_URL", provider.openai_base_url)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setattr("crewai.utilities.llm_utils.create_llm", lambda *_: 1 / 0)
+    who = agents(lambda: new_llm(provider), tools=False)
+    team = crew(who, tasks(who), planning=True, planning_llm="gpt-4.1")
+    with install(team, Session(mode="observe")) as installed:
+        team.kickoff(inputs=INPUTS)
+    assert any("Task Execution Planner" in json.dumps(body) for body in bodies(provider))
+    assert installed.session.failures == {"planning_llm": 1}
+
+
 def test_what_a_training_asks_behind_its_runs_is_measured(servers, new_llm, tmp_path, monkeypatch) -> None:
     """CrewAI has the feedback on each agent's work evaluated by the agent's model, outside of any run."""
     monkeypatch.chdir(tmp_path)

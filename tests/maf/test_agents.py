@@ -17,7 +17,8 @@ import cacheprefix
 from cacheprefix import Caching, Compaction, Gate, History, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.prompt import ESTIMATE
-from cacheprefix.server import Fault, Reply
+from cacheprefix.server import Fault, Latency, Reply
+from cacheprefix.stores import MemoryStore
 from cacheprefix.toolcache import DEFAULT_ALLOW
 from cacheprefix_maf import PrefixChatMiddleware, PrefixFunctionMiddleware, prefix_middleware, session_of, unwrap, wrap
 
@@ -570,3 +571,18 @@ def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(op
     with pytest.raises(SetupError, match=re.escape(named)):
         prefix_middleware(Session(), role="planner", **option)
     assert session_of(agent) is None
+
+
+async def test_an_agent_alone_follows_the_leader_of_another_process(servers):
+    """Two sessions that have only the gate's store in common, as processes do: one writes, the other reads.
+
+    An agent that is alone keeps its own layout, which OpenAI keeps unmarked.
+    """
+    store = MemoryStore()
+    async with served(servers, "openai-chat") as (client, provider):
+        provider.simulator.latency = Latency(base=0.5, uncached=0, cached=0, output=0, scale=1)
+        made = [Session(gate=Gate(60.0, price=0.0, store=store)) for _ in range(2)]
+        await asyncio.gather(*(wrap(role(client, "planner"), one).run(TASK) for one in made))
+        provider.simulator.latency = Latency()
+        assert [[call.layout for call in one.calls] for one in made] == [["own"]] * 2
+        assert sorted(record.outcome.read_tokens > 1_000 for record in provider.requests) == [False, True]

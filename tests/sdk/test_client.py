@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import anthropic
 import openai
@@ -14,8 +16,8 @@ from cacheprefix import Caching, Gate, History, Session, SharedPrefix, ToolResul
 from cacheprefix.bodies import allowed_choice
 from cacheprefix.errors import BudgetError, ConfigError, SetupError
 from cacheprefix.prompt import ESTIMATE
-from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider, ToolCall
-from cacheprefix.stores import ResultStore
+from cacheprefix.server import Fault, Latency, Queue, Reply, SimulatedProvider, ToolCall
+from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.wire import decode
 from cacheprefix_sdk import role, wrap
 from tests.blocking import Hanging
@@ -631,3 +633,25 @@ def test_a_loop_reads_its_own_cut_result_again_and_no_other_conversations(api, s
     assert len(ref) == 16
     assert read(ref, 0, 15) == f"{result[:15]}\n[characters 0 to 15 of {len(result)}; read on with offset=15]"
     assert session.read_tool("bob")(ref).startswith("Error: no result is kept under")
+
+
+def test_a_role_alone_follows_the_leader_of_another_process():
+    """Two sessions that have only the gate's store in common, as processes do: one writes, the other reads.
+
+    A role that is alone keeps its own layout, which OpenAI keeps unmarked.
+    """
+    store, text = MemoryStore(), "The handbook of the house, rule by rule, section by section. " * 400
+    said = [{"role": "system", "content": text}, {"role": "user", "content": "What now?"}]
+    made = [Session(gate=Gate(limit=60.0, price=0.0, store=store)) for _ in range(2)]
+    with SimulatedProvider("openai") as provider, ExitStack() as clients:
+        provider.simulator.latency = Latency(base=0.5, uncached=0, cached=0, output=0, scale=1)
+
+        def ask(session):
+            client = wrap(clients.enter_context(make_client("openai-chat", provider)), session)
+            with role("planner"):
+                client.chat.completions.create(model="gpt-4o", messages=said)
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(ask, made))
+        assert [[call.layout for call in one.calls] for one in made] == [["own"]] * 2
+        assert sorted(record.outcome.read_tokens > 1_000 for record in provider.requests) == [False, True]

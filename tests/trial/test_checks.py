@@ -11,7 +11,7 @@ from cacheprefix.server import Fault, Record, Reply
 from cacheprefix.wire import decode, structure_errors
 from tests.transparent.harness import Seen
 from tests.trial.applications import Person, Role, application
-from tests.trial.checks import Framing, Run, check
+from tests.trial.checks import Framing, Run, check, replayed
 
 HANDBOOK = "Who claims something names its source."
 ALICE, BOB = Person("xalice", "xacme", "thread-0"), Person("xbob", "xbeta", "thread-0")
@@ -179,3 +179,63 @@ def test_no_request_goes_on_from_those_that_come_into_no_conversation(apart):
     app = replace(APP, turns=(replace(TURN, together=True), replace(TURN, number=1)))
     moved = [FORK[0], FORK[2], FORK[1], *SAID]
     assert forked(sent(FORK), sent(moved, 1), app=app, framing=Framing(apart=apart)) == (set() if apart else {7})
+
+
+def judged(own, fork, framing, **options):
+    """What is broken in one request, which an application sent and a fork of it."""
+    made = runs(sent(own), forked=(sent(fork),))
+    made["forked"] = replace(made["forked"], framing=framing)
+    return numbers(check(replace(APP, options=options, turns=(TURN,)), made))
+
+
+QUESTION = [{"role": "user", "content": "Read this: user: Go on. Who is next?"}]
+CHOICE = [FORK[1], {"role": "user", "content": "Read this: Who is next?"}]
+ASKS = Framing(asks={"planner": lambda text: text.replace("user: ", "")})
+
+
+@pytest.mark.parametrize(
+    ("own", "fork", "broken"),
+    [
+        (QUESTION, CHOICE, set()),
+        # AutoGen may say what was said twice.
+        ([QUESTION[0], FORK[1]], CHOICE, set()),
+        (QUESTION, CHOICE[1:], {9}),
+        # What the application's own question holds no more, as after a reset.
+        (QUESTION, [{"role": "user", "content": "Once upon a time."}, *CHOICE], {9}),
+    ],
+)
+def test_a_selectors_question_is_held_to_what_the_application_asks(own, fork, broken):
+    """In other words and in another order: nothing of it is missing, and nothing else is said."""
+    assert judged(own, fork, ASKS) == broken
+
+
+@pytest.mark.parametrize("passed", [(), ("Transferred",)])
+def test_a_hand_off_that_a_compaction_removes_is_no_question(passed):
+    """It stands in a user's name, and no user asked it; who asks must be answered whatever was removed."""
+    told = {"role": "user", "content": "Transferred to planner."}
+    found = judged([*OWN, told], FORK, Framing(passed=passed), compaction=None)
+    assert found == (set() if passed else {9})
+
+
+def resumed(first, second, framing, turns):
+    """What is broken where the second turn was sent as ``first`` in one session and as ``second`` in a resumed one."""
+    made = {
+        mode: Run("forked", (sent(FORK), sent(messages, 1)), framing=framing)
+        for mode, messages in (("continued", first), ("forked", second))
+    }
+    app = replace(APP, turns=tuple(replace(TURN, number=at, **turn) for at, turn in enumerate(turns)))
+    return numbers(replayed(app, {**made, "unmodified": GOOD["unmodified"]}, ()))
+
+
+@pytest.mark.parametrize(("act", "broken"), [("rewind", set()), ("ask", {2})])
+def test_a_selectors_bytes_are_compared_where_the_application_asks_the_same(act, broken):
+    """Behind a state that a team goes back to, AutoGen's own question is another one in a new process."""
+    more = [*grown(FORK), {"role": "user", "content": "More."}]
+    assert resumed(grown(FORK), more, Framing(asks={"planner": str}), [{"act": act}, {}]) == broken
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_what_was_asked_of_copies_begins_no_conversation_that_a_resume_goes_on_with(apart):
+    """Before the resume only copies were asked: elsewhere those requests have begun it."""
+    turns = [{"together": True}, {"act": "resume"}]
+    assert resumed(FORK, grown(FORK), Framing(apart=apart), turns) == (set() if apart else {2})

@@ -132,7 +132,7 @@ class TasksAhead:
     """The part of the agent's own system text that stands in the shared one."""
     agent_text: str
     """The agent's text as a fork would say it; empty where it stands in the shared part."""
-    _counted_texts: dict[str, int] = field(default_factory=dict)
+    _counted_texts: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     """The tokens of texts for this one request: each task ahead carries the same results."""
 
     @once

@@ -132,10 +132,17 @@ def _bind_llm(binding: Binding, owner: Any, name: str, *, copy: bool) -> None:
         binding.undo.append(lambda: unswap(llm, binding))
 
 
-def _made_by_name(binding: Binding, model: str) -> Any:
-    """A model that was given by its name, made as CrewAI would make it, and watched."""
-    from crewai.utilities.llm_utils import create_llm  # noqa: PLC0415 - CrewAI loads slowly
+def _planner_by_name(binding: Binding, given: Any) -> Any:
+    """The planner's model where it has only a name, CrewAI's own choice too: made as CrewAI would, and watched.
 
+    None where the application made it itself.
+    """
+    from crewai.utilities.llm_utils import create_llm  # noqa: PLC0415 - CrewAI loads slowly
+    from crewai.utilities.planning_handler import CrewPlanner  # noqa: PLC0415 - CrewAI loads slowly
+
+    model = CrewPlanner([], given).planning_agent_llm
+    if not isinstance(model, str):
+        return None
     llm = create_llm(model)
     swap(llm, binding)
     return llm
@@ -262,17 +269,10 @@ def _kickoff(crew: Any, name: str, _: Any) -> Iterator[None]:
 
 @contextmanager
 def _planning(crew: Any, *_: Any) -> Iterator[None]:
-    """A crew's planner is made and asked: a model that has only a name, CrewAI's own choice too, is made here.
-
-    Before and after, the application sees the name.
-    """
-    from crewai.utilities.planning_handler import CrewPlanner  # noqa: PLC0415 - CrewAI loads slowly
-
+    """A crew's planner is made and asked. Before and after, the application sees the name that it gave its model."""
     binding, given, made = binding_of(crew), crew.planning_llm, None
     if binding is not None:
-        model = CrewPlanner([], given).planning_agent_llm
-        if isinstance(model, str):
-            made = binding.session.attempt("planning_llm", lambda: _made_by_name(binding, model), None)
+        made = binding.session.attempt("planning_llm", lambda: _planner_by_name(binding, given), None)
     if made is None:
         yield
         return
