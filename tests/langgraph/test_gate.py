@@ -420,27 +420,53 @@ def test_who_reads_streams_in_turn_does_not_wait_for_himself(bench, later):
     assert not session.adapter._gate._flights
 
 
-def test_one_role_a_process_follows_the_leader_of_another_process_behind_the_middleware(bench):
-    """Sessions that share nothing but the gate's store, as processes do: one writes, the others read.
-
-    A role that is alone keeps its own layout where the provider caches what is not marked.
-    """
+def of_processes(bench, *, later=False, **options):
+    """What the gates of three sessions say that share nothing but the gate's store, as processes do."""
     bench.slow(0.5)
     store = MemoryStore()
+    made = [Session(gate=Gate(limit=60.0, price=0.0, store=store)) for _ in range(3)]
+    text, asked = f"{HANDBOOK}\n\nYou work.", {"messages": [HumanMessage("Look into it.")]}
+    agents = [
+        create_agent(bench.model(**options), [], system_prompt=text, middleware=[PrefixMiddleware(one, role="worker")])
+        for one in made
+    ]
 
-    def work(number):
-        session = Session(gate=Gate(limit=60.0, price=0.0, store=store))
-        middleware = [PrefixMiddleware(session, role="worker")]
-        agent = create_agent(bench.model(), [], system_prompt=f"{HANDBOOK}\n\nYou work.", middleware=middleware)
-        agent.invoke({"messages": [HumanMessage("Look into it.")]})
-        assert [call.layout for call in session.calls] == ["own"]
-        return session.report().gate
+    async def at_once():
+        await asyncio.gather(*(agent.ainvoke(asked) for agent in agents))
 
-    with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(work, range(3)))
+    if later:
+        asyncio.run(at_once())
+    else:
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda agent: agent.invoke(asked), agents))
+    assert [[call.layout for call in one.calls] for one in made] == [["own"]] * 3
+    assert [one.failures for one in made] == [{}] * 3
+    return [one.report().gate for one in made]
+
+
+def test_one_role_a_process_follows_the_leader_of_another_process_behind_the_middleware(bench):
+    """One writes, the others read."""
+    found = of_processes(bench)
     assert sum(use.led for use in found) == 1
     assert sum(use.followed for use in found) == 2
     assert sorted(record.outcome.read_tokens > 1_000 for record in bench.provider.requests) == [False, True, True]
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("kind", ["openai-chat", "openai-responses"])
+def test_a_request_that_goes_out_as_the_application_made_it_follows_the_leader_of_another_process(servers, kind, later):
+    """Where the provider caches in blocks without marks: who follows sends what it sends without us, byte for byte."""
+    bench = Bench(kind, servers("openai"))
+    plain = create_agent(bench.model(model="gpt-4.1"), [], system_prompt=f"{HANDBOOK}\n\nYou work.")
+    plain.invoke({"messages": [HumanMessage("Look into it.")]})
+    unmodified = bench.provider.requests[0].json
+    bench.provider.reset()
+    found = of_processes(bench, later=later, model="gpt-4.1")
+    bench.release()
+    assert [sum(use.led for use in found), sum(use.followed for use in found)] == [1, 2]
+    sent = list(bench.provider.requests)
+    assert sorted(record.outcome.read_tokens > 1_000 for record in sent) == [False, True, True]
+    assert [record.json for record in sent if record.outcome.read_tokens] == [unmodified] * 2
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")

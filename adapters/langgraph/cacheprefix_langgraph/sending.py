@@ -187,7 +187,9 @@ def _body(
     if not shows_body(base):
         return likeness(session, model, base, messages, stop, kwargs)
     if sending.rewritten is None:
-        return None
+        # What the class makes of the application's own request is the application's business.
+        waits = session.waiting.gate is not None and _waits(sending)
+        return own_body(model, base, messages, stop, _options(sending, kwargs)) if waits else None
     try:
         return own_body(model, base, messages, stop, _options(sending, kwargs))
     except Exception as error:
@@ -220,11 +222,16 @@ def _asked(
     model: Any, base: type[BaseChatModel], body: Body, sending: Sending
 ) -> tuple[dict[str, Any], Boundary] | None:
     """The body and the shared part's end, by which siblings wait for each other; None for one that waits for none."""
-    if sending.rewritten is None and (sending.plan is None or not sending.plan.waits):
+    if not _waits(sending):
         return None
     return _session(model, sending).attempt(
         "gate", lambda: (_seen(body, model), _boundary(model, base, body, sending)), None
     )
+
+
+def _waits(sending: Sending) -> bool:
+    """Whether it is asked at the gate: a request that is laid out, or keeps its own layout by what it costs."""
+    return sending.rewritten is not None or (sending.plan is not None and sending.plan.waits)
 
 
 def _seen(body: Body, model: Any) -> dict[str, Any]:
