@@ -237,8 +237,8 @@ class AdapterSession:
         given, tenant = tuple(tools), None if scope in (None, self.scope) else scope
         late = None if self.shared.totals.last is None and tenant is None else self.shared.notices.note
         union = self.team.adopt_tools(given, render, late, grows=grows)
-        if tenant is not None:
-            self.shared.tool_sets.bring(self.team, tenant, [tool_of(tool, render).name for tool in given])
+        names = [tool_of(tool, render).name for tool in given] if self.team.late else []
+        self.shared.tool_sets.bring(self.team, self.scope if tenant is None else tenant, names)
         return union
 
     @property

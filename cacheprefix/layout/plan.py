@@ -382,7 +382,10 @@ class Planner:
         others = self.team.others_with(asked.conversation, asked.role, asked.schema)
         if own is None:
             return None, FREE
-        self.tool_sets.bring(self.team, asked.conversation.scope, own.names)
+        # What was adopted as the very same was brought there; by its name alone nobody knows.
+        differ = {*(own.differ or ()), *self.team.clashing}
+        foreign = self.tool_sets.bring(self.team, asked.conversation.scope, own.names, differ)
+        brought = [name for name in own.names if name not in foreign]
         if own.carried == "own":
             return None, Restriction(said=own.may_use)
         run = self._run_layout(asked)
@@ -393,7 +396,7 @@ class Planner:
             mine = tuple(name for name in self.team.prefix.tool_names if name in set(own.names))
             tools = ToolSet(mine, shares=True, name="\0".join(sorted(mine)))
             if run.union:
-                tools = ToolSet(self.tool_sets.union(self.team, asked.conversation, own.names), shares=True)
+                tools = ToolSet(self.tool_sets.union(self.team, asked.conversation, brought), shares=True)
         elif own.carried == "open":
             role, model, positions = self.team.role(asked.role), asked.model, self.positions
             lane = asked.lane
@@ -412,10 +415,11 @@ class Planner:
                     lambda cost, grows: positions.paid_anew(asked.conversation, cost, grows=grows),
                     asked.cached,
                     lambda: len(positions.asked_by(asked.conversation)),
+                    foreign,
                 ),
             )  # fmt: skip
         elif own.carried == "union":
-            tools = ToolSet(self.tool_sets.union(self.team, asked.conversation, own.names), shares=True)
+            tools = ToolSet(self.tool_sets.union(self.team, asked.conversation, brought), shares=True)
         else:
             wanted = set(own.carried)
             tools = ToolSet(tuple(name for name in self.team.prefix.tool_names if name in wanted), shares=True)

@@ -80,6 +80,8 @@ class ToolsAsked:
     """Whether the application marks its own requests for the cache."""
     heard: Callable[[], int] = lambda: 0
     """Counts the roles that have asked in the conversation."""
+    foreign: frozenset[str] = frozenset()
+    """Names of own tools whose namesakes in the union this tenant's requests may not carry."""
 
 
 @dataclass(slots=True)
@@ -113,13 +115,20 @@ class ToolSets:
         self._brought: Bounded[tuple[str, str], bool] = Bounded(_TALKS)
         self._lock = Lock()
 
-    def bring(self, team: Team, scope: str, names: Collection[str]) -> None:
-        """Note which tools that came after the first request a tenant's own requests have."""
+    def bring(
+        self, team: Team, scope: str, names: Collection[str], differ: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Note which tools that came after the first request a tenant's own requests have.
+
+        Gives the names of those that ``differ`` from the union's tool of their name, where that is not the tenant's.
+        """
         late = [name for name in names if name in team.late]
         with self._lock:
             self._late.update(late)
-            for name in late:
+            # Privacy: who declares a tool otherwise has another one of that name; the union's may speak of a tenant.
+            for name in set(late).difference(differ):
                 self._brought[name, scope] = True
+            return frozenset(late).intersection(differ).difference(self.open_to(team, scope))
 
     def open_to(self, team: Team, scope: str) -> tuple[str, ...]:
         """The shared tools that a tenant's requests may carry."""
@@ -169,7 +178,10 @@ class ToolSets:
         with self._lock:
             talk = self._of((conversation.scope, common_key(conversation.id)))
             if recorded:
-                talk.union = tuple(max((one or "" for one in recorded), key=len).split("\n"))
+                # Privacy: another process may know another tenant's tool of a recorded name.
+                may = {*talk.union, *self.open_to(team, conversation.scope)}
+                longest = max((one or "" for one in recorded), key=len).split("\n")
+                talk.union = tuple(name for name in longest if name in may)
             elif not (talk.joined or talk.carried):
                 talk.union = self.open_to(team, conversation.scope)
             talk.carried = talk.carried or brought is not None
@@ -218,7 +230,7 @@ class ToolSets:
         began = self.union(team, conversation)
         with self._lock:
             # Privacy: of tools that came later only those that this tenant's requests may carry.
-            may = {*self.open_to(team, conversation.scope), *began, *mine}
+            may = {*self.open_to(team, conversation.scope), *began, *(mine - asked.foreign)}
         everything = tuple(tool.name for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in may)
         return _Offer(
             team=team,

@@ -148,6 +148,33 @@ def test_another_tenant_carries_no_tool_that_came_later_with_one(chat):
     assert names(chat)[-2:] == [["check_0", "plan_0"]] * 2
 
 
+@pytest.mark.parametrize("strict", [None, True])
+def test_no_tenant_is_shown_anothers_tool_of_the_same_name(bench, strict):
+    """Each has its own, made while a node runs: who has none of that name is shown none of another tenant's."""
+    session, saver = bench.session(HANDBOOK), InMemorySaver()
+    model = wrap_model(bench.model(), session)
+
+    def node(role, tenant):
+        told = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
+        house = {"name": "house", "description": f"Asks the house of {tenant}.", "parameters": told}
+        kit = {"planner": [house, *EARLY["planner"]], "writer": [], "critic": EARLY["planner"]}[role]
+
+        def answer(state):
+            said = [SystemMessage(f"You are the {role}.\n\n{HANDBOOK}"), *state["messages"]]
+            return {"messages": [(model.bind_tools(kit, strict=strict) if kit else model).invoke(said)]}
+
+        return role, forked(session, role=role)(answer)
+
+    for tenant in ("acme", "beta") * 2:
+        bench.provider.reset()
+        turn(saver, [node(role, tenant) for role in ("planner", "writer", "critic")], tenant, scope=tenant)
+        shown = [record.body for record in bench.provider.requests]
+        assert b"the house of " + tenant.encode() in shown[0]
+        other = {"acme": b"beta", "beta": b"acme"}[tenant]
+        assert not [body for body in shown if b"the house of " + other in body]
+    assert session.failures == {}
+
+
 @pytest.mark.parametrize("thread", ["one", "other"])
 def test_another_process_carries_what_the_thread_carries(chat, thread):
     """What a thread grew to stands in its checkpoint, and that it did not: who made all roles first sends the same."""

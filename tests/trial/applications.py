@@ -198,7 +198,9 @@ def application(seed: int, apis: Sequence[str]) -> Application:
     # What is saved is loaded where the same tools are known; a tenant's own are so to nobody before.
     resumed = rng.random() < 0.4
     if tools and not resumed and rng.random() < 0.3:
-        tools.append(Tool("house", f"Asks the house of {tenants[0]}.", 3, tenants[0]))
+        # Each has its own of that name, or one alone has it.
+        whose = tenants[: rng.choice((1, 2))]
+        tools += [Tool("house", f"Asks the house of {tenant}.", 3, tenant) for tenant in whose]
     roles = tuple(
         Role(name, f"You are the {name}. " + f"A {name} keeps to rule {at}. " * rng.choice((1, 1, 8, 120)),
              tuple(rng.sample(tools, rng.choice((0, len(tools) // 2, len(tools))))))

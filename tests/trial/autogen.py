@@ -1,4 +1,4 @@
-"""AutoGen: single agents, round robins, selectors, swarms and graphs, a team a person, on clients that all share."""
+"""AutoGen: single agents, round robins, selectors, swarms and graphs, a team a person, on clients that all share, or each tenant."""
 
 from __future__ import annotations
 
@@ -123,7 +123,11 @@ class Trial(Driver):
         return self.later(self._main())
 
     async def _main(self) -> Any:
-        self.clients = {role: self._client(role) for role in (SELECTOR, *(one.name for one in self.app.roles))}
+        # AutoGen's client for Anthropic sends the tools it was given last with questions that have none.
+        apart = any(tool.tenant for role in self.app.roles for tool in role.tools)
+        self.whose = {person.name: person.tenant if apart else "" for person in self.app.people}
+        names = (SELECTOR, *(one.name for one in self.app.roles))
+        self.clients = {(role, whose): self._client(role) for role in names for whose in {*self.whose.values()}}
         self.teams = {person.name: self._team(person) for person in self.app.people}
         self.states: dict[str, list[Any]] = {person.name: [] for person in self.app.people}
         saw: dict[str, list[Any]] = {person.name: [] for person in self.app.people}
@@ -200,7 +204,7 @@ class Trial(Driver):
 
     def _team(self, person: Person) -> Any:
         agents = [self._agent(role, person) for role in self.app.roles]
-        turns, client = len(agents) + 1, self.clients[SELECTOR]
+        turns, client = len(agents) + 1, self.clients[SELECTOR, self.whose[person.name]]
         made: Any = agents[0]
         if self.kind == "round":
             made = RoundRobinGroupChat(agents, max_turns=turns)
@@ -222,7 +226,7 @@ class Trial(Driver):
         others = [one.name for one in self.app.roles if one != role]
         return AssistantAgent(
             role.name,
-            self.clients[role.name],
+            self.clients[role.name, self.whose[person.name]],
             system_message=self.app.system(role, person),
             tools=[self._tool(tool, person) for tool in self.app.tools(role, person)] or None,
             reflect_on_tool_use=reflect,
