@@ -225,6 +225,7 @@ class AdapterSession:
         *,
         grows: bool = False,
         scope: str | None = None,
+        of_run: bool = False,
     ) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen; for adapters, before the first request.
 
@@ -233,13 +234,18 @@ class AdapterSession:
         adapters that send of the union what ``RequestPlan.tools`` names: such a tool comes in, conversations that begin
         from then on carry it, and those under way where that costs less (``ToolSets.choose``). ``scope`` is the tenant
         whose they are, where that is not the session's own: others' requests carry those alone that they have too.
+        ``of_run`` says that a run under way brings them: conversations that carry them record what defines them.
         """
         given, tenant = tuple(tools), None if scope in (None, self.scope) else scope
         late = None if self.shared.totals.last is None and tenant is None else self.shared.notices.note
-        union = self.team.adopt_tools(given, render, late, grows=grows)
+        union = self.team.adopt_tools(given, render, late, grows=grows, of_run=of_run)
         names = [tool_of(tool, render).name for tool in given] if self.team.late else []
         self.shared.tool_sets.bring(self.team, self.scope if tenant is None else tenant, names)
         return union
+
+    def resume_tools(self, conversation: Conversation) -> None:
+        """Make known which tools a conversation that was saved elsewhere carries, as its decisions say."""
+        self.attempt("tools", lambda: self.shared.tool_sets.resume(self.team, conversation), None)
 
     @property
     def late_tools(self) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """The ledger: an append-only record of decisions, addressed by content.
 
 It holds decisions, their parameters and the algorithm's version, and no texts but those that were
-written for it (summaries). Every entry is a set of the values that were ever recorded for its
-address; the smallest wins. Union of sets makes ``merge`` associative, commutative and idempotent,
+written for it (summaries) and what defines tools that a run brought. Every entry is a set of the
+values that were ever recorded for its address; the smallest wins. Union of sets makes ``merge`` associative, commutative and idempotent,
 so parallel branches may merge in any order and any number of times.
 
 A ledger is an immutable value: a fork has the very same, and a call that fails leaves none of its decisions.
@@ -21,7 +21,7 @@ from cacheprefix.errors import StateError
 VERSION: Final = 1
 SECTIONS: Final = (
     "results", "turns", "actions", "inserts", "blocks", "places", "lanes", "kits", "unions", "shares", "rules",
-    "epochs", "heard",
+    "epochs", "heard", "tools",
 )  # fmt: skip
 """The kinds of decisions. The grammar of their addresses and values, where ``digest`` is that of a message or of a
 result's text, and braces stand for what is optional::
@@ -59,12 +59,13 @@ carried tools of its own, by the digest of those and the model and that of the r
 of all, line by line, where more came while the conversation was under way, by their digest. ``shares``: whose requests
 have become forks, by the digest of model and prefix, or of role and model. ``rules``: parameters of decisions, by their
 own digest. ``epochs``: compactions, by their digest. ``heard``: with which answer schemas roles ask, by the digests of
-both, and which share with nobody."""
+both, and which share with nobody. ``tools``: what defines a tool of these that a run brought, as JSON, by its name and
+the digest of that (``Tool.entry``): another process may not know it."""
 
 _ON_CONTENT: Final = frozenset({"results", "turns", "actions", "inserts", "blocks"})
 """Sections whose decisions are on content of the history; forgotten once that content is gone from it."""
 
-_ON_LAYOUT: Final = frozenset({"lanes", "kits", "unions", "shares", "heard"})
+_ON_LAYOUT: Final = frozenset({"lanes", "kits", "unions", "shares", "heard", "tools"})
 """Sections whose decisions are on the layout of requests and not on messages."""
 
 _DETAIL = re.compile("[#/~]")

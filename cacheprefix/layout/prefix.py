@@ -11,7 +11,7 @@ from typing import Any
 
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix.layout.framing import CARDS
-from cacheprefix.prompt import dumps, loads
+from cacheprefix.prompt import digest_of, dumps, loads
 
 _KEY_BYTES = 12
 
@@ -27,6 +27,11 @@ class Tool:
     name: str
     schema: bytes
     native: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def entry(self) -> str:
+        """Names this version of the tool in saved decisions."""
+        return f"{self.name}.{digest_of(self.schema.decode())}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

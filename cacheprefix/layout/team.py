@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from cacheprefix.errors import ToolClashError, named
 from cacheprefix.layout.cards_advice import Placement
 from cacheprefix.layout.fork import TailPlacement
-from cacheprefix.layout.prefix import SharedPrefix, Tool
+from cacheprefix.layout.prefix import SharedPrefix, Tool, tool_of
 from cacheprefix.layout.shared_text import LEAST, find_text
 from cacheprefix.layout.tail import tail_text
 from cacheprefix.locks import RLock
@@ -61,6 +61,10 @@ class Team:
     lock: RLock = field(default_factory=RLock)
     late: set[str] = field(default_factory=set)
     """Names of tools that came after the first request."""
+    of_runs: set[str] = field(default_factory=set)
+    """Names of tools that a run brought: a process that resumes it does not know them before."""
+    resumed: set[str] = field(default_factory=set)
+    """Names of those that are known by what a conversation has saved, and by no request."""
     clashing: set[str] = field(default_factory=set)
     """Names of tools that were declared with two schemas."""
     given: SharedPrefix = field(init=False)
@@ -84,6 +88,7 @@ class Team:
     def inherit(self, outer: Team) -> None:
         """Take over what a nested team's prefix holds of what was found in the requests of the one around it."""
         self.given, self.found, self.late = outer.given, outer.found, set(outer.late)
+        self.of_runs, self.resumed = set(outer.of_runs), set(outer.resumed)
 
     def owner(self, scope: str | None) -> tuple[str, str]:
         """Whose conversations these are: the team's name, and the scope given or the team's own."""
@@ -105,7 +110,11 @@ class Team:
     @property
     def key(self) -> str:
         """The name under which requests are routed; it stays when the union grows, as most prompts then do."""
-        return self._key or self.prefix.key
+        if self._key:
+            return self._key
+        # What runs bring another process knows in another order, or not yet.
+        lasting = tuple(tool for tool in self.prefix.tools if getattr(tool, "name", None) not in self.of_runs)
+        return self.prefix.key if len(lasting) == len(self.prefix.tools) else replace(self.prefix, tools=lasting).key
 
     def adopt_tools(
         self,
@@ -114,21 +123,31 @@ class Team:
         late: Callable[[str], None] | None,
         *,
         grows: bool = False,
+        of_run: bool = False,
     ) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen.
 
         ``late`` is told of tools that come after the first request (None before it): they stay outside, since they
         would change every prompt from its beginning. With ``grows`` they come in all the same: which conversations
-        carry them is ``ToolSets``' to decide. Raises ``ToolClashError`` when one name has two schemas.
+        carry them is ``ToolSets``' to decide. ``of_run`` says that a run under way brings them. Raises
+        ``ToolClashError`` when one name has two schemas, but for what is known from a saved conversation alone: the
+        code may be newer.
         """
+        given = [tool_of(tool, render) for tool in tools]
         with self.lock:
+            replaced = self.resumed.intersection(tool.name for tool in given)
             prefix = self.prefix
+            if replaced:
+                self.resumed -= replaced
+                known = (tool for tool in prefix.tools if not (isinstance(tool, Tool) and tool.name in replaced))
+                prefix = replace(prefix, tools=tuple(known))
             try:
-                union = prefix.with_tools(tools, render)
+                union = prefix.with_tools(given, render)
             except ToolClashError as error:
                 self.clashing.add(error.name)
                 raise
             added = [tool.name for tool in union.tools if tool.name not in prefix.tool_names]
+            self.of_runs.update(added if of_run else ())
             unfrozen = any(not isinstance(tool, Tool) for tool in prefix.tools)
             comes_late = bool(added) and not unfrozen and late is not None
             if comes_late:
@@ -143,6 +162,19 @@ class Team:
             elif added or unfrozen:
                 self.prefix = union
             return tuple(self.prefix.tools)
+
+    def resume_tools(self, tools: Iterable[Tool]) -> None:
+        """Add tools that a saved conversation carries; those of a name that is known stay out."""
+        with self.lock:
+            news = [tool for tool in tools if tool.name not in self.prefix.tool_names]
+            names = {tool.name for tool in news}
+            if not news or any(not isinstance(tool, Tool) for tool in self.prefix.tools):
+                return
+            self._key, self.prefix = self.key, self.prefix.with_tools(news)
+            self.resumed |= names
+            self.of_runs |= names
+            # Whose they are, their conversation says: others carry them once they bring them.
+            self.late |= names
 
     def adopt_system(self, text: str, *, with_context: bool = False) -> None:
         """Make ``text`` the shared system text, where the prefix has none of its own.

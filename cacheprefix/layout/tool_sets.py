@@ -36,6 +36,10 @@ digest of its model and name. A role that went over to the union later is beside
 _UNION, _OWN = "union", "own"
 _UNIONS = "unions"
 """The section of a conversation's decisions that says which tools it carries, where more came after it began."""
+_TOOLS = "tools"
+"""The section that defines those of them that a run brought (``Tool.entry``), which another process may not know."""
+_SHARES = "shares"
+"""The section that says whose requests have become forks."""
 _KITS_OF = "kits"
 """The section that says which tools requests with a role's own carried: others with the very same share with them."""
 
@@ -140,6 +144,18 @@ class ToolSets:
             if name not in team.late or self._brought.get((name, scope)) or not (scope or name in self._late)
         )
 
+    def resume(self, team: Team, conversation: Decided) -> None:
+        """Make known which tools a conversation's requests have carried by its own record, to its tenant alone."""
+        entries = conversation.decided_keys(_TOOLS)
+        if not entries:
+            return
+        known = {tool.entry for tool in team.prefix.tools if isinstance(tool, Tool)}
+        news = {entry.rpartition(".")[0]: entry for entry in entries if entry not in known}
+        recorded = {name: conversation.decided(_TOOLS, entry) or "" for name, entry in news.items()}
+        team.resume_tools(Tool(name, schema.encode()) for name, schema in recorded.items())
+        own = [tool.name for tool in team.prefix.tools if isinstance(tool, Tool) and tool.entry in entries]
+        self.bring(team, conversation.scope, own)
+
     def settled(self, key: tuple[str, str], role: tuple[str, str]) -> bool | None:
         """Whether a role's requests carry the union; None before it has asked."""
         with self._lock:
@@ -175,27 +191,35 @@ class ToolSets:
         """
         names = team.prefix.tool_names
         recorded = [conversation.decided(_UNIONS, key) for key in conversation.decided_keys(_UNIONS)]
+        # Forks were sent before any tool was known, of which no lane says what it carries.
+        began_without = conversation.decided_keys(_SHARES) and not conversation.decided_keys(_LANES)
         with self._lock:
             talk = self._of((conversation.scope, common_key(conversation.id)))
             if recorded:
-                # Privacy: another process may know another tenant's tool of a recorded name.
-                may = {*talk.union, *self.open_to(team, conversation.scope)}
+                # Privacy: this process may know another's tool of a recorded name.
+                may = {*talk.union, *self.open_to(team, conversation.scope)} - _others_in(team, conversation)
                 longest = max((one or "" for one in recorded), key=len).split("\n")
                 talk.union = tuple(name for name in longest if name in may)
             elif not (talk.joined or talk.carried):
-                talk.union = self.open_to(team, conversation.scope)
+                talk.union = () if began_without else self.open_to(team, conversation.scope)
             talk.carried = talk.carried or brought is not None
             carried = {*talk.union, *(brought or ())}
-            talk.union = tuple(name for name in names if name in carried)
-            return talk.union
+            talk.union = union = tuple(name for name in names if name in carried)
+        # One that is alone sends its own tools, which another process has from itself.
+        if brought is not None and not team.alone:
+            self._keep(team, conversation, union)
+        return union
 
-    def _keep(self, key: tuple[str, str], conversation: Decided, union: tuple[str, ...]) -> None:
+    def _keep(self, team: Team, conversation: Decided, union: tuple[str, ...]) -> None:
         """Note and record what a conversation carries, so that another process carries the same."""
         with self._lock:
-            self._of(key).union = union
+            self._of((conversation.scope, common_key(conversation.id))).union = union
         entry = digest_of(*union)
         if conversation.decided(_UNIONS, entry) is None:
             conversation.decide(_UNIONS, entry, "\n".join(union))
+        for tool in team.prefix.tools:
+            if isinstance(tool, Tool) and tool.name in union and tool.name in team.of_runs:
+                conversation.decide(_TOOLS, tool.entry, tool.schema.decode())
 
     def choose(
         self, team: Team, services: Services, conversation: Decided, role: str, model: str, asked: ToolsAsked
@@ -231,6 +255,9 @@ class ToolSets:
         with self._lock:
             # Privacy: of tools that came later only those that this tenant's requests may carry.
             may = {*self.open_to(team, conversation.scope), *began, *(mine - asked.foreign)}
+            if conversation.decided_keys(_UNIONS):
+                # What runs brought to other conversations no other process need know.
+                may -= team.of_runs.difference(began, mine)
         everything = tuple(tool.name for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in may)
         return _Offer(
             team=team,
@@ -266,8 +293,8 @@ class ToolSets:
             if joins:
                 conversation.decide(_LANES, moved, _UNION)
                 _note_carried(offer)
-        if (joins and union != offer.everything) or offer.grows:
-            self._keep(offer.talk, conversation, union if joins else began)
+        if offer.grows or (joins and (union or not offer.team.alone)):
+            self._keep(offer.team, conversation, union if joins else began)
         # A join is recorded even where a role's tools are those of all: its next request may carry none.
         if not recorded and (union or not joins):
             conversation.decide(_LANES, entry, _UNION if joins else _OWN)
@@ -326,6 +353,14 @@ class ToolSets:
             if not offer.told and any(one == offer.key[0] for one, _ in self._of(offer.talk).joined):
                 return True
         return offer.conversation.decided(_LANES, _entry((offer.key[0], ""))) == _UNION
+
+
+def _others_in(team: Team, conversation: Decided) -> set[str]:
+    """Names of tools of which a conversation has carried another version than the union's, and not that one."""
+    carried = set(conversation.decided_keys(_TOOLS))
+    names = {entry.rpartition(".")[0] for entry in carried}
+    tools = (tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in names)
+    return {tool.name for tool in tools if tool.entry not in carried}
 
 
 def _note_carried(offer: _Offer) -> None:

@@ -191,6 +191,98 @@ def test_another_process_carries_what_the_thread_carries(chat, thread):
     assert names(chat) == [["check_0", "plan_0"] if thread == "one" else ["plan_0"]] * 2
 
 
+def binding(bench, session, kits):
+    """As ``nodes``, where each binds its tools while it runs."""
+    model = bench.model() if session is None else wrap_model(bench.model(), session)
+
+    def node(role):
+        def answer(state):
+            said = [SystemMessage(f"You are the {role}.\n\n{HANDBOOK}"), *state["messages"]]
+            return {"messages": [(model.bind_tools(kits[role]) if kits[role] else model).invoke(said)]}
+
+        return answer if session is None else forked(session, role=role)(answer)
+
+    return [(role, node(role)) for role in kits]
+
+
+@pytest.mark.parametrize("role", ["planner", "writer", "critic"])
+@pytest.mark.parametrize("scope", ["", "acme"])
+def test_another_process_knows_the_tools_that_a_run_brought(bench, role, scope):
+    """Whoever asks first sends what it sends where all have asked: what defines the tools is in the checkpoint."""
+    session, saver = bench.session(HANDBOOK), InMemorySaver()
+    kits = {**EARLY, **LATE}
+    first = binding(bench, session, kits)
+    for _ in range(2):
+        turn(saver, first, scope=scope)
+    _, _, config = turn(saver, first, scope=scope)
+    graph = StateGraph(State).add_sequence(first).add_edge(START, first[0][0]).compile(checkpointer=saver)
+    saved = graph.get_state(config).config
+    bench.provider.reset()
+
+    def asked(session):
+        made = [one for one in binding(bench, session, kits) if one[0] == role]
+        graph = StateGraph(State).add_sequence(made).add_edge(START, role).compile(checkpointer=saver)
+        graph.invoke({"messages": [HumanMessage("And now?")]}, saved)
+        return bench.provider.requests[-1].json
+
+    before, restarted = asked(session), bench.session(HANDBOOK)
+    assert asked(restarted) == before
+    assert names(bench)[0] == ["check_0", "plan_0"]
+    assert session.failures == restarted.failures == {}
+
+
+def described(*descriptions):
+    """A tool of the planner's by each of these descriptions."""
+    told = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
+    return [{"name": "house", "description": text, "parameters": told} for text in descriptions]
+
+
+def test_a_thread_is_shown_no_other_version_of_its_tool_than_it_has_carried(chat):
+    """Where another tenant's is known of that name, the thread's other roles go without until its own is asked."""
+    saver = InMemorySaver()
+    acme, beta = ({"planner": described(f"Asks the house of {name}."), "writer": []} for name in ("acme", "beta"))
+    turn(saver, binding(chat, chat.session(HANDBOOK), acme), "one", scope="acme")
+    restarted = chat.session(HANDBOOK)
+    turn(saver, binding(chat, restarted, beta), "two", scope="beta")
+    chat.provider.reset()
+    turn(saver, binding(chat, restarted, acme)[1:], "one", scope="acme")
+    turn(saver, binding(chat, restarted, acme), "one", scope="acme")
+    assert not [record for record in chat.provider.requests if b"beta" in record.body]
+    turn(saver, binding(chat, restarted, beta), "two", scope="beta")
+    assert not [record for record in chat.provider.requests[-2:] if b"acme" in record.body]
+    assert restarted.failures == {}
+
+
+def test_newer_code_brings_its_own_version_of_a_tool(chat):
+    """The saved one stands until then, and both roles carry the newer one from there on."""
+    saver = InMemorySaver()
+    old, new = ({"planner": described(text), "writer": []} for text in ("The old way.", "The new way."))
+    turn(saver, binding(chat, chat.session(HANDBOOK), old))
+    restarted = chat.session(HANDBOOK)
+    chat.provider.reset()
+    turn(saver, binding(chat, restarted, new)[1:])
+    for _ in range(2):
+        turn(saver, binding(chat, restarted, new))
+    shown = [[b"old way" in one.body, b"new way" in one.body] for one in chat.provider.requests]
+    assert shown == [[True, False], *[[False, True]] * 4]
+    assert chat.provider.requests[-1].outcome.read_tokens > 2_000
+    assert restarted.failures == {}
+
+
+@pytest.mark.parametrize("began", ["planner", "writer"])
+def test_another_process_that_knows_more_tools_carries_those_that_the_thread_began_with(chat, began):
+    """Also where it began with none."""
+    saver, session = InMemorySaver(), chat.session(HANDBOOK)
+    early = {**EARLY, "reader": []} if began == "planner" else {"writer": [], "reader": []}
+    for _ in range(2):
+        turn(saver, nodes(chat, session, early))
+    restarted = chat.session(HANDBOOK)
+    made = nodes(chat, restarted, {**EARLY, **LATE, "reader": []})
+    chat.provider.reset()
+    turn(saver, [one for one in made if one[0] == "writer"])
+    assert names(chat) == [["plan_0"] if began == "planner" else []]
+
+
 def test_large_tools_that_come_later_stay_with_their_role(chat):
     """Reading them with every request of the others would cost more than sharing saves, and the call says so."""
     session, saver = chat.session(HANDBOOK, mode="fork"), InMemorySaver()

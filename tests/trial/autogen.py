@@ -1,4 +1,4 @@
-"""AutoGen: single agents, round robins, selectors, swarms and graphs, a team a person, on clients that all share, or each tenant."""
+"""AutoGen: single agents, round robins, selectors, swarms and graphs, each person's team on clients that all share."""
 
 from __future__ import annotations
 

@@ -53,9 +53,8 @@ class Trial(Driver):
     )  # fmt: skip
 
     def prefix(self) -> SharedPrefix:
-        """With the tools, where state is loaded before any request has shown them."""
-        tools = {one.name: self._tool(one) for role in self.app.roles for one in role.tools}
-        return SharedPrefix(system=self.app.handbook, tools=list(tools.values()) if self.app.resumed else [])
+        """Without tools: graphs have them where they are built, and checkpoints those that a run brought."""
+        return SharedPrefix(system=self.app.handbook)
 
     def run(self) -> Any:
         """All people's turns, and at the end the history of each thread."""

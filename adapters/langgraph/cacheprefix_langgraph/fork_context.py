@@ -248,6 +248,11 @@ def running_scope() -> str | None:
     return scope_of(var_child_runnable_config.get()) if frame is None else frame.scope
 
 
+def runs() -> bool:
+    """Whether the code here runs in a run, and not where applications are built."""
+    return FRAME.get() is not None or var_child_runnable_config.get() is not None
+
+
 @contextmanager
 def within_run(config: Mapping[str, Any] | None) -> Iterator[None]:
     """Run a block with a run's configuration in force, where LangGraph has not put it there.

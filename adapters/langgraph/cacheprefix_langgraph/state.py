@@ -189,7 +189,9 @@ def conversation_of(
         if places or (not level and session.places(found)):
             session.restore_places(found, places or {})
 
-    return found.at(checkpoint_of(config), known, returned=returned, first=restored)
+    talk = found.at(checkpoint_of(config), known, returned=returned, first=restored)
+    session.resume_tools(talk)
+    return talk
 
 
 def level_of(config: Mapping[str, Any] | None) -> str:

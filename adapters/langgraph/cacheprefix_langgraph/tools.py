@@ -11,7 +11,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from cacheprefix.adapter import AdapterSession, ToolSet, loads
 from cacheprefix.errors import SetupError, ToolClashError
-from cacheprefix_langgraph.fork_context import Frame, running_scope
+from cacheprefix_langgraph.fork_context import Frame, running_scope, runs
 from cacheprefix_langgraph.request_bodies import base_of, model_name, shows_body
 
 
@@ -44,7 +44,7 @@ def _adopt(session: AdapterSession, tool: Any) -> None:
     """Put one tool into the union; one whose name has another schema there stays out, with a note."""
     try:
         # What is bound while one tenant's run is under way may be made for that tenant.
-        session.adopt_tools([tool], render, grows=True, scope=running_scope())
+        session.adopt_tools([tool], render, grows=True, scope=running_scope(), of_run=runs())
     except ToolClashError as error:
         session.note(f"{error}; roles that bind another one keep their own tools")
 
