@@ -10,7 +10,6 @@ import copy
 import operator
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
@@ -19,6 +18,7 @@ from cacheprefix.adapter_session import AdapterSession
 from cacheprefix.calls.begin import Request
 from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.pending import PendingCall
+from cacheprefix.contexts import BlockVar
 from cacheprefix.errors import ToolClashError
 from cacheprefix.layout import FOLLOW, Pass, Tool, find_text, tail_text, with_volatile
 from cacheprefix.layout.known_runs import RunAhead
@@ -71,19 +71,19 @@ class Role:
     What the simulation knows stays in this process: one that resumes the conversation may choose another layout."""
 
 
-_ROLE: ContextVar[Role | None] = ContextVar("cacheprefix_role", default=None)
+_ROLE: BlockVar[Role] = BlockVar("cacheprefix_role", kept=True)
 
 
 @contextmanager
 def in_role(
     name: str, *, instruction: str = "", conversation: str = "", volatile: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Make calls of wrapped clients inside the block, and in tasks started there, forks of this role."""
-    token = _ROLE.set(Role(name, instruction, conversation, volatile or {}))
-    try:
+    """Make calls of wrapped clients inside the block, and in tasks started there, forks of this role.
+
+    Around a generator's ``yield`` it also holds for what its reader does between two steps: leave the block before.
+    """
+    with _ROLE.within(Role(name, instruction, conversation, volatile or {})):
         yield
-    finally:
-        _ROLE.reset(token)
 
 
 def current_role() -> Role | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -101,7 +102,8 @@ def unwrap(router: T) -> T:
 def install(session: Session | None = None, *, role: str = "", conversation: str = "") -> Iterator[Session]:
     """While the block runs, all that calls LiteLLM by its module asks in the session: routers and libraries too.
 
-    Of several blocks side by side, each has the calls of its own thread or task; a thread without one is left alone.
+    Of several blocks side by side, each has the calls of its own thread or task. A call in a thread without one has the
+    session and the role that all of them name, and none of their conversations.
     """
     bound = _bound(session, role, conversation)
     _INSTALLED.append(bound)
@@ -113,9 +115,15 @@ def install(session: Session | None = None, *, role: str = "", conversation: str
 
 
 def _installed() -> Bound | None:
+    """What holds for a call in a thread without a block of its own; None where that is not known."""
     # Privacy: with several sessions installed it is not guessed which one a call belongs to; a wrong guess would show
-    # one session's shared text to another's requests.
-    return _INSTALLED[-1] if len({id(session) for session, _ in tuple(_INSTALLED)}) == 1 else None
+    # one session's shared text to another's requests. Nor is a conversation's own text, where one is named: the call
+    # may be what another user's block, which has ended, has left running.
+    known = [(session, role and replace(role, conversation="")) for session, role in tuple(_INSTALLED)]
+    if not known or any(session is not known[0][0] for session, _ in known):
+        return None
+    session, role = known[0]
+    return session, role if all(other == role for _, other in known) else None
 
 
 def _bound(session: Session | None, role: str, conversation: str) -> Bound:
