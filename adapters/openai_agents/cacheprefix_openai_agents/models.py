@@ -7,8 +7,10 @@ which sends in the agent's role. Agents, sessions and what the application sees 
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -41,8 +43,9 @@ def wrap(
     """An agent, made to ask in the session with all that it hands off to or has as a tool; or a model, or a provider.
 
     Agents stay the same objects, until ``unwrap``: each has a model of its own in place of its model, or of the name of
-    one, which ``provider`` resolves. A model, or a provider for ``RunConfig``, is copied; who asks is the agent that
-    runs. Where the session's prefix has no system text, what most of the agents' instructions have in common is shared.
+    one, which ``provider`` resolves. In place of a name, that model is the same text too, for what goes by it. A model,
+    or a provider for ``RunConfig``, is copied; who asks is the agent that runs. Where the session's prefix has no
+    system text, what most of the agents' instructions have in common is shared.
 
     Args:
         target: what to wrap.
@@ -50,7 +53,8 @@ def wrap(
         conversation: its id, or what gives it; without one the run's ``group_id``, else the history decides.
         provider: of models that agents name; by default as the Agents SDK finds them.
 
-    Raises ``SetupError`` for anything else.
+    Raises ``SetupError`` for anything else, and for an agent that is wrapped already, in another session or
+    conversation, as a part of what this one does not reach.
     """
     if not known(target):
         raise SetupError(f"wrap takes an agent, a model or a provider of models, found {type(target).__name__}")
@@ -58,23 +62,68 @@ def wrap(
     if joined.off:
         return target
     if isinstance(target, agents.Agent):
-        bind(list(team_of(unwrap(target))), joined, conversation, provider or agents.MultiProvider())
+        team = list(team_of(target))
+        by = Wrap(joined, conversation, [weakref.ref(target), *_others(target, team, joined, conversation)])
+        bind(team, by, provider or agents.MultiProvider())
         return target
     made: T = (_provider if isinstance(target, agents.ModelProvider) else _model)(target, joined, "", conversation)
     return made
 
 
 def unwrap(agent: T) -> T:
-    """The agent, and all that it reaches, with their own models again."""
+    """The agent, and all that it reaches, with their own models again; but for what another wrapped agent reaches."""
     for one in team_of(agent):
-        one.model = _own(one.model)
+        by = _wrap_of(one)
+        others = [root for root in by.live() if root is not agent] if by else []
+        if by and len(others) < len(by.live()) and any(one is each for root in others for each in team_of(root)):
+            one.model.cacheprefix_wrap = replace(by, roots=[weakref.ref(root) for root in others])
+        else:
+            one.model = _own(one.model)
     return agent
 
 
-def bind(
-    team: list[Any], session: adapter.AdapterSession, conversation: Conversation, provider: agents.ModelProvider
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Wrap:
+    """What an agent was wrapped with, and the agents that ``wrap`` was given: it is one of them, or they reach it."""
+
+    session: adapter.AdapterSession
+    conversation: Conversation
+    roots: list[weakref.ref[Any]]
+
+    def live(self) -> list[Any]:
+        """Those of the agents that there are."""
+        return [root for each in self.roots if (root := each()) is not None]
+
+
+def _wrap_of(agent: Any) -> Wrap | None:
+    """What an agent was wrapped with; None for one that is not wrapped."""
+    return getattr(agent.model, "cacheprefix_wrap", None)
+
+
+def _others(
+    target: Any, team: list[Any], session: adapter.AdapterSession, conversation: Conversation
+) -> list[weakref.ref[Any]]:
+    """The other agents that reach a part of the team, and were wrapped with the same. Raises as ``wrap`` does."""
+    inside, others = {id(one) for one in team}, {}
+    for one in team:
+        by = _wrap_of(one)
+        same = by is not None and by.session is session and by.conversation == conversation
+        for root in by.live() if by else ():
+            if same:
+                others[id(root)] = root
+            elif any(id(each) not in inside for each in team_of(root)):
+                # Privacy: it would ask with this session's shared text in the other team's runs, too.
+                raise SetupError(
+                    f"{one.name!r} is wrapped already, with {root.name!r}: give both the same session and "
+                    "conversation, or unwrap that first"
+                )
+    others.pop(id(target), None)
+    return [weakref.ref(root) for root in others.values()]
+
+
+def bind(team: list[Any], by: Wrap, provider: agents.ModelProvider) -> None:
     """Give each agent a model of its own that asks in the session."""
+    session = by.session
     texts = [one.instructions for one in team if isinstance(one.instructions, str)]
     forks = session.mode != "observe"
     if forks and not (session.prefix.system or session.prefix.roles) and len(texts) > 1:
@@ -84,8 +133,11 @@ def bind(
         own = model_of(agent, provider)
         if forks:
             session.attempt("tools", partial(_adopt, session, agent, own), None)
-        made = _model(own, session, agent.name, conversation)
-        made.cacheprefix_own, agent.model = agent.model, made
+        given = _own(agent.model)
+        if not isinstance(given, agents.Model):
+            own = _named(own, given)
+        made = _model(own, session, agent.name, by.conversation)
+        made.cacheprefix_own, made.cacheprefix_wrap, agent.model = given, by, made
 
 
 def _adopt(session: adapter.AdapterSession, agent: Any, model: agents.Model) -> None:
@@ -152,6 +204,32 @@ def _model(given: Any, session: adapter.AdapterSession, role: str, conversation:
         session.unseen(f"{base.__qualname__}: requests of this model class are neither changed nor measured")
     else:
         made._client = adapter.watched_client(client, session, adapter.current_role)
+    return made
+
+
+def _named(model: Any, name: str | None) -> Any:
+    """A copy of a model that is its name too, as which the SDK chooses settings, and compares, copies and pickles it.
+
+    The SDK's default settings are those of an agent's model by its name; an agent whose model is an object has others,
+    also where a run names another model.
+    """
+    base = type(model)
+
+    def copied(self: Any, _: object = None) -> Any:
+        # A name is its own copy: the client that the model has is one for all that name it.
+        twin = str.__new__(type(self), self)
+        vars(twin).update(vars(self))
+        return twin
+
+    def reduced(*_: object) -> Any:
+        # In another process there is no such session: what comes out there is the name.
+        return copy.copy, (name,)
+
+    body: dict[str, Any] = {"__module__": base.__module__, "__qualname__": base.__qualname__}
+    body |= {"__copy__": copied, "__deepcopy__": copied, "__reduce_ex__": reduced}
+    kind: Any = type(base.__name__, (base, str), body)
+    made = str.__new__(kind, name or str(getattr(model, "model", "")))
+    vars(made).update(vars(model))
     return made
 
 
