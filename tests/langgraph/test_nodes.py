@@ -471,6 +471,28 @@ def test_an_interrupt_inside_a_node_stops_and_resumes_it(chat, session, model):
     assert after.sections[: len(before.sections) - 1] == before.sections[:-1]
 
 
+def test_a_sequence_that_goes_on_says_what_is_so_by_then(chat, session, model):
+    """Text for one call alone is asked for anew when an interrupted or a failed node runs again."""
+    ticks = []
+
+    def now(_):
+        ticks.append(len(ticks))
+        return {"now": f"tick {len(ticks)}"}
+
+    def stopped(_):
+        return {"messages": [AIMessage(interrupt("Go on?"))]}
+
+    steps = RunnableLambda(lambda state: [PLAN, *state["messages"]]) | model | stopped
+    graph = StateGraph(Typed)
+    graph.add_node("planner", forked(session, role="planner", volatile=now)(steps))
+    graph.add_edge(START, "planner")
+    app = graph.compile(checkpointer=InMemorySaver())
+    app.invoke({"messages": [BEGIN]}, THREAD)
+    app.invoke(Command(resume="Yes."), THREAD)
+    assert ["tick 1" in prompt.sections[-1].text for prompt in chat.prompts()] == [True, False]
+    assert "tick 2" in chat.prompts()[1].sections[-1].text
+
+
 def test_hints_names_and_sub_graphs_are_found_through_the_wrapper(chat, session, model):
     """LangGraph looks at signatures, and one wrapper deep for graphs that a node calls."""
     inner = StateGraph(Typed).add_node("step", lambda state: {"messages": [model.invoke(state["messages"])]})
