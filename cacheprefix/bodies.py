@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
@@ -44,6 +44,7 @@ __all__ = [
     "ToolSet",
     "Watched",
     "adopt_declared",
+    "agreed",
     "allowed_choice",
     "begins",
     "current_role",
@@ -89,6 +90,21 @@ def in_role(
 def current_role() -> Role | None:
     """The role of the innermost ``in_role`` around the code that runs; None outside of all."""
     return _ROLE.get()
+
+
+def agreed(bound: Iterable[tuple[AdapterSession, Role | None]]) -> tuple[AdapterSession, Role | None] | None:
+    """The session and role of a call in a thread without a block of its own, by all the blocks that there are.
+
+    None where they name several sessions, and no role where they name several.
+    """
+    # Privacy: it is not guessed which session a call belongs to; a wrong guess would show one session's shared text to
+    # another's requests. Nor is its conversation, where one is named: the call may be what another user's block, which
+    # has ended, has left running.
+    known = [(session, role and replace(role, conversation="")) for session, role in bound]
+    if not known or any(session is not known[0][0] for session, _ in known):
+        return None
+    session, role = known[0]
+    return session, role if all(other == role for _, other in known) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +23,7 @@ from cacheprefix.adapter import (
     BlockVar,
     ForkBody,
     Role,
+    agreed,
     current_role,
     derived,
     fork_body,
@@ -114,18 +114,6 @@ def install(session: Session | None = None, *, role: str = "", conversation: str
         _INSTALLED.remove(bound)
 
 
-def _installed() -> Bound | None:
-    """What holds for a call in a thread without a block of its own; None where that is not known."""
-    # Privacy: with several sessions installed it is not guessed which one a call belongs to; a wrong guess would show
-    # one session's shared text to another's requests. Nor is a conversation's own text, where one is named: the call
-    # may be what another user's block, which has ended, has left running.
-    known = [(session, role and replace(role, conversation="")) for session, role in tuple(_INSTALLED)]
-    if not known or any(session is not known[0][0] for session, _ in known):
-        return None
-    session, role = known[0]
-    return session, role if all(other == role for _, other in known) else None
-
-
 def _bound(session: Session | None, role: str, conversation: str) -> Bound:
     joined = given_or_configured(session)
     if role:
@@ -148,7 +136,7 @@ def _attempts(name: str, session: AdapterSession, role: Role | None) -> property
 
 def _call(name: str, *given: Any, **named: Any) -> Any:
     """Call LiteLLM's own function with the request as the session lays it out."""
-    own, bound = _OWN[name], _BOUND.get() or _installed()
+    own, bound = _OWN[name], _BOUND.get() or agreed(tuple(_INSTALLED))
     # With fallbacks LiteLLM calls itself once for each attempt, and each of those calls comes here.
     if bound is None or bound[0].off or named.get("fallbacks"):
         return own(*given, **named)

@@ -7,10 +7,8 @@ which sends in the agent's role. Agents, sessions and what the application sees 
 from __future__ import annotations
 
 import copy
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -62,9 +60,8 @@ def wrap(
     if joined.off:
         return target
     if isinstance(target, agents.Agent):
-        team = list(team_of(target))
-        by = Wrap(joined, conversation, [weakref.ref(target), *_others(target, team, joined, conversation)])
-        bind(team, by, provider or agents.MultiProvider())
+        by = adapter.claimed(target, team_of, joined, conversation)
+        bind([*team_of(target)], by, provider or agents.MultiProvider())
         return target
     made: T = (_provider if isinstance(target, agents.ModelProvider) else _model)(target, joined, "", conversation)
     return made
@@ -72,56 +69,12 @@ def wrap(
 
 def unwrap(agent: T) -> T:
     """The agent, and all that it reaches, with their own models again; but for what another wrapped agent reaches."""
-    for one in team_of(agent):
-        by = _wrap_of(one)
-        others = [root for root in by.live() if root is not agent] if by else []
-        if by and len(others) < len(by.live()) and any(one is each for root in others for each in team_of(root)):
-            one.model.cacheprefix_wrap = replace(by, roots=[weakref.ref(root) for root in others])
-        else:
-            one.model = _own(one.model)
+    for one in [each for each in team_of(agent) if adapter.released(each, agent)]:
+        one.model = _own(one.model)
     return agent
 
 
-@dataclass(frozen=True, slots=True)
-class Wrap:
-    """What an agent was wrapped with, and the agents that ``wrap`` was given: it is one of them, or they reach it."""
-
-    session: adapter.AdapterSession
-    conversation: Conversation
-    roots: list[weakref.ref[Any]]
-
-    def live(self) -> list[Any]:
-        """Those of the agents that there are."""
-        return [root for each in self.roots if (root := each()) is not None]
-
-
-def _wrap_of(agent: Any) -> Wrap | None:
-    """What an agent was wrapped with; None for one that is not wrapped."""
-    return getattr(agent.model, "cacheprefix_wrap", None)
-
-
-def _others(
-    target: Any, team: list[Any], session: adapter.AdapterSession, conversation: Conversation
-) -> list[weakref.ref[Any]]:
-    """The other agents that reach a part of the team, and were wrapped with the same. Raises as ``wrap`` does."""
-    inside, others = {id(one) for one in team}, {}
-    for one in team:
-        by = _wrap_of(one)
-        same = by is not None and by.session is session and by.conversation == conversation
-        for root in by.live() if by else ():
-            if same:
-                others[id(root)] = root
-            elif any(id(each) not in inside for each in team_of(root)):
-                # Privacy: it would ask with this session's shared text in the other team's runs, too.
-                raise SetupError(
-                    f"{one.name!r} is wrapped already, with {root.name!r}: give both the same session and "
-                    "conversation, or unwrap that first"
-                )
-    others.pop(id(target), None)
-    return [weakref.ref(root) for root in others.values()]
-
-
-def bind(team: list[Any], by: Wrap, provider: agents.ModelProvider) -> None:
+def bind(team: list[Any], by: adapter.Wrap, provider: agents.ModelProvider) -> None:
     """Give each agent a model of its own that asks in the session."""
     session = by.session
     texts = [one.instructions for one in team if isinstance(one.instructions, str)]
@@ -133,11 +86,8 @@ def bind(team: list[Any], by: Wrap, provider: agents.ModelProvider) -> None:
         own = model_of(agent, provider)
         if forks:
             session.attempt("tools", partial(_adopt, session, agent, own), None)
-        given = _own(agent.model)
-        if not isinstance(given, agents.Model):
-            own = _named(own, given)
         made = _model(own, session, agent.name, by.conversation)
-        made.cacheprefix_own, made.cacheprefix_wrap, agent.model = given, by, made
+        made.cacheprefix_own, made.cacheprefix_wrap, agent.model = _own(agent.model), by, made
 
 
 def _adopt(session: adapter.AdapterSession, agent: Any, model: agents.Model) -> None:
@@ -145,9 +95,9 @@ def _adopt(session: adapter.AdapterSession, agent: Any, model: agents.Model) -> 
 
 
 def model_of(agent: Any, provider: agents.ModelProvider) -> agents.Model:
-    """The agent's own model; where it has only a model's name, the provider's model of that name."""
+    """The agent's own model; where it has only a model's name, the provider's model of that name, which is it too."""
     own = _own(agent.model)
-    return own if isinstance(own, agents.Model) else provider.get_model(own)
+    return own if isinstance(own, agents.Model) else adapter.named(provider.get_model(own), own)
 
 
 def _own(model: Any) -> Any:
@@ -204,32 +154,6 @@ def _model(given: Any, session: adapter.AdapterSession, role: str, conversation:
         session.unseen(f"{base.__qualname__}: requests of this model class are neither changed nor measured")
     else:
         made._client = adapter.watched_client(client, session, adapter.current_role)
-    return made
-
-
-def _named(model: Any, name: str | None) -> Any:
-    """A copy of a model that is its name too, as which the SDK chooses settings, and compares, copies and pickles it.
-
-    The SDK's default settings are those of an agent's model by its name; an agent whose model is an object has others,
-    also where a run names another model.
-    """
-    base = type(model)
-
-    def copied(self: Any, _: object = None) -> Any:
-        # A name is its own copy: the client that the model has is one for all that name it.
-        twin = str.__new__(type(self), self)
-        vars(twin).update(vars(self))
-        return twin
-
-    def reduced(*_: object) -> Any:
-        # In another process there is no such session: what comes out there is the name.
-        return copy.copy, (name,)
-
-    body: dict[str, Any] = {"__module__": base.__module__, "__qualname__": base.__qualname__}
-    body |= {"__copy__": copied, "__deepcopy__": copied, "__reduce_ex__": reduced}
-    kind: Any = type(base.__name__, (base, str), body)
-    made = str.__new__(kind, name or str(getattr(model, "model", "")))
-    vars(made).update(vars(model))
     return made
 
 
