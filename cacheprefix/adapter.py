@@ -19,6 +19,7 @@ from cacheprefix.bodies import (
     ToolSet,
     Watched,
     adopt_declared,
+    agreed,
     allowed_choice,
     begins,
     current_role,
@@ -104,6 +105,7 @@ from cacheprefix.prompt import Role as MessageRole
 from cacheprefix.session import Session
 from cacheprefix.versions import outside, supported
 from cacheprefix.watched_clients import derived, vendor_of, watched_client, watched_stream
+from cacheprefix.wrapped_parts import Wrap, claimed, named, released
 
 if TYPE_CHECKING:
     from cacheprefix.dry_run import Preview, Unsent, preview_of, rehearsed, unsent_client, until_sent
@@ -197,12 +199,15 @@ __all__ = [
     "Waits",
     "Watched",
     "Worth",
+    "Wrap",
     "adopt_declared",
     "adrive",
+    "agreed",
     "allowed_choice",
     "ask_options",
     "begins",
     "check_volatile",
+    "claimed",
     "common_text",
     "context_block",
     "cost_units",
@@ -231,6 +236,7 @@ __all__ = [
     "merge_usage",
     "merged_places",
     "mostly_holds",
+    "named",
     "names_in",
     "names_known_to",
     "normalise_usage",
@@ -240,6 +246,7 @@ __all__ = [
     "preview_of",
     "reason",
     "rehearsed",
+    "released",
     "replay",
     "reset_in_child",
     "restrict",

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
@@ -19,6 +18,7 @@ from cacheprefix.adapter_session import AdapterSession
 from cacheprefix.calls.begin import Request
 from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.pending import PendingCall
+from cacheprefix.contexts import BlockVar
 from cacheprefix.errors import ToolClashError
 from cacheprefix.layout import FOLLOW, Pass, Tool, find_text, tail_text, with_volatile
 from cacheprefix.layout.known_runs import RunAhead
@@ -44,6 +44,7 @@ __all__ = [
     "ToolSet",
     "Watched",
     "adopt_declared",
+    "agreed",
     "allowed_choice",
     "begins",
     "current_role",
@@ -71,24 +72,39 @@ class Role:
     What the simulation knows stays in this process: one that resumes the conversation may choose another layout."""
 
 
-_ROLE: ContextVar[Role | None] = ContextVar("cacheprefix_role", default=None)
+_ROLE: BlockVar[Role] = BlockVar("cacheprefix_role", kept=True)
 
 
 @contextmanager
 def in_role(
     name: str, *, instruction: str = "", conversation: str = "", volatile: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Make calls of wrapped clients inside the block, and in tasks started there, forks of this role."""
-    token = _ROLE.set(Role(name, instruction, conversation, volatile or {}))
-    try:
+    """Make calls of wrapped clients inside the block, and in tasks started there, forks of this role.
+
+    Around a generator's ``yield`` it also holds for what its reader does between two steps: leave the block before.
+    """
+    with _ROLE.within(Role(name, instruction, conversation, volatile or {})):
         yield
-    finally:
-        _ROLE.reset(token)
 
 
 def current_role() -> Role | None:
     """The role of the innermost ``in_role`` around the code that runs; None outside of all."""
     return _ROLE.get()
+
+
+def agreed(bound: Iterable[tuple[AdapterSession, Role | None]]) -> tuple[AdapterSession, Role | None] | None:
+    """The session and role of a call in a thread without a block of its own, by all the blocks that there are.
+
+    None where they name several sessions, and no role where they name several.
+    """
+    # Privacy: it is not guessed which session a call belongs to; a wrong guess would show one session's shared text to
+    # another's requests. Nor is its conversation, where one is named: the call may be what another user's block, which
+    # has ended, has left running.
+    known = [(session, role and replace(role, conversation="")) for session, role in bound]
+    if not known or any(session is not known[0][0] for session, _ in known):
+        return None
+    session, role = known[0]
+    return session, role if all(other == role for _, other in known) else None
 
 
 @dataclass(frozen=True, slots=True)

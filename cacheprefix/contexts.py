@@ -12,41 +12,77 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
+class _Block(Generic[T]):
+    """A block in which a value is in force."""
+
+    __slots__ = ("ended", "outer", "token", "value")
+
+    def __init__(self, value: T | None, outer: _Block[T] | None) -> None:
+        self.value = value
+        self.outer = outer
+        self.ended = False
+        self.token: Token[_Block[T] | None] | None = None
+
+    def end(self) -> None:
+        """Let the value go."""
+        self.value, self.ended = None, True
+
+
 class BlockVar(Generic[T]):
     """A ``ContextVar``, None by default, whose value is let go everywhere when it is reset.
 
     Whatever is started inside a block copies its context: a pooled connection, an event loop's handles, a thread of the
     framework's. A plain variable's value then lives as long as they do, a whole session with its prompts; of this
-    one's they keep an empty list.
+    one's they keep an empty block. ``kept`` is for a value that tasks started inside go on with behind the block.
+
+    A block of a generator may end out of turn, or in another context than it began in: where the generator is dropped,
+    or another task closes it. The value is then in force nowhere, whatever ``kept`` says: the code that runs there next
+    may serve another user.
     """
 
-    def __init__(self, name: str) -> None:
-        self._var: ContextVar[list[T] | None] = ContextVar(name, default=None)
+    def __init__(self, name: str, *, kept: bool = False) -> None:
+        self._var: ContextVar[_Block[T] | None] = ContextVar(name, default=None)
+        self._kept = kept
 
     def get(self) -> T | None:
         """The value in force here; None outside its block."""
-        held = self._var.get()
-        return held[0] if held else None
+        block = self._block()
+        return None if block is None else block.value
 
-    def set(self, value: T | None) -> Token[list[T] | None]:
-        """Put a value in force, until ``reset`` is given the token."""
-        return self._var.set(None if value is None else [value])
+    def set(self, value: T | None) -> _Block[T]:
+        """Put a value in force, until ``reset`` is given what this returns."""
+        made = _Block(value, self._block())
+        made.token = self._var.set(made)
+        return made
 
-    def reset(self, token: Token[list[T] | None]) -> None:
-        """End the block in the context that began it; what was started inside sees nothing any more."""
-        held = self._var.get()
-        self._var.reset(token)
-        if held is not None and held is not self._var.get():
-            held.clear()
+    def reset(self, block: _Block[T]) -> None:
+        """End a block; what was started inside sees nothing any more, unless its value is kept."""
+        token, block.token = block.token, None
+        in_turn = token is not None and self._var.get() is block
+        if token is not None and in_turn:
+            try:
+                self._var.reset(token)
+            except ValueError:
+                # A copy of the context that the block began in.
+                in_turn = False
+        if not (in_turn and self._kept):
+            block.end()
+
+    def _block(self) -> _Block[T] | None:
+        """The innermost block here that has not ended."""
+        block = self._var.get()
+        while block is not None and block.ended:
+            block = block.outer
+        return block
 
     @contextmanager
     def within(self, value: T | None) -> Iterator[None]:
         """A block in which a value is in force."""
-        token = self.set(value)
+        block = self.set(value)
         try:
             yield
         finally:
-            self.reset(token)
+            self.reset(block)
 
 
 def inside(block: Callable[[], AbstractContextManager[object]], call: Callable[..., Any], like: Any) -> Any:

@@ -9,6 +9,7 @@ import weakref
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
@@ -71,3 +72,28 @@ def test_a_session_goes_with_the_graphs_and_models_that_were_made_with_it(chat, 
     gc.collect()
     assert session() is None
     assert model.invoke("still there").text
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_sequence_that_failed_keeps_nothing_of_its_state(chat, later):
+    """LangGraph runs its steps one by one, and never comes to the last of them."""
+    session = chat.session(HANDBOOK)
+    model = wrap_model(chat.model(), session)
+
+    class Said(HumanMessage):
+        """A message of the user's that is looked for."""
+
+    def fail(_):
+        raise LookupError
+
+    steps = RunnableLambda(lambda state: [SystemMessage("You are critic."), *state["messages"]]) | model | fail
+    built = StateGraph(MessagesState)
+    built.add_node("critic", forked(session, role="critic")(steps))
+    built.add_edge(START, "critic")
+    app = built.compile()
+    said = Said("Look into it.")
+    with pytest.raises(LookupError):
+        asyncio.run(app.ainvoke({"messages": [said]})) if later else app.invoke({"messages": [said]})
+    del said
+    gc.collect()
+    assert not [one for one in gc.get_objects() if type(one) is Said]

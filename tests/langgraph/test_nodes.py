@@ -304,6 +304,44 @@ def test_tasks_of_the_functional_api_are_forks_and_return_what_they_return(chat,
     assert not session.failures
 
 
+@pytest.mark.parametrize("later", IN_BOTH)
+def test_what_is_no_update_of_the_state_comes_back_as_it_is(chat, session, model, later):
+    """Forked conditional edges, tasks and functions that nodes call answer their callers, and not the state."""
+
+    def asked(answer):
+        def ask(state):
+            model.invoke([PLAN, *state["messages"]])
+            return answer
+
+        async def aask(state):
+            await model.ainvoke([PLAN, *state["messages"]])
+            return answer
+
+        return forked(session, role="planner")(aask if later else ask)
+
+    answers = ("a text", AIMessage("an answer"), ["one", "two"], {"score": 3}, 3, Send("end", {}))
+    helpers, rated, got = [asked(answer) for answer in answers], task(asked({"messages": []})), []
+
+    def node(state):
+        got.extend([*(one(state) for one in helpers), rated(state).result()])
+        return {}
+
+    async def anode(state):
+        got.extend([*[await one(state) for one in helpers], await rated(state)])
+        return {}
+
+    graph = StateGraph(Typed)
+    graph.add_node("node", anode if later else node)
+    graph.add_node("end", lambda _: {"messages": [AIMessage("The end.")]})
+    graph.add_conditional_edges(START, asked("node"), ["node"])
+    graph.add_conditional_edges("node", asked([Send("end", {}), Send("end", {})]), ["end"])
+    app, given = graph.compile(), {"messages": history()}
+    result = asyncio.run(app.ainvoke(given)) if later else app.invoke(given)
+    assert got == [*answers, {"messages": []}]
+    assert [one.text for one in result["messages"]][-2:] == ["The end.", "The end."]
+    assert not session.failures
+
+
 def test_outside_of_a_graph_a_node_returns_what_it_returns(chat, session, model):
     """A test, a script or another framework calls it as a function."""
     node = forked(session, role="planner")(lambda state: model.invoke([PLAN, *state["messages"]]).text)
@@ -431,6 +469,28 @@ def test_an_interrupt_inside_a_node_stops_and_resumes_it(chat, session, model):
     before, again, after = chat.prompts()
     assert before.sections == again.sections
     assert after.sections[: len(before.sections) - 1] == before.sections[:-1]
+
+
+def test_a_sequence_that_goes_on_says_what_is_so_by_then(chat, session, model):
+    """Text for one call alone is asked for anew when an interrupted or a failed node runs again."""
+    ticks = []
+
+    def now(_):
+        ticks.append(len(ticks))
+        return {"now": f"tick {len(ticks)}"}
+
+    def stopped(_):
+        return {"messages": [AIMessage(interrupt("Go on?"))]}
+
+    steps = RunnableLambda(lambda state: [PLAN, *state["messages"]]) | model | stopped
+    graph = StateGraph(Typed)
+    graph.add_node("planner", forked(session, role="planner", volatile=now)(steps))
+    graph.add_edge(START, "planner")
+    app = graph.compile(checkpointer=InMemorySaver())
+    app.invoke({"messages": [BEGIN]}, THREAD)
+    app.invoke(Command(resume="Yes."), THREAD)
+    assert ["tick 1" in prompt.sections[-1].text for prompt in chat.prompts()] == [True, False]
+    assert "tick 2" in chat.prompts()[1].sections[-1].text
 
 
 def test_hints_names_and_sub_graphs_are_found_through_the_wrapper(chat, session, model):

@@ -216,6 +216,34 @@ def test_of_sessions_installed_side_by_side_each_has_its_own_calls(fresh):
     assert provider.requests[-1].json["messages"] == messages("planner")
 
 
+def test_a_thread_without_a_block_is_in_nobodys_conversation(fresh):
+    """A user's block is not guessed, also where it is the only one: another's may have left the thread running."""
+    provider, own, barrier = fresh("openai"), session(), Barrier(2)
+
+    def answered():
+        litellm.completion(MODELS["openai"], messages("critic"), **place("openai", provider))
+
+    def user(name):
+        own.conversation(name).set_zone("memories", f"{name}'s memories")
+        with install(own, role="critic", conversation=name):
+            barrier.wait(30)
+            answered()
+            barrier.wait(30)
+            if name == "alice":
+                with ThreadPoolExecutor(1) as background:
+                    background.submit(answered).result()
+            barrier.wait(30)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(user, ["alice", "bob"]))
+    with install(own, role="critic", conversation="bob"), ThreadPoolExecutor(1) as background:
+        background.submit(answered).result()
+    asked = [(call.agent, call.conversation in ("alice", "bob")) for call in own.calls]
+    assert sorted(asked[:2]) == [("critic", True)] * 2
+    assert asked[2:] == [("critic", False)] * 2
+    assert all(b"memories" not in record.body for record in list(provider.requests)[2:])
+
+
 def test_a_tool_of_another_role_is_refused(fresh):
     """Roles are kept to their tools in words, since LiteLLM takes no list as ``tool_choice``."""
     provider, own = fresh("openai"), session()

@@ -197,6 +197,40 @@ def test_observing_changes_no_byte(provider, api):
     assert seen[0] == seen[1] == seen[2]
 
 
+@pytest.mark.parametrize("differs", ["session", "conversation"])
+def test_an_agent_of_two_teams_asks_for_one_session_and_conversation_alone(provider, differs):
+    """One tenant's shared text, or a user's own, would stand in the other one's runs; nothing is changed then."""
+    model = model_for("openai-responses", provider)
+    shared = agent("critic", model)
+    one, two = (agent(name, model, handoffs=[shared]) for name in ("first", "second"))
+    own = session()
+    wrap(one, own, conversation="one")
+    asking = shared.model
+    with pytest.raises(SetupError, match="'critic' is wrapped already, with 'first'"):
+        wrap(two, session() if differs == "session" else own, conversation="one" if differs == "session" else "two")
+    assert shared.model is asking
+    assert two.model is model
+    # What reaches the whole team takes it over.
+    wrap(agent("head", model, handoffs=[one, two]), session())
+
+
+def test_an_agent_of_two_teams_is_undone_with_the_last_of_them(provider):
+    """Unwrapping one team leaves the other one's whole."""
+    model = model_for("openai-responses", provider)
+    shared = agent("critic", model)
+    one, two = (agent(name, model, handoffs=[shared]) for name in ("first", "second"))
+    own = session()
+    wrap(one, own)
+    wrap(two, own)
+    unwrap(one)
+    assert one.model is model
+    assert shared.model is not model
+    asyncio.run(Runner.run(two, [{"role": "user", "content": "Call transfer_to_critic."}]))
+    assert [call.agent for call in own.calls] == ["second", "critic"]
+    unwrap(two)
+    assert two.model is shared.model is model
+
+
 def test_a_provider_of_models_knows_who_asks(provider):
     """The role is the agent whose turn it is, with task and turn spans and without."""
 

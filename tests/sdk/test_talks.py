@@ -1,6 +1,7 @@
 """Whose words stand in a prompt: one wrapped client that serves several people, asynchronously and at a time."""
 
 import asyncio
+import gc
 import json
 
 import pytest
@@ -175,3 +176,39 @@ def test_the_tools_of_one_tenant_are_in_no_request_of_another(servers, api):
     sent = [record.body.decode() for record in server.requests]
     assert ["alices_house" in body for body in sent] == [True, True, False, False]
     assert not session.failures
+
+
+@pytest.mark.parametrize("way", ["dropped", "closed"])
+def test_a_generator_that_is_left_inside_a_role_leaves_its_role_to_nobody(servers, way):
+    """A web answer whose reader went away: what its worker serves next is no part of that conversation."""
+    server = servers["openai-chat"]
+    server.reset()
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=RULES["openai-chat"], counter=ESTIMATE))
+    session.conversation("alice").set_zone("memories", "alice's memories")
+    errors = []
+
+    async def go():
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: errors.append(told))
+        async with make_client("openai-chat", server, later=True) as plain:
+            client = wrap(plain, session)
+
+            async def answers():
+                with role("helper", conversation="alice"):
+                    yield await creator(client, "openai-chat")(**_body("openai-chat", [_said("alice", 1, wordy=False)]))
+                    yield None
+
+            reading = answers()
+            await anext(reading)
+            if way == "closed":
+                await asyncio.create_task(reading.aclose())
+            del reading
+            gc.collect()
+            await asyncio.sleep(0.05)
+            await creator(client, "openai-chat")(**_body("openai-chat", [_said("bob", 1, wordy=False)]))
+
+    asyncio.run(go())
+    first, second = (record.body for record in server.requests)
+    assert b"alice's memories" in first
+    assert b"alice's memories" not in second
+    assert [call.conversation for call in session.calls] == ["alice", ""]
+    assert not errors

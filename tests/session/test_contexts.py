@@ -56,3 +56,40 @@ async def test_tasks_of_a_block_see_its_value_and_no_other_tasks():
         return seen
 
     assert await asyncio.gather(work("a"), work("b")) == ["a", "b"]
+
+
+def test_a_block_that_another_context_ends_is_in_force_nowhere():
+    """A generator's, which is closed by another task or by the garbage collector; also where its value is kept."""
+    for kept in (False, True):
+        var: BlockVar[str] = BlockVar("test", kept=kept)
+
+        def steps(var=var):
+            with var.within("inside"):
+                yield
+
+        generator = steps()
+        next(generator)
+        copied = contextvars.copy_context()
+        copied.run(generator.close)
+        assert var.get() is None
+        assert copied.run(var.get) is None
+
+
+def test_blocks_that_end_out_of_turn_leave_the_others_in_force():
+    """Two generators that are read in turns: neither one's value is there once both have ended."""
+    var: BlockVar[str] = BlockVar("test", kept=True)
+    with var.within("around"):
+        first, second = var.set("first"), var.set("second")
+        var.reset(first)
+        assert var.get() == "second"
+        var.reset(second)
+        assert var.get() == "around"
+
+
+def test_a_kept_value_goes_on_in_what_was_started_inside():
+    """As tasks do that are awaited behind the block."""
+    var: BlockVar[str] = BlockVar("test", kept=True)
+    with var.within("inside"):
+        copied = contextvars.copy_context()
+    assert var.get() is None
+    assert copied.run(var.get) == "inside"

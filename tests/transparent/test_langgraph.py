@@ -1221,6 +1221,79 @@ def streams_cut_short(stage):
     return asyncio.run(stage.chain(alpha, beta, stage.speaks("gamma", llm, later=True)).ainvoke({"messages": [BEGIN]}))
 
 
+class Endings(BaseCallbackHandler):
+    """How a call of a model ended, for its callbacks."""
+
+    def __init__(self):
+        self.told = []
+
+    def on_llm_end(self, *_, **__):
+        self.told.append("end")
+
+    def on_llm_error(self, error, **_):
+        self.told.append(type(error).__name__)
+
+
+@everywhere()
+def callbacks_of_streams_that_are_broken_off(stage):
+    """What callbacks have heard by the time that the reader goes on, and whose error they hear of."""
+    stage.script(*["An answer of several words."] * 4)
+    llm, given = stage.model(), [you("alpha"), BEGIN]
+
+    def read(state):
+        closed, thrown = Endings(), Endings()
+        stream = llm.stream(given, {"callbacks": [closed]})
+        next(stream)
+        stream.close()
+        heard = list(closed.told)
+        other = llm.stream(given, {"callbacks": [thrown]})
+        next(other)
+        ended = outcome(lambda: other.throw(LookupError("the reader's own")))
+        return {"messages": [AIMessage(repr([heard, thrown.told, type(ended)]), id="a")]}
+
+    async def aread(state):
+        closed, thrown = Endings(), Endings()
+        stream = llm.astream(given, {"callbacks": [closed]})
+        await anext(stream)
+        await stream.aclose()
+        heard = list(closed.told)
+        other = llm.astream(given, {"callbacks": [thrown]})
+        await anext(other)
+        try:
+            await other.athrow(LookupError("the reader's own"))
+        except LookupError as error:
+            heard.append(error)
+        return {"messages": [AIMessage(repr([heard, thrown.told]), id="b")]}
+
+    app = stage.chain(stage.node("alpha")(read), stage.node("beta")(aread))
+    return asyncio.run(app.ainvoke({"messages": [BEGIN]}))
+
+
+@once()
+def edges_and_functions_that_ask(stage):
+    """What a conditional edge answers is where the graph goes on; what a function answers is its caller's."""
+    stage.script(*["An answer."] * 9)
+    llm = stage.model()
+
+    @stage.node("router")
+    def route(state):
+        return "n1" if llm.invoke([you("router"), *state["messages"]]).text else END
+
+    @stage.node("helper")
+    def asked(state):
+        return llm.invoke([you("helper"), *state["messages"]])
+
+    def node(state):
+        return {"messages": [asked(state)]}
+
+    graph = StateGraph(Kept)
+    graph.add_node("n0", stage.speaks("alpha", llm))
+    graph.add_node("n1", node)
+    graph.add_edge(START, "n0")
+    graph.add_conditional_edges("n0", route, ["n1", END])
+    return graph.compile().invoke({"messages": [BEGIN]})["messages"]
+
+
 @once()
 def answers_from_langchains_cache(stage):
     stage.script("One.", "Two.", "Three.")

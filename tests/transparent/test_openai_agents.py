@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import gc
 import json
+import pickle
 import warnings
 
 import pytest
@@ -18,6 +21,7 @@ from agents import (
     GuardrailFunctionOutput,
     InputGuardrail,
     InputGuardrailTripwireTriggered,
+    ModelProvider,
     RunConfig,
     RunHooks,
     Runner,
@@ -273,6 +277,52 @@ async def spans(stage):
         agents.set_tracing_disabled(True)
         agents.set_trace_processors([])
     return [told(result), noted.seen]
+
+
+class Provider(ModelProvider):
+    """Knows one model by every name."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def get_model(self, model_name):
+        return self.model
+
+
+@construct()
+async def agents_whose_model_is_a_name(stage):
+    """Copies, clones and pickles of them, and what the SDK takes for granted by the name."""
+    stage.script("Yes.", "It is so.", "And that is all.", "Good.")
+    provider, out = Provider(model_for(stage.api, stage.provider)), []
+    stage.made.append(provider.model)
+    for name in ("gpt-5.6", None):
+        agent = Agent("planner", instructions=f"You are the planner.\n\n{HANDBOOK}", model=name)
+        if not stage.unmodified:
+            wrap(agent, stage.session(), provider=provider)
+        alike = [copy.deepcopy(agent), copy.copy(agent), dataclasses.replace(agent)]
+        clone = agent.clone(instructions=f"You are another.\n\n{HANDBOOK}")
+        out += [
+            [one == agent for one in alike],
+            [agent.model_settings, clone.model_settings, pickle.loads(pickle.dumps(agent)).model],
+            [sorted(dataclasses.asdict(agent)), json.dumps(agent.model or "gpt-5.6")],
+        ]
+        given = RunConfig(model_provider=provider)
+        out += [(await Runner.run(one, TASK, run_config=given)).final_output for one in (clone, alike[0])]
+    return out
+
+
+@construct(forks=False)
+async def runs_that_name_another_model(stage):
+    """The SDK sends the settings that it takes for granted for an agent's model to no other one."""
+    stage.script("Yes.", "No.")
+    provider = Provider(model_for(stage.api, stage.provider))
+    provider.model.model = "gpt-4.1"
+    stage.made.append(provider.model)
+    agent = Agent("planner", instructions=f"You are the planner.\n\n{HANDBOOK}", model="gpt-5.6")
+    if not stage.unmodified:
+        wrap(agent, stage.session(), provider=provider)
+    run = await Runner.run(agent, TASK, run_config=RunConfig(model="gpt-4.1", model_provider=provider))
+    return [run.final_output, [one.json for one in stage.provider.requests]]
 
 
 @construct()

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -170,7 +170,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         def astream(self, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Any:  # noqa: A002
             waited = waiting(self, input, config)
 
-            def begun() -> AsyncIterator[Any]:
+            def begun() -> AsyncGenerator[Any, None]:
                 made = enter(self, input, config, kwargs, waited=waited)
                 return awithin(made.sending, base.astream(self, made.given, made.config, stop=stop, **made.options))
 
@@ -267,8 +267,10 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             sending = current(self)
             sending.streamed = True
             ready = await adrive(prepared(self, base, sending, messages, stop, kwargs, later=True))
-            async for chunk in awatch(sending, base._astream(self, ready.messages, stop, run_manager, **ready.kwargs)):
-                yield chunk
+            own = base._astream(self, ready.messages, stop, run_manager, **ready.kwargs)
+            async with aclosing(awatch(sending, own)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
         def _get_request_payload(self, input_: Any, *, stop: Any = None, **kwargs: Any) -> dict[str, Any]:
             sending = SENDING.get()

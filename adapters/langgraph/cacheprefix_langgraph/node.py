@@ -8,6 +8,7 @@ import inspect
 import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any, TypeVar, cast, overload
 
@@ -415,9 +416,22 @@ class _Passing:
         """The last step's result, with the decisions; nothing is remembered of the task any more."""
         if task is None:
             return result
+        self._forget(task)
+        return _left(self._fork, frame, state, result, config)
+
+    @contextmanager
+    def running(self, task: str | None) -> Iterator[None]:
+        """Around one step: a task that fails or is interrupted begins anew, with what is said by then."""
+        try:
+            yield
+        except BaseException:
+            if task is not None:
+                self._forget(task)
+            raise
+
+    def _forget(self, task: str) -> None:
         with self._lock:
             self._tasks.pop(task, None)
-        return _left(self._fork, frame, state, result, config)
 
 
 def _step(node: Runnable[Any, Any], passing: _Passing, *, last: bool) -> Any:
@@ -427,13 +441,13 @@ def _step(node: Runnable[Any, Any], passing: _Passing, *, last: bool) -> Any:
     class ForkedStep(base):  # type: ignore[valid-type,misc]
         def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
             frame, state, task = passing.enter(input, config)
-            with within_frame(frame):
+            with passing.running(task), within_frame(frame):
                 result = base.invoke(self, input, config, **kwargs)
             return passing.leave(task, frame, state, result, config) if last else result
 
         async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
             frame, state, task = passing.enter(input, config)
-            with within_frame(frame):
+            with passing.running(task), within_frame(frame):
                 result = await base.ainvoke(self, input, config, **kwargs)
             return passing.leave(task, frame, state, result, config) if last else result
 

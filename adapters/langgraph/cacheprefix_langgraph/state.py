@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph._internal._typing import MISSING
 from langgraph.channels import BinaryOperatorAggregate
-from langgraph.types import Command
+from langgraph.types import Command, Send
 from typing_extensions import NotRequired, TypedDict
 
 from cacheprefix import Conversation
@@ -229,12 +229,16 @@ def _mark(messages: Sequence[BaseMessage]) -> int:
 
 
 def with_update(result: Any, update_: Mapping[str, Any], session: AdapterSession) -> Any:
-    """A node's result with the decisions it made. Shapes LangGraph takes: None, dict, Command, lists, state objects."""
+    """A node's result with the decisions it made. Shapes LangGraph takes: None, dict, Command, lists, state objects.
+
+    Any other result is nothing that a state could be updated with, and is given back as it is: what a conditional edge
+    or a task answers, or a function that a node calls.
+    """
     if not update_:
         return result
     config = var_child_runnable_config.get() or {}
     read = (config.get("configurable") or {}).get("__pregel_read")
-    if not callable(read):
+    if not callable(read) or _is_task(config):
         # Called as a plain function: nothing there would take an update.
         return result
     if not has_channel(read):
@@ -247,13 +251,31 @@ def with_update(result: Any, update_: Mapping[str, Any], session: AdapterSession
     update = {CHANNEL: dict(update_)}
     if result is None:
         return update
-    if isinstance(result, dict):
-        return {**result, CHANNEL: merge_state(result.get(CHANNEL), update[CHANNEL])}
     if isinstance(result, Command):
         return _command(result, update)
     if isinstance(result, (list, tuple)) and any(isinstance(item, Command) for item in result):
         return [*result, Command(update=update)]
-    return [result, Command(update=update)]
+    fields = _channels(read).keys() & _fields_of(result)
+    if isinstance(result, dict):
+        updates = fields or not result
+        return {**result, CHANNEL: merge_state(result.get(CHANNEL), update[CHANNEL])} if updates else result
+    return [result, Command(update=update)] if fields else result
+
+
+def _is_task(config: Mapping[str, Any]) -> bool:
+    """Whether the code here is a task of the functional API: what it returns goes to its caller, not into a state."""
+    path: Any = (config.get("metadata") or {}).get("langgraph_path") or ()
+    # Of what was sent to a node the path has a number there; of a task it has its caller's own path.
+    return len(path) > 1 and path[0] == "__pregel_push" and not isinstance(path[1], int)
+
+
+def _fields_of(result: Any) -> set[str]:
+    """The names of a state object's fields (a mapping's keys, else annotated names); none where it is no state."""
+    if isinstance(result, Mapping):
+        return set(map(str, result))
+    if isinstance(result, (BaseMessage, Send)):
+        return set()
+    return {name for kind in type(result).__mro__ for name in getattr(kind, "__annotations__", ())}
 
 
 def writes_of(config: Mapping[str, Any] | None) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import aclosing, closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages.ai import UsageMetadata, add_usage
@@ -26,32 +27,55 @@ _REFUSED = (400, 404, 405, 415, 422, 501)
 _OWN_ERRORS = ("openai", "anthropic", "google", "langchain_openai", "langchain_anthropic", "langchain_google_genai")
 
 
-def within(sending: Sending | None, chunks: Iterator[Any]) -> Iterator[Any]:
-    """Pass a stream on, with ``sending`` in force while the model's own code runs and not while the reader's does."""
+def within(sending: Sending | None, chunks: Iterator[Any]) -> Generator[Any, None, None]:
+    """Pass a stream on, with ``sending`` in force while the model's own code runs and not while the reader's does.
+
+    What ends it early ends the model's own stream too, before the reader goes on: its callbacks hear of it there.
+    """
+    step: Callable[[], Any] = chunks.__next__
     while True:
-        token = SENDING.set(sending)
         try:
-            with _reading(sending):
-                chunk = next(chunks)
+            with SENDING.within(sending), _reading(sending):
+                chunk = step()
         except StopIteration:
             return
-        finally:
-            SENDING.reset(token)
-        yield chunk
-
-
-async def awithin(sending: Sending | None, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """As ``within``, for an async stream."""
-    while True:
-        token = SENDING.set(sending)
         try:
-            with _reading(sending):
-                chunk = await chunks.__anext__()
+            yield chunk
+            step = chunks.__next__
+        except GeneratorExit:
+            close = getattr(chunks, "close", None)
+            if close is not None:
+                with SENDING.within(sending):
+                    close()
+            raise
+        except BaseException as error:
+            if not hasattr(chunks, "throw"):
+                raise
+            step = partial(chunks.throw, error)
+
+
+async def awithin(sending: Sending | None, chunks: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+    """As ``within``, for an async stream."""
+    step: Callable[[], Awaitable[Any]] = chunks.__anext__
+    while True:
+        try:
+            with SENDING.within(sending), _reading(sending):
+                chunk = await step()
         except StopAsyncIteration:
             return
-        finally:
-            SENDING.reset(token)
-        yield chunk
+        try:
+            yield chunk
+            step = chunks.__anext__
+        except GeneratorExit:
+            close = getattr(chunks, "aclose", None)
+            if close is not None:
+                with SENDING.within(sending):
+                    await close()
+            raise
+        except BaseException as error:
+            if not hasattr(chunks, "athrow"):
+                raise
+            step = partial(chunks.athrow, error)
 
 
 @contextmanager
@@ -66,27 +90,33 @@ def _reading(sending: Sending | None) -> Iterator[None]:
             sending.pending.leave.rests()
 
 
-async def behind(first: Callable[[], Awaitable[None]], begin: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
+async def behind(
+    first: Callable[[], Awaitable[None]], begin: Callable[[], AsyncGenerator[Any, None]]
+) -> AsyncGenerator[Any, None]:
     """A stream that is begun only once ``first`` was awaited."""
     await first()
-    async for chunk in begin():
-        yield chunk
+    async with aclosing(begin()) as chunks:
+        async for chunk in chunks:
+            yield chunk
 
 
 def watch(sending: Sending, chunks: Iterator[ChatGenerationChunk]) -> Iterator[ChatGenerationChunk]:
     """Pass a stream on; note its first chunk and add up its usage."""
-    with _watching(sending) as note:
-        for chunk in within(sending, chunks):
+    with _watching(sending) as note, closing(within(sending, chunks)) as passed:
+        for chunk in passed:
             note(chunk)
             yield chunk
 
 
-async def awatch(sending: Sending, chunks: AsyncIterator[ChatGenerationChunk]) -> AsyncIterator[ChatGenerationChunk]:
+async def awatch(
+    sending: Sending, chunks: AsyncIterator[ChatGenerationChunk]
+) -> AsyncGenerator[ChatGenerationChunk, None]:
     """As ``watch``, for an async stream."""
     with _watching(sending) as note:
-        async for chunk in awithin(sending, chunks):
-            note(chunk)
-            yield chunk
+        async with aclosing(awithin(sending, chunks)) as passed:
+            async for chunk in passed:
+                note(chunk)
+                yield chunk
 
 
 @contextmanager

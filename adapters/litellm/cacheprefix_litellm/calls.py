@@ -23,6 +23,7 @@ from cacheprefix.adapter import (
     BlockVar,
     ForkBody,
     Role,
+    agreed,
     current_role,
     derived,
     fork_body,
@@ -101,7 +102,8 @@ def unwrap(router: T) -> T:
 def install(session: Session | None = None, *, role: str = "", conversation: str = "") -> Iterator[Session]:
     """While the block runs, all that calls LiteLLM by its module asks in the session: routers and libraries too.
 
-    Of several blocks side by side, each has the calls of its own thread or task; a thread without one is left alone.
+    Of several blocks side by side, each has the calls of its own thread or task. A call in a thread without one has the
+    session and the role that all of them name, and none of their conversations.
     """
     bound = _bound(session, role, conversation)
     _INSTALLED.append(bound)
@@ -110,12 +112,6 @@ def install(session: Session | None = None, *, role: str = "", conversation: str
             yield bound[0].session
     finally:
         _INSTALLED.remove(bound)
-
-
-def _installed() -> Bound | None:
-    # Privacy: with several sessions installed it is not guessed which one a call belongs to; a wrong guess would show
-    # one session's shared text to another's requests.
-    return _INSTALLED[-1] if len({id(session) for session, _ in tuple(_INSTALLED)}) == 1 else None
 
 
 def _bound(session: Session | None, role: str, conversation: str) -> Bound:
@@ -140,7 +136,7 @@ def _attempts(name: str, session: AdapterSession, role: Role | None) -> property
 
 def _call(name: str, *given: Any, **named: Any) -> Any:
     """Call LiteLLM's own function with the request as the session lays it out."""
-    own, bound = _OWN[name], _BOUND.get() or _installed()
+    own, bound = _OWN[name], _BOUND.get() or agreed(tuple(_INSTALLED))
     # With fallbacks LiteLLM calls itself once for each attempt, and each of those calls comes here.
     if bound is None or bound[0].off or named.get("fallbacks"):
         return own(*given, **named)

@@ -41,8 +41,9 @@ def wrap(
     """An agent, made to ask in the session with all that it hands off to or has as a tool; or a model, or a provider.
 
     Agents stay the same objects, until ``unwrap``: each has a model of its own in place of its model, or of the name of
-    one, which ``provider`` resolves. A model, or a provider for ``RunConfig``, is copied; who asks is the agent that
-    runs. Where the session's prefix has no system text, what most of the agents' instructions have in common is shared.
+    one, which ``provider`` resolves. In place of a name, that model is the same text too, for what goes by it. A model,
+    or a provider for ``RunConfig``, is copied; who asks is the agent that runs. Where the session's prefix has no
+    system text, what most of the agents' instructions have in common is shared.
 
     Args:
         target: what to wrap.
@@ -50,7 +51,8 @@ def wrap(
         conversation: its id, or what gives it; without one the run's ``group_id``, else the history decides.
         provider: of models that agents name; by default as the Agents SDK finds them.
 
-    Raises ``SetupError`` for anything else.
+    Raises ``SetupError`` for anything else, and for an agent that is wrapped already, in another session or
+    conversation, as a part of what this one does not reach.
     """
     if not known(target):
         raise SetupError(f"wrap takes an agent, a model or a provider of models, found {type(target).__name__}")
@@ -58,23 +60,23 @@ def wrap(
     if joined.off:
         return target
     if isinstance(target, agents.Agent):
-        bind(list(team_of(unwrap(target))), joined, conversation, provider or agents.MultiProvider())
+        by = adapter.claimed(target, team_of, joined, conversation)
+        bind([*team_of(target)], by, provider or agents.MultiProvider())
         return target
     made: T = (_provider if isinstance(target, agents.ModelProvider) else _model)(target, joined, "", conversation)
     return made
 
 
 def unwrap(agent: T) -> T:
-    """The agent, and all that it reaches, with their own models again."""
-    for one in team_of(agent):
+    """The agent, and all that it reaches, with their own models again; but for what another wrapped agent reaches."""
+    for one in [each for each in team_of(agent) if adapter.released(each, agent)]:
         one.model = _own(one.model)
     return agent
 
 
-def bind(
-    team: list[Any], session: adapter.AdapterSession, conversation: Conversation, provider: agents.ModelProvider
-) -> None:
+def bind(team: list[Any], by: adapter.Wrap, provider: agents.ModelProvider) -> None:
     """Give each agent a model of its own that asks in the session."""
+    session = by.session
     texts = [one.instructions for one in team if isinstance(one.instructions, str)]
     forks = session.mode != "observe"
     if forks and not (session.prefix.system or session.prefix.roles) and len(texts) > 1:
@@ -84,8 +86,8 @@ def bind(
         own = model_of(agent, provider)
         if forks:
             session.attempt("tools", partial(_adopt, session, agent, own), None)
-        made = _model(own, session, agent.name, conversation)
-        made.cacheprefix_own, agent.model = agent.model, made
+        made = _model(own, session, agent.name, by.conversation)
+        made.cacheprefix_own, made.cacheprefix_wrap, agent.model = _own(agent.model), by, made
 
 
 def _adopt(session: adapter.AdapterSession, agent: Any, model: agents.Model) -> None:
@@ -93,9 +95,9 @@ def _adopt(session: adapter.AdapterSession, agent: Any, model: agents.Model) -> 
 
 
 def model_of(agent: Any, provider: agents.ModelProvider) -> agents.Model:
-    """The agent's own model; where it has only a model's name, the provider's model of that name."""
+    """The agent's own model; where it has only a model's name, the provider's model of that name, which is it too."""
     own = _own(agent.model)
-    return own if isinstance(own, agents.Model) else provider.get_model(own)
+    return own if isinstance(own, agents.Model) else adapter.named(provider.get_model(own), own)
 
 
 def _own(model: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from agents import Agent, MultiProvider, RunConfig, Runner
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, Preview, rehearsed, unsent_client, until_sent
+from cacheprefix.adapter import AdapterSession, Preview, Wrap, rehearsed, unsent_client, until_sent
 from cacheprefix_openai_agents.models import bind, model_of, sdk_of, team_of
 
 
@@ -28,7 +28,7 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
 
 async def _played(team: list[Any], session: AdapterSession, task: Any, notes: list[str]) -> None:
     found = [twin for agent in team if (twin := _twin(agent, notes))]
-    bind(found, session, "preview", MultiProvider())
+    bind(found, Wrap(session, "preview", team_of), MultiProvider())
     for twin in found:
         with until_sent(twin.name, notes):
             await Runner.run(twin, task, run_config=RunConfig(tracing_disabled=True))
