@@ -29,6 +29,7 @@ from cacheprefix.adapter import (
     RunAhead,
     RunCall,
     Seat,
+    SummaryRequest,
     VolatileRole,
     find_text,
     instruction_of,
@@ -37,7 +38,7 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix.errors import ToolClashError
-from cacheprefix_autogen.history import Ask, Condensed, Views, condensed, summarised
+from cacheprefix_autogen.history import Ask, Condensed, Views, as_decided, condensed, summarised
 from cacheprefix_autogen.layout import Layout, compose, introduced
 from cacheprefix_autogen.messages import (
     ANSWER,
@@ -55,6 +56,7 @@ from cacheprefix_autogen.own_rounds import Heard, Own, Turn, before_us, from_his
 from cacheprefix_autogen.provider_clients import Request, model_of, name_of
 from cacheprefix_autogen.run_plan import RunPlan
 from cacheprefix_autogen.settings import PrefixSettings, settings_of
+from cacheprefix_autogen.summaries import Answered, Holds, NewestAnswered
 from cacheprefix_autogen.tool_restriction import Restriction, frozen_schema, own_tools, restricted, set_apart
 from cacheprefix_autogen.transcript import FROM_OUTSIDE, Entry, Transcript, View
 
@@ -161,6 +163,8 @@ class Member:
         self.hears: Callable[[int], Sequence[Entry]] | None = None
         """Gives the conversation's durable context; new entries are placed behind the messages of the depth it is
         called with. None where there is no conversation."""
+        self.answered = NewestAnswered()
+        """What a summary may be asked behind."""
         self.broken = False
         """Set when the view no longer holds all that the agent was told: its requests then keep their own layout."""
 
@@ -257,6 +261,7 @@ class Member:
         self.before, self.turns, self._closed, self.told = 0, [], [], []
         self._reflections, self.asked = Reflections(), 0
         self.keeps_layout = self.resumed = False
+        self.answered.clear()
         if self.view is not None:
             self.view.clear()
 
@@ -272,12 +277,40 @@ class Member:
         said = dict(given())
         return session.attempt("volatile context", lambda: session.tail_for("", "", volatile=said), "")
 
-    async def summarise(self, client: Any, given: Request, ask: Ask) -> None:
-        """If a compaction is due with this request, have a fork of the newest one write its summary (a paid call)."""
+    async def summarise(
+        self, client: Any, given: Request, behind: Callable[[Answered | Request], Ask | None]
+    ) -> Holds | None:
+        """If a compaction is due with this request, have a fork write its summary (a paid call).
+
+        ``behind`` makes a way to ask behind a request; None where the client has no SDK that is known. Gives what the
+        history holds; None where that is not known.
+        """
         asked = self._read(client, given)
         heard = self._heard(asked.rest) if self._shares else Heard((), (), asked.rest)
-        if heard is not None:
-            await summarised(asked.views, asked.talk, _in_order(heard), ask, asked.beside, self._tool_names)
+        if heard is None:
+            return None
+        messages = _in_order(heard)
+        holds = Holds(asked.talk, [asked.views.of(message).digest for message in messages])
+        newest = self.answered.of(asked.talk)
+
+        async def ask(request: SummaryRequest) -> str:
+            # Money: behind the newest request all of it is read from the cache.
+            reads = newest is not None and newest.stands_for(holds, request.loses)
+            way = behind(newest if newest is not None and reads else self._now(asked, messages))
+            # An empty answer has the extract written in its place.
+            return "" if way is None else await way(request)
+
+        await summarised(asked.views, asked.talk, messages, ask, asked.beside, self._tool_names)
+        return holds
+
+    def _now(self, asked: Asked, messages: Sequence[LLMMessage]) -> Request:
+        """The history as it stands, behind what all share where the agent may be shown that."""
+        said = as_decided(asked.views, asked.talk, messages, self._tool_names)
+        prefix, shares = self.session.prefix, self._shares and self.view is not None
+        if not (shares and self.session.holds_shared(["\n\n".join(asked.texts)])):
+            return Request([*asked.given.messages[: len(asked.texts)], *said], asked.given.tools)
+        text = [SystemMessage(content=prefix.text)] if prefix.text else []
+        return Request([*text, *said], [tool.native for tool in prefix.tools])
 
     @property
     def held_talk(self) -> Conversation | None:
@@ -403,9 +436,7 @@ class Member:
         tools = own_tools(asked.given, self.tools, tuple(map(name_of, self.tools)))
         return self.session.plan(replace(self._request(asked, asked.rest, (), tools), own=(why,)))
 
-    def _plan(
-        self, asked: Asked, heard: Heard, lane: Lane | None, run: RunAhead | None
-    ) -> RequestPlan[LLMMessage]:
+    def _plan(self, asked: Asked, heard: Heard, lane: Lane | None, run: RunAhead | None) -> RequestPlan[LLMMessage]:
         """Ask the planner for a request that may be a fork.
 
         ``lane`` names the agents whose tools it carries together with its own; ``run`` holds the run's further calls,
