@@ -44,6 +44,7 @@ from cacheprefix_autogen.messages import (
     ANSWER,
     SENDER,
     Seen,
+    contents,
     durable,
     is_tool_traffic,
     kept,
@@ -152,8 +153,8 @@ class Member:
         """Messages that only this agent saw, a list for each finished turn; the first list is from before ``turns``."""
         self._memories: dict[str, UserMessage] = {}
         self._words: Seen[UserMessage] = Seen()
-        self.held: int | None = 0
-        """Number of messages in that context at the end of the last turn; None where the context does not tell."""
+        self.held: list[tuple[Any, ...]] | None = []
+        """What that context held at the end of the last turn; None where the context does not tell."""
         self.told: list[tuple[int, str]] = []
         """Durable context of the conversation: its index in the agent's own context, and its entry's id."""
         self.joins: bool | None = None
@@ -182,11 +183,23 @@ class Member:
         # A class derived from the unbounded context may leave messages out as well.
         return type(native).get_messages is not UnboundedChatCompletionContext.get_messages
 
-    @property
-    def length(self) -> int | None:
-        """Messages in the agent's own context; None where it does not say."""
+    def look(self) -> None:
+        """Take what the agent's own context holds now as what the view was made of."""
         found = self._held_messages
-        return None if found is None else len(found)
+        self.held = None if found is None else contents(found)
+
+    def _compare(self, *, all_of_it: bool = False) -> None:
+        """Give up where the application changed what the context held: the view does not know of it.
+
+        Between turns ``all_of_it`` is compared; within one the agent adds to it.
+        """
+        held, found = self.held, self._held_messages
+        if held is None or found is None or self.broken or self.alone or self.bounded:
+            return
+        # Privacy: another user's messages, loaded into the context, may be as many as those of the one before.
+        now = contents(found if all_of_it else found[: len(held)])
+        if now != held:
+            self.give_up("the application changed its model context")
 
     @property
     def _held_messages(self) -> list[LLMMessage] | None:
@@ -196,13 +209,11 @@ class Member:
 
     def enter(self, messages: Sequence[BaseChatMessage], own: int) -> None:
         """Note that a turn begins with ``messages``; the agent's context held ``own`` messages before it."""
+        self._compare(all_of_it=True)
         if self.view is not None:
             self.view.receive(messages, self._told)
         if self.context is not None and not self.bounded:
             incoming = sum(1 + (len(m.context) if isinstance(m, HandoffMessage) else 0) for m in messages)
-            if self.held not in (None, own) and not (self.broken or self.alone):
-                # The application put messages into the context, or took some out: the view does not know them.
-                self.give_up("the application changed its model context")
             self.start = own + incoming
             self._turn(own, self.start)
             known = {one for _, one in self.told}
@@ -236,8 +247,9 @@ class Member:
 
     def leave(self, message: BaseChatMessage | None) -> None:
         """Note the end of a turn; ``message`` is its answer to the others, None if it failed or was cancelled."""
+        self._compare()
         self.start = None
-        self.held = self.length
+        self.look()
         if message is not None and self.view is not None:
             self.view.produce(message)
 
@@ -248,16 +260,21 @@ class Member:
             return
         forms, _ = from_history(messages)
         view.restore([Entry(secrets.token_hex(16), at, FROM_OUTSIDE, (form,)) for at, form in enumerate(forms)], [])
-        self.before, self.held = len(messages), self.length
+        self.before = len(messages)
+        self.look()
 
     def give_up(self, why: str) -> None:
         """Keep the application's own layout until a reset, as the view misses something; ``why`` goes into a note."""
         self.broken = True
+        if self.view is not None:
+            # Privacy: what the application took out is not shown in a side question or a saved state either.
+            self.view.clear()
         self.session.note(f"agent {self.name!r}: {why}, so its requests stay the application's own until it is reset")
 
     def reset(self) -> None:
         """Forget everything that was said."""
-        self.start, self.broken, self.held = None, False, self.length
+        self.start, self.broken = None, False
+        self.look()
         self.before, self.turns, self._closed, self.told = 0, [], [], []
         self._reflections, self.asked = Reflections(), 0
         self.keeps_layout = self.resumed = False
@@ -286,6 +303,7 @@ class Member:
         history holds; None where that is not known.
         """
         asked = self._read(client, given)
+        self._compare()
         heard = self._heard(asked.rest) if self._shares else Heard((), (), asked.rest)
         if heard is None:
             return None
@@ -325,6 +343,7 @@ class Member:
         if self.group is not None:
             self.group.heed()
         asked = self._read(client, given)
+        self._compare()
         heard = self.heard(asked) if self._shares else None
         if heard is None:
             return self._left(asked, self._why_own())
