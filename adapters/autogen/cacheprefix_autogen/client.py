@@ -26,7 +26,6 @@ from cacheprefix_autogen.layout import Layout
 from cacheprefix_autogen.member import Member, Planned
 from cacheprefix_autogen.messages import SENDER
 from cacheprefix_autogen.provider_clients import (
-    Forms,
     Request,
     api_of,
     body_beside,
@@ -119,7 +118,6 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         """Made by ``wrap`` and not by the application, which has the wrapped client in its configurations."""
         self.last_usage: CachedUsage | None = None
         self._added = RequestUsage(0, 0)
-        self._forms = Forms()
 
     @property
     def session(self) -> Session:
@@ -307,7 +305,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
             def original(_: Prompt) -> Prompt | None:
                 try:
-                    api, body = body_of(native, given, self._forms, self.member.tools)
+                    api, body = body_of(native, given, self.member.forms, self.member.tools)
                 except ValueError:
                     # AutoGen's client refuses this (a memory's system message on Anthropic): nothing to compare with.
                     return None

@@ -54,7 +54,7 @@ from cacheprefix_autogen.messages import (
 )
 from cacheprefix_autogen.model_context import application_context, take_context
 from cacheprefix_autogen.own_rounds import Heard, Own, Turn, before_us, from_history, own_of_turn, remembered_once
-from cacheprefix_autogen.provider_clients import Request, model_of, name_of
+from cacheprefix_autogen.provider_clients import Forms, Request, model_of, name_of
 from cacheprefix_autogen.run_plan import RunPlan
 from cacheprefix_autogen.settings import PrefixSettings, settings_of
 from cacheprefix_autogen.summaries import Answered, Holds, NewestAnswered
@@ -153,6 +153,8 @@ class Member:
         """Messages that only this agent saw, a list for each finished turn; the first list is from before ``turns``."""
         self._memories: dict[str, UserMessage] = {}
         self._words: Seen[UserMessage] = Seen()
+        self.forms = Forms()
+        """The wire forms of its requests' messages, for the estimate of what they would have cost."""
         self.held: list[tuple[Any, ...]] | None = []
         """What that context held at the end of the last turn; None where the context does not tell."""
         self.told: list[tuple[int, str]] = []
@@ -279,6 +281,8 @@ class Member:
         self._reflections, self.asked = Reflections(), 0
         self.keeps_layout = self.resumed = False
         self.answered.clear()
+        # Privacy: of what was said nothing stays, in what was reckoned from it neither.
+        self._views, self._memories, self._words, self.forms = None, {}, Seen(), Forms()
         if self.view is not None:
             self.view.clear()
 
@@ -909,6 +913,9 @@ class Group:
         if not any(view.everything() for view in views):
             self.session.forget(self.transcript.id, self.options.scope)
             self._told, self._told_by = [], None
+            self.loaded = {}
+            for caller in self.callers:
+                caller.reset()
 
     def use_tools(self) -> None:
         """Note that a member's tool was called through the tool cache."""
