@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from autogen_agentchat.agents import AssistantAgent
-from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
+from autogen_agentchat.messages import BaseChatMessage
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
 from autogen_core.models import FunctionExecutionResultMessage, LLMMessage, SystemMessage, UserMessage
 
@@ -44,6 +44,7 @@ from cacheprefix_autogen.messages import (
     ANSWER,
     SENDER,
     Seen,
+    as_in_context,
     contents,
     durable,
     is_tool_traffic,
@@ -157,6 +158,8 @@ class Member:
         """The wire forms of its requests' messages, for the estimate of what they would have cost."""
         self.held: list[tuple[Any, ...]] | None = []
         """What that context held at the end of the last turn; None where the context does not tell."""
+        self._came: list[tuple[Any, ...]] = []
+        """What the messages hold with which the turn began, as AutoGen puts them into that context."""
         self.told: list[tuple[int, str]] = []
         """Durable context of the conversation: its index in the agent's own context, and its entry's id."""
         self.joins: bool | None = None
@@ -200,7 +203,9 @@ class Member:
             return
         # Privacy: another user's messages, loaded into the context, may be as many as those of the one before.
         now = contents(found if all_of_it else found[: len(held)])
-        if now != held:
+        # Privacy: what came may have been redacted on its way into the context; what was added is not to be lost.
+        came = [] if self.start is None else contents(found[self.start - len(self._came) : self.start])
+        if now != held or came != ([] if self.start is None else self._came):
             self.give_up("the application changed its model context")
 
     @property
@@ -215,8 +220,8 @@ class Member:
         if self.view is not None:
             self.view.receive(messages, self._told)
         if self.context is not None and not self.bounded:
-            incoming = sum(1 + (len(m.context) if isinstance(m, HandoffMessage) else 0) for m in messages)
-            self.start = own + incoming
+            self._came = contents(as_in_context(messages))
+            self.start = own + len(self._came)
             self._turn(own, self.start)
             known = {one for _, one in self.told}
             self.told += [(self.start, entry.id) for entry in self._told(0) if entry.id not in known]

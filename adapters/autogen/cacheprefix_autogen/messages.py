@@ -189,6 +189,15 @@ def _fields(message: LLMMessage) -> tuple[Any, ...]:
     return (*own, *(value for part in content for value in (part, *getattr(part, "__dict__", {}).values())))
 
 
+def as_in_context(messages: Sequence[BaseChatMessage]) -> list[LLMMessage]:
+    """The messages of a turn as AutoGen's agents put them into their model context; what a hand-off brings first."""
+    found: list[LLMMessage] = []
+    for message in messages:
+        found += message.context if isinstance(message, HandoffMessage) else ()
+        found.append(message.to_model_message())
+    return found
+
+
 def contents(messages: Sequence[LLMMessage]) -> list[tuple[Any, ...]]:
     """What messages hold now, to find out later whether any was edited, replaced or taken out.
 
