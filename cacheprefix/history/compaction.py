@@ -192,7 +192,7 @@ def plan_compaction(
         actions=actions_of(draft),
         refusals=(*refusals, *thinking, *((STUCK,) if stuck else ())),
         stuck=stuck,
-        request=SummaryRequest(INSTRUCTION, aims.summary) if ask else None,
+        request=SummaryRequest(INSTRUCTION, aims.summary, draft.lost_messages()) if ask else None,
         horizon=horizon,
         ledger=ledger,
         entries=tuple(changes.entries),

@@ -132,6 +132,10 @@ class Draft:
         """The messages that were removed or lost a result, as they were before; old summaries included."""
         return [self.whole[index] for index in sorted(self.decided) if self._loses(index)]
 
+    def lost_messages(self) -> tuple[int, ...]:
+        """Where the messages of ``lost`` stand in the framework's history, which has no summaries."""
+        return tuple(self.origins[at] for at in sorted(self.decided) if at not in self.texts and self._loses(at))
+
     def _loses(self, index: int) -> bool:
         return self.views[index] is None or any(isinstance(d, (ReplaceResult, DropResult)) for d in self.decided[index])
 

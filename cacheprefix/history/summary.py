@@ -52,6 +52,9 @@ class SummaryRequest:
 
     instruction: str
     max_tokens: int
+    loses: tuple[int, ...] = ()
+    """Indexes of the history's messages that are removed or lose a result: the prompt that is asked has to hold them.
+    """
 
 
 def extract(removed: Removed) -> str:

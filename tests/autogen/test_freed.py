@@ -6,8 +6,10 @@ import gc
 import weakref
 
 from autogen_agentchat.agents import AssistantAgent
-from autogen_agentchat.teams import RoundRobinGroupChat
-from autogen_core.models import UserMessage
+from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
+from autogen_core.models import AssistantMessage, UserMessage
+from autogen_teams import ROLES, role
+from test_selector import Selecting
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix_autogen import PrefixClient, PrefixSettings, wrap
@@ -58,3 +60,18 @@ def test_a_session_of_settings_goes_with_the_last_component_that_holds_it():
     del session
     gc.collect()
     assert held() is None
+
+
+async def test_what_was_said_goes_with_a_reset(provide, new_client):
+    """No message stays, in what was counted or laid out of it neither; the team and its selector run on."""
+    provider = provide("openai", Selecting(*ROLES), keep=1)
+    client = new_client(provider)
+    team = wrap(SelectorGroupChat([role(name, client) for name in ROLES], client, max_turns=3))
+    await team.run(task="Word of Alice.")
+    await team.run(task="Another word of Alice.")
+    await team.reset()
+    gc.collect()
+    left = [one for one in gc.get_objects() if isinstance(one, (UserMessage, AssistantMessage))]
+    assert [one.content for one in left if "Alice" in str(one.content)] == []
+    await team.run(task="Word of Bob.")
+    assert "Alice" not in provider.requests[-1].body.decode()

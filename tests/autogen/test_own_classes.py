@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from autogen_agentchat.agents import BaseChatAgent
+from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core import AgentId, MessageContext, RoutedAgent, SingleThreadedAgentRuntime, message_handler
+from autogen_core.model_context import UnboundedChatCompletionContext
 from autogen_core.models import AssistantMessage, SystemMessage, UserMessage
 from autogen_teams import HANDBOOK, TASK, Says, role
 from pydantic import BaseModel
@@ -173,3 +174,48 @@ def test_a_preview_names_what_is_known_in_the_run_alone(provide, new_client):
     assert {one.agent for one in made.requests} == {"planner", "writer"}
     routed = preview(Talker("critic", client, "writer"), Session())
     assert any("Talker: what it asks its model clients (llm)" in note for note in routed.notes)
+
+
+class Redacting(AssistantAgent):
+    """Takes a number out of what it hears, before it remembers it."""
+
+    async def on_messages_stream(self, messages, cancellation_token):
+        """Answers what is left, and a word of its own behind it."""
+        heard = [one.model_copy(update={"content": _redacted(one.content)}) for one in messages]
+        async for item in super().on_messages_stream(heard, cancellation_token):
+            yield item
+
+
+class RedactingContext(UnboundedChatCompletionContext):
+    """Takes a number out of what it keeps."""
+
+    async def add_message(self, message):
+        """Keeps what is left, and a word of its own behind it."""
+        kept = isinstance(message, UserMessage)
+        await super().add_message(
+            message.model_copy(update={"content": _redacted(message.content)}) if kept else message
+        )
+
+
+def _redacted(text):
+    return text.replace("555-0199", "[number]") + " Answer in prose."
+
+
+@pytest.mark.parametrize("kind", ["agent", "context"])
+async def test_what_an_application_redacts_on_the_way_to_its_model_is_not_sent(provide, new_client, kind):
+    """And what it adds there is; the others, to whom it says no less than before, share as without it."""
+    provider = provide("openai", Says())
+    client = new_client(provider)
+    options = {"system_message": f"You are the planner.\n\n{HANDBOOK}"}
+    if kind == "agent":
+        planner = Redacting("planner", client, **options)
+    else:
+        planner = AssistantAgent("planner", client, model_context=RedactingContext(), **options)
+    team = RoundRobinGroupChat([planner, role("critic", client), role("writer", client)], max_turns=6)
+    session = Session(SharedPrefix(system=HANDBOOK))
+    await wrap(team, session).run(task=f"Call 555-0199. {TASK}")
+    sent = [record.body.decode() for record in provider.requests]
+    assert ["555-0199" in body for body in sent] == [False, True, True] * 2
+    assert ["Answer in prose." in body for body in sent] == [True, False, False] * 2
+    assert [call.layout for call in session.calls] == ["own", "fork", "fork"] * 2
+    assert session.failures == {}

@@ -143,9 +143,7 @@ async def _cost(provider, plan, *, wrapped):
     model, tokens, words, rounds, handbook_first = plan
     provider.reset()
     provider.simulator.script = _answers(words)
-    client = OpenAIChatCompletionClient(
-        model=model, base_url=provider.openai_base_url, api_key="any", model_info=INFO
-    )
+    client = OpenAIChatCompletionClient(model=model, base_url=provider.openai_base_url, api_key="any", model_info=INFO)
     team = _team(client, tokens, handbook_first=handbook_first)
     if wrapped:
         wrap(team)

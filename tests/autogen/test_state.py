@@ -12,7 +12,8 @@ import pytest
 from autogen_agentchat.agents import MessageFilterAgent, MessageFilterConfig, PerSourceFilter, SocietyOfMindAgent
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
-from autogen_core.models import UserMessage
+from autogen_core.model_context import UnboundedChatCompletionContext
+from autogen_core.models import AssistantMessage, UserMessage
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, role, search
 
 from cacheprefix import Compaction, Session, SharedPrefix
@@ -382,3 +383,56 @@ async def test_wrapping_a_team_loses_nothing_that_an_agent_alone_knows(provide, 
     assert "What nobody else was told." in mine
     assert "What nobody else was told." not in other
     assert any("what nobody said in the team" in note for note in session.report().notes)
+
+
+async def _of_another(agent, how):
+    """Put another user's messages, as many as there were, into an agent's model context."""
+    context = agent.model_context
+    if how == "edited":
+        message, *_ = await context.get_messages()
+        message.content = "I am Bob."
+        return
+    said = [UserMessage(content="I am Bob.", source="user"), AssistantMessage(content="Hello.", source="planner")]
+    if how == "loaded":
+        other = UnboundedChatCompletionContext(said)
+        await context.load_state(await other.save_state())
+        return
+    await context.clear()
+    for message in said:
+        await context.add_message(message)
+
+
+@pytest.mark.parametrize(
+    ("when", "how"),
+    [
+        *((when, how) for when in ("between turns", "and saved") for how in ("loaded", "filled", "edited")),
+        ("in a tool", "edited"),
+    ],
+)
+async def test_what_the_application_takes_out_of_an_agents_context_is_not_sent_again(provide, new_client, how, when):
+    """Another user's messages in its place are, though they are as many; in the state's next process too."""
+    steps = [ToolCall("forget", {}), "Done."] if when == "in a tool" else ["Yes."]
+    provider = provide("openai", Says({"planner": ["Hello.", *steps, "Yes."]}))
+
+    async def forget() -> str:
+        """Begins anew."""
+        await _of_another(agent, how)
+        return "Forgotten."
+
+    def made():
+        return role("planner", new_client(provider), tools=[forget], reflect_on_tool_use=True)
+
+    agent = wrap(made(), Session(SharedPrefix(system=HANDBOOK)))
+    await agent.run(task="I am Alice.")
+    if when != "in a tool":
+        await _of_another(agent, how)
+    await agent.run(task="Who am I?")
+    if when == "and saved":
+        state = json.loads(json.dumps(await agent.save_state()))
+        agent = wrap(made(), Session(SharedPrefix(system=HANDBOOK)))
+        await agent.load_state(state)
+        await agent.run(task="And now?")
+    body = provider.requests[-1].body.decode()
+    assert "Alice" not in body
+    assert "I am Bob." in body
+    assert session_of(agent).failures == {}

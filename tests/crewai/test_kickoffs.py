@@ -16,8 +16,9 @@ from pydantic import BaseModel, Field
 
 from benchmarks.crewai_workloads import CrewModel, agents, crew, prose, tasks
 from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget
+from cacheprefix.errors import SetupError
 from cacheprefix.server import Reply, ToolCall
-from cacheprefix_crewai import install
+from cacheprefix_crewai import ask, install
 
 USERS = ("alice", "bob")
 WAYS = ("kickoff", "kickoff_for_each", "kickoff_for_each_async", "akickoff")
@@ -175,3 +176,51 @@ def test_pairs_and_triples_of_kickoffs_with_equal_texts_keep_apart(servers, new_
         if "Earlier messages were removed" not in body:
             assert results == looked
     assert not session.failures
+
+
+class _Named(CrewModel):
+    """Names in each answer whose words it was asked with."""
+
+    def __call__(self, request):
+        users = " and ".join(user for user in USERS if f"{user}-value" in request.text)
+        return Reply(f"For {users}: " + super().__call__(request).text)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_side_question_in_a_kickoff_is_behind_that_kickoffs_words_alone(servers, new_llm, way) -> None:
+    """Asked from a task's callback; another person's kickoff came before, or runs beside it."""
+    provider = servers("openai", _Named())
+    who = agents(lambda: new_llm(provider), tools=False)
+    answers: list[tuple[str, str]] = []
+
+    def ask_beside(output):
+        said = ask(team, "In one word?").text
+        answers.append((output.raw.partition(":")[0], said.partition(":")[0]))
+
+    team = crew(who, tasks(who), task_callback=ask_beside)
+    with install(team, Session(gate=None)):
+        _run(team, way, [_brief(user) for user in USERS])
+    assert len(answers) == 6
+    assert {mine for mine, _ in answers} == {f"For {user}" for user in USERS}
+    assert all(mine == beside for mine, beside in answers)
+    asked = [record.body.decode() for record in provider.requests if "In one word?" in record.body.decode()]
+    assert not any("For alice:" in body and "For bob:" in body for body in asked)
+
+
+def test_nothing_can_be_asked_in_a_kickoff_that_has_said_nothing(servers, new_llm) -> None:
+    """What was said last is the kickoff's before, which was another person's."""
+    provider = servers("openai", _Named())
+    who = agents(lambda: new_llm(provider), tools=False)
+    refused: list[str] = []
+
+    def before(inputs):
+        with pytest.raises(SetupError, match="nothing was yet") as error:
+            ask(team, "In one word?")
+        refused.append(str(error.value))
+        return inputs
+
+    team = crew(who, tasks(who), before_kickoff_callbacks=[before])
+    with install(team):
+        for user in USERS:
+            team.kickoff(inputs=_brief(user))
+    assert len(refused) == 2

@@ -258,6 +258,23 @@ class Noting(BaseMiddleware):
         return found
 
 
+@everywhere
+async def prompts_that_listeners_see(stage):
+    """In the context of each event of a streamed tool loop, what the model says among them."""
+    stage.script(call(), "It is so.")
+    stage.streaming = True
+    agent, stream = stage.wrapped(stage.agent("planner", tools=[look])), MemoryStream()
+    seen = []
+
+    def note(event, context: Context):
+        seen.append([type(event).__name__, list(context.prompt)])
+
+    kinds = (ModelMessageChunk, ModelRequest, ModelResponse)
+    for kind in kinds:
+        stream.where(kind).subscribe(note, sync_to_thread=False)
+    return [await told(await agent.ask(TASK, stream=stream)), seen]
+
+
 @construct()
 async def middleware_of_the_applications(stage):
     """Of the agent and of one call: they see the application's own request, and the answer."""

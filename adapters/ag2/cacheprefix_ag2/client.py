@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,10 +131,11 @@ class PrefixClient(LLMClient):
             # Text that was given to the session alone has to reach the model in the agent's own layout too.
             missing = session.unsaid(["\n".join(plan.prompts)], plan.role) if session.mode != "observe" else ""
             prompts = [missing, *plan.prompts] if missing else plan.prompts
-            response = await self._sent(plan.events, given, sending, prompts=prompts)
+            response = await self._sent(plan.events, given, sending, prompts=(prompts, plan.shown))
         else:
+            ours = context.prompt, plan.shown
             sending.original = await self._original(plan, given)
-            response = await self._sent(fork.events, given, sending, tools=fork.tools)
+            response = await self._sent(fork.events, given, sending, tools=fork.tools, prompts=ours)
         # A channel's stream ends with its turn, so nothing is saved in it.
         if CHANNEL_DEP not in context.dependencies:
             await self._save(plan, context)
@@ -157,12 +159,17 @@ class PrefixClient(LLMClient):
         sending: Sending,
         *,
         tools: Sequence[ToolSchema] | None = None,
-        prompts: list[str] | None = None,
+        prompts: tuple[list[str], list[str]] | None = None,
     ) -> ModelResponse:
-        """The wrapped client's answer, with other ``tools`` and system ``prompts`` where they are given."""
-        context, before = given.context, given.context.prompt
+        """The wrapped client's answer, with other ``tools`` where they are given.
+
+        ``prompts`` are those that the request is made with, and those that the context holds from then on.
+        """
+        context = given.context
         if prompts is not None:
-            context.prompt = prompts
+            context.prompt, shown = prompts
+            # Listeners of the application's are called with this context, while the answer comes.
+            sending.made = functools.partial(setattr, context, "prompt", shown)
         token = SENDING.set(sending)
         try:
             return await self.client(
@@ -174,13 +181,14 @@ class PrefixClient(LLMClient):
             )
         finally:
             SENDING.reset(token)
-            if prompts is not None:
-                context.prompt = before
+            sending.made()
 
     async def _original(self, plan: Plan, given: _Request) -> Any:
         """The body as the application's own client would make it, not sent; None where that fails."""
         try:
-            await self._sent(plan.events, given, Sending(self._bound, "", "", capture=True), prompts=plan.prompts)
+            await self._sent(
+                plan.events, given, Sending(self._bound, "", "", capture=True), prompts=(plan.prompts, plan.shown)
+            )
         except Captured as found:
             return found.body
         except Exception as error:

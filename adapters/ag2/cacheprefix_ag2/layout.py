@@ -40,6 +40,8 @@ class Plan:
     """What the policy found for a request: the application's own prompts and events, and the role's texts."""
 
     prompts: list[str]
+    shown: list[str]
+    """The prompts as the context holds them, which whoever listens to the call sees."""
     events: list[BaseEvent]
     role: str
     talk: Talk

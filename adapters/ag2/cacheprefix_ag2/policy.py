@@ -100,7 +100,9 @@ class PrefixPolicy:
         )
         at, stays = tail_position(history, talk, private=channel is not None)
         text = session.tail_for(role, instruction)
-        tail = Tail(Plan(prompts, events, role, talk, instruction, text, beside, volatile, stays))
+        # Another policy before this one changes what is sent, and what the context holds then.
+        shown = context.prompt if context.prompt == prompts else prompts
+        tail = Tail(Plan(prompts, shown, events, role, talk, instruction, text, beside, volatile, stays))
         return [session.prefix.text] if session.prefix.text else [], [*history[:at], tail, *history[at:]]
 
 

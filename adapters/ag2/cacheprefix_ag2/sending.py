@@ -46,6 +46,10 @@ class Captured(Exception):  # noqa: N818 - nothing went wrong: a body was wanted
         self.body = body
 
 
+def _nothing() -> None:
+    """What is done where nothing is to be done."""
+
+
 @dataclass(slots=True)
 class Sending:
     """One model call of an agent on its way; with tools that the provider runs it may be several requests."""
@@ -62,11 +66,14 @@ class Sending:
     volatile: str = ""
     """Text for this request alone, put behind the application's own layout."""
 
+    made: Callable[[], None] = _nothing
+    """Called when the body is made."""
     laid: RequestPlan[Any] | None = None
     """How it is laid out, and why; None for a call that no policy laid out."""
 
     async def begin(self, body: Mapping[str, Any], api: Api) -> PendingCall:
         """The turn of a request, behind a sibling that is writing the same cold prefix."""
+        self.made()
         if self.capture:
             raise Captured(body)
         session, fork, original = self.session, self.fork, self.original

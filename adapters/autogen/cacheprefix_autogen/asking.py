@@ -16,7 +16,7 @@ from cacheprefix.adapter import AskOptions, ForkResult, ask_options
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen.binding import binding_of
 from cacheprefix_autogen.member import Member
-from cacheprefix_autogen.provider_clients import Request, api_of, body_of, sender
+from cacheprefix_autogen.provider_clients import Request, api_of, body_beside, sender
 from cacheprefix_autogen.transcript import View
 
 
@@ -40,11 +40,7 @@ async def ask(target: BaseChatAgent | BaseGroupChat, text: str, **options: Unpac
     messages: list[LLMMessage] = [SystemMessage(content=session.prefix.text)] if session.prefix.text else []
     messages += [form for entry in view.everything() for form in entry.forms]
     tools = [tool.native for tool in session.prefix.tools]
-    _, body = body_of(native, Request(messages, tools))
-    if api == "anthropic":
-        body.setdefault("max_tokens", native._create_args.get("max_tokens", 4096))
-        if body.get("tools"):
-            body["tool_choice"] = {"type": "auto"}
+    body = body_beside(native, api, Request(messages, tools))
 
     async def run_tool(_: str, name: str, arguments: Mapping[str, Any]) -> str:
         return await _call_tool(agent, name, arguments)

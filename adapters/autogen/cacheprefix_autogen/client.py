@@ -17,16 +17,25 @@ from pydantic import BaseModel
 from typing_extensions import Self
 
 from cacheprefix import Conversation, Prompt, Session
-from cacheprefix.adapter import Api, RequestPlan, given_or_configured, users_session
 from cacheprefix.adapter import Request as CallRequest
+from cacheprefix.adapter import RequestPlan, given_or_configured, users_session
 from cacheprefix.adapter import failed as unplanned
 from cacheprefix.errors import BudgetError
+from cacheprefix_autogen.history import Ask
 from cacheprefix_autogen.layout import Layout
 from cacheprefix_autogen.member import Member, Planned
 from cacheprefix_autogen.messages import SENDER
-from cacheprefix_autogen.provider_clients import Forms, Request, body_of, restore_tools, sender
+from cacheprefix_autogen.provider_clients import (
+    Request,
+    api_of,
+    body_beside,
+    body_of,
+    restore_tools,
+    sender,
+)
 from cacheprefix_autogen.sending import SENDING, Sending, Undone, ending, tap
 from cacheprefix_autogen.settings import PrefixSettings, session_of_settings
+from cacheprefix_autogen.summaries import Answered, Holds
 from cacheprefix_autogen.tool_restriction import Held
 
 
@@ -64,6 +73,8 @@ class _Attempt:
     plan: RequestPlan[LLMMessage] | None
     refused: bool = False
     """Whether the try before it was refused."""
+    holds: Holds | None = None
+    """What its history holds, where a later request may have it summed up."""
 
     def ends_with(self, refusal: Sequence[LLMMessage]) -> bool:
         """Whether its answer is the application's, where ``refusal`` is what there is to say against it."""
@@ -72,7 +83,7 @@ class _Attempt:
     def after(self, refusal: Sequence[LLMMessage]) -> _Attempt:
         """The next try: the same fork with the refusal behind it, or else the application's own request."""
         if self.layout is None or self.refused:
-            return _Attempt(self.given, None, unplanned("refusal"), refused=True)
+            return replace(self, layout=None, plan=unplanned("refusal"), refused=True)
         layout = replace(self.layout, messages=[*self.layout.messages, *refusal])
         return replace(self, layout=layout, refused=True)
 
@@ -107,9 +118,6 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         """Made by ``wrap`` and not by the application, which has the wrapped client in its configurations."""
         self.last_usage: CachedUsage | None = None
         self._added = RequestUsage(0, 0)
-        self._forms = Forms()
-        self._last: tuple[Api, Mapping[str, Any]] | None = None
-        """The newest request that was answered, unmarked; a fork of it reads what it wrote."""
 
     @property
     def session(self) -> Session:
@@ -194,8 +202,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         choice, output = options.get("tool_choice", "auto"), options.get("json_output")
         extra = options.get("extra_create_args") or {}
         given = Request(messages, tools, choice, output, extra, said, options, talk)
-        await self._summarise(given)
-        return _Attempt(given, *self._layout(given, method))
+        holds = await self._summarise(given)
+        return _Attempt(given, *self._layout(given, method), holds=holds)
 
     def _refusal(self, sending: Sending, result: CreateResult) -> Sequence[LLMMessage]:
         """The refusal to send back where a fork's answer calls tools that its role may not call; else empty."""
@@ -218,23 +226,34 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         """The id of the conversation that a request belongs to."""
         return self.member.conversation if given.talk is None else given.talk.id
 
-    async def _summarise(self, given: Request) -> None:
-        """If a compaction is due and uses a model, ask for its summary (a paid call) before the layout."""
-        session, last = self._session, self._last
-        rules = session.histories.compaction
-        if rules is None or rules.summarise != "fork" or last is None or session.mode == "observe":
-            return
-        ask = session.side_forks.asummary(
-            body=last[1],
-            api=last[0],
-            send=sender(self._innermost(), last[0]),
-            conversation=self._named(given),
-            scope=self.member.options.scope,
-        )
+    async def _summarise(self, given: Request) -> Holds | None:
+        """If a compaction is due and uses a model, ask for its summary (a paid call) before the layout.
+
+        Gives what the request's history holds; None where no summary is ever asked for.
+        """
+        session, rules = self._session, self._session.histories.compaction
+        if rules is None or rules.summarise != "fork" or session.mode == "observe" or given.talk is None:
+            return None
+
+        native = self._innermost()
+
+        def behind(asked: Answered | Request) -> Ask | None:
+            api = api_of(native)
+            if api is None:
+                return None
+            return session.side_forks.asummary(
+                body=asked.body if isinstance(asked, Answered) else body_beside(native, api, asked),
+                api=api,
+                send=sender(native, api),
+                conversation=self._named(given),
+                scope=self.member.options.scope,
+            )
+
         try:
-            await self.member.summarise(self.client, given, ask)
+            return await self.member.summarise(self.client, given, behind)
         except Exception as error:
             session.failed("summary", error)
+            return None
 
     def _layout(
         self, given: Request, method: Callable[..., Any]
@@ -275,6 +294,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             scope=options.scope,
             rewrite=session.mode != "observe",
             once=self.member.once or self.member.known,
+            holds=attempt.holds,
         )
         if session.attempt("tap", lambda: tap(native), otherwise=False):
             sending.volatile, sending.volatile_role = given.volatile, options.volatile_role
@@ -285,7 +305,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
             def original(_: Prompt) -> Prompt | None:
                 try:
-                    api, body = body_of(native, given, self._forms, self.member.tools)
+                    api, body = body_of(native, given, self.member.forms, self.member.tools)
                 except ValueError:
                     # AutoGen's client refuses this (a memory's system message on Anthropic): nothing to compare with.
                     return None
@@ -328,8 +348,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             own = result.usage
             said = {"prompt_tokens": own.prompt_tokens, "completion_tokens": own.completion_tokens}
             sending.pending.finish(said if own.prompt_tokens and not result.cached else None)
-        if sending.sent is not None:
-            self._last = (sending.api, sending.sent)
+        if sending.sent is not None and sending.holds is not None:
+            self.member.answered.keep(sending.holds, sending.sent)
         usage = sending.usage
         if usage is None or usage.input_tokens is None or result.cached:
             return result

@@ -20,6 +20,7 @@ from cacheprefix import Conversation
 from cacheprefix.adapter import (
     AdapterSession,
     Bounded,
+    Cutting,
     Decision,
     Drop,
     DropCall,
@@ -33,6 +34,7 @@ from cacheprefix.adapter import (
     make_call,
     make_message,
     make_result,
+    replay,
 )
 from cacheprefix.errors import BudgetError
 from cacheprefix_autogen.messages import SENDER, Seen, durable, durable_in, speaker_of
@@ -130,6 +132,21 @@ def condensed(
     decisions = session.histories.condense(conversation, found, views.model, rest=rest)
     if zones and conversation.show_zones(found, rewritten=conversation.ledger.epoch > epoch):
         decisions = session.histories.condense(conversation, found, views.model, rest=rest)
+    return _carried_out(messages, decisions, first_own)
+
+
+def as_decided(
+    views: Views, conversation: Conversation, messages: Sequence[LLMMessage], tools: Collection[str] | None = None
+) -> list[LLMMessage]:
+    """The messages with what was decided on them so far carried out, and nothing decided anew; ``tools`` as above."""
+    histories = views.session.histories
+    how = Cutting(views.count, histories.results, conversation.scope, readable=histories.readable(tools))
+    found = replay(views.history(messages), conversation.ledger, histories.budget, how)
+    return _carried_out(messages, found.decisions, len(messages)).messages
+
+
+def _carried_out(messages: Sequence[LLMMessage], decisions: Sequence[Decision], first_own: int) -> Condensed:
+    """The messages with decisions carried out; one without a decision stays the same object."""
     if not decisions:
         return Condensed(list(messages), first_own, list(range(len(messages))))
     by_index: dict[int, list[Decision]] = defaultdict(list)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from autogen_agentchat.agents import AssistantAgent
-from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
+from autogen_agentchat.messages import BaseChatMessage
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
 from autogen_core.models import FunctionExecutionResultMessage, LLMMessage, SystemMessage, UserMessage
 
@@ -29,6 +29,7 @@ from cacheprefix.adapter import (
     RunAhead,
     RunCall,
     Seat,
+    SummaryRequest,
     VolatileRole,
     find_text,
     instruction_of,
@@ -37,12 +38,14 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix.errors import ToolClashError
-from cacheprefix_autogen.history import Ask, Condensed, Views, condensed, summarised
+from cacheprefix_autogen.history import Ask, Condensed, Views, as_decided, condensed, summarised
 from cacheprefix_autogen.layout import Layout, compose, introduced
 from cacheprefix_autogen.messages import (
     ANSWER,
     SENDER,
     Seen,
+    as_in_context,
+    contents,
     durable,
     is_tool_traffic,
     kept,
@@ -52,9 +55,10 @@ from cacheprefix_autogen.messages import (
 )
 from cacheprefix_autogen.model_context import application_context, take_context
 from cacheprefix_autogen.own_rounds import Heard, Own, Turn, before_us, from_history, own_of_turn, remembered_once
-from cacheprefix_autogen.provider_clients import Request, model_of, name_of
+from cacheprefix_autogen.provider_clients import Forms, Request, model_of, name_of
 from cacheprefix_autogen.run_plan import RunPlan
 from cacheprefix_autogen.settings import PrefixSettings, settings_of
+from cacheprefix_autogen.summaries import Answered, Holds, NewestAnswered
 from cacheprefix_autogen.tool_restriction import Restriction, frozen_schema, own_tools, restricted, set_apart
 from cacheprefix_autogen.transcript import FROM_OUTSIDE, Entry, Transcript, View
 
@@ -150,8 +154,12 @@ class Member:
         """Messages that only this agent saw, a list for each finished turn; the first list is from before ``turns``."""
         self._memories: dict[str, UserMessage] = {}
         self._words: Seen[UserMessage] = Seen()
-        self.held: int | None = 0
-        """Number of messages in that context at the end of the last turn; None where the context does not tell."""
+        self.forms = Forms()
+        """The wire forms of its requests' messages, for the estimate of what they would have cost."""
+        self.held: list[tuple[Any, ...]] | None = []
+        """What that context held at the end of the last turn; None where the context does not tell."""
+        self._came: list[tuple[Any, ...]] = []
+        """What the messages hold with which the turn began, as AutoGen puts them into that context."""
         self.told: list[tuple[int, str]] = []
         """Durable context of the conversation: its index in the agent's own context, and its entry's id."""
         self.joins: bool | None = None
@@ -161,6 +169,8 @@ class Member:
         self.hears: Callable[[int], Sequence[Entry]] | None = None
         """Gives the conversation's durable context; new entries are placed behind the messages of the depth it is
         called with. None where there is no conversation."""
+        self.answered = NewestAnswered()
+        """What a summary may be asked behind."""
         self.broken = False
         """Set when the view no longer holds all that the agent was told: its requests then keep their own layout."""
 
@@ -178,11 +188,25 @@ class Member:
         # A class derived from the unbounded context may leave messages out as well.
         return type(native).get_messages is not UnboundedChatCompletionContext.get_messages
 
-    @property
-    def length(self) -> int | None:
-        """Messages in the agent's own context; None where it does not say."""
+    def look(self) -> None:
+        """Take what the agent's own context holds now as what the view was made of."""
         found = self._held_messages
-        return None if found is None else len(found)
+        self.held = None if found is None else contents(found)
+
+    def _compare(self, *, all_of_it: bool = False) -> None:
+        """Give up where the application changed what the context held: the view does not know of it.
+
+        Between turns ``all_of_it`` is compared; within one the agent adds to it.
+        """
+        held, found = self.held, self._held_messages
+        if held is None or found is None or self.broken or self.alone or self.bounded:
+            return
+        # Privacy: another user's messages, loaded into the context, may be as many as those of the one before.
+        now = contents(found if all_of_it else found[: len(held)])
+        # Privacy: what came may have been redacted on its way into the context; what was added is not to be lost.
+        came = [] if self.start is None else contents(found[self.start - len(self._came) : self.start])
+        if now != held or came != ([] if self.start is None else self._came):
+            self.give_up("the application changed its model context")
 
     @property
     def _held_messages(self) -> list[LLMMessage] | None:
@@ -192,14 +216,12 @@ class Member:
 
     def enter(self, messages: Sequence[BaseChatMessage], own: int) -> None:
         """Note that a turn begins with ``messages``; the agent's context held ``own`` messages before it."""
+        self._compare(all_of_it=True)
         if self.view is not None:
             self.view.receive(messages, self._told)
         if self.context is not None and not self.bounded:
-            incoming = sum(1 + (len(m.context) if isinstance(m, HandoffMessage) else 0) for m in messages)
-            if self.held not in (None, own) and not (self.broken or self.alone):
-                # The application put messages into the context, or took some out: the view does not know them.
-                self.give_up("the application changed its model context")
-            self.start = own + incoming
+            self._came = contents(as_in_context(messages))
+            self.start = own + len(self._came)
             self._turn(own, self.start)
             known = {one for _, one in self.told}
             self.told += [(self.start, entry.id) for entry in self._told(0) if entry.id not in known]
@@ -232,8 +254,9 @@ class Member:
 
     def leave(self, message: BaseChatMessage | None) -> None:
         """Note the end of a turn; ``message`` is its answer to the others, None if it failed or was cancelled."""
+        self._compare()
         self.start = None
-        self.held = self.length
+        self.look()
         if message is not None and self.view is not None:
             self.view.produce(message)
 
@@ -244,19 +267,27 @@ class Member:
             return
         forms, _ = from_history(messages)
         view.restore([Entry(secrets.token_hex(16), at, FROM_OUTSIDE, (form,)) for at, form in enumerate(forms)], [])
-        self.before, self.held = len(messages), self.length
+        self.before = len(messages)
+        self.look()
 
     def give_up(self, why: str) -> None:
         """Keep the application's own layout until a reset, as the view misses something; ``why`` goes into a note."""
         self.broken = True
+        if self.view is not None:
+            # Privacy: what the application took out is not shown in a side question or a saved state either.
+            self.view.clear()
         self.session.note(f"agent {self.name!r}: {why}, so its requests stay the application's own until it is reset")
 
     def reset(self) -> None:
         """Forget everything that was said."""
-        self.start, self.broken, self.held = None, False, self.length
+        self.start, self.broken = None, False
+        self.look()
         self.before, self.turns, self._closed, self.told = 0, [], [], []
         self._reflections, self.asked = Reflections(), 0
         self.keeps_layout = self.resumed = False
+        self.answered.clear()
+        # Privacy: of what was said nothing stays, in what was reckoned from it neither.
+        self._views, self._memories, self._words, self.forms = None, {}, Seen(), Forms()
         if self.view is not None:
             self.view.clear()
 
@@ -272,12 +303,41 @@ class Member:
         said = dict(given())
         return session.attempt("volatile context", lambda: session.tail_for("", "", volatile=said), "")
 
-    async def summarise(self, client: Any, given: Request, ask: Ask) -> None:
-        """If a compaction is due with this request, have a fork of the newest one write its summary (a paid call)."""
+    async def summarise(
+        self, client: Any, given: Request, behind: Callable[[Answered | Request], Ask | None]
+    ) -> Holds | None:
+        """If a compaction is due with this request, have a fork write its summary (a paid call).
+
+        ``behind`` makes a way to ask behind a request; None where the client has no SDK that is known. Gives what the
+        history holds; None where that is not known.
+        """
         asked = self._read(client, given)
+        self._compare()
         heard = self._heard(asked.rest) if self._shares else Heard((), (), asked.rest)
-        if heard is not None:
-            await summarised(asked.views, asked.talk, _in_order(heard), ask, asked.beside, self._tool_names)
+        if heard is None:
+            return None
+        messages = _in_order(heard)
+        holds = Holds(asked.talk, [asked.views.of(message).digest for message in messages])
+        newest = self.answered.of(asked.talk)
+
+        async def ask(request: SummaryRequest) -> str:
+            # Money: behind the newest request all of it is read from the cache.
+            reads = newest is not None and newest.stands_for(holds, request.loses)
+            way = behind(newest if newest is not None and reads else self._now(asked, messages))
+            # An empty answer has the extract written in its place.
+            return "" if way is None else await way(request)
+
+        await summarised(asked.views, asked.talk, messages, ask, asked.beside, self._tool_names)
+        return holds
+
+    def _now(self, asked: Asked, messages: Sequence[LLMMessage]) -> Request:
+        """The history as it stands, behind what all share where the agent may be shown that."""
+        said = as_decided(asked.views, asked.talk, messages, self._tool_names)
+        prefix, shares = self.session.prefix, self._shares and self.view is not None
+        if not (shares and self.session.holds_shared(["\n\n".join(asked.texts)])):
+            return Request([*asked.given.messages[: len(asked.texts)], *said], asked.given.tools)
+        text = [SystemMessage(content=prefix.text)] if prefix.text else []
+        return Request([*text, *said], [tool.native for tool in prefix.tools])
 
     @property
     def held_talk(self) -> Conversation | None:
@@ -292,6 +352,7 @@ class Member:
         if self.group is not None:
             self.group.heed()
         asked = self._read(client, given)
+        self._compare()
         heard = self.heard(asked) if self._shares else None
         if heard is None:
             return self._left(asked, self._why_own())
@@ -403,9 +464,7 @@ class Member:
         tools = own_tools(asked.given, self.tools, tuple(map(name_of, self.tools)))
         return self.session.plan(replace(self._request(asked, asked.rest, (), tools), own=(why,)))
 
-    def _plan(
-        self, asked: Asked, heard: Heard, lane: Lane | None, run: RunAhead | None
-    ) -> RequestPlan[LLMMessage]:
+    def _plan(self, asked: Asked, heard: Heard, lane: Lane | None, run: RunAhead | None) -> RequestPlan[LLMMessage]:
         """Ask the planner for a request that may be a fork.
 
         ``lane`` names the agents whose tools it carries together with its own; ``run`` holds the run's further calls,
@@ -859,6 +918,9 @@ class Group:
         if not any(view.everything() for view in views):
             self.session.forget(self.transcript.id, self.options.scope)
             self._told, self._told_by = [], None
+            self.loaded = {}
+            for caller in self.callers:
+                caller.reset()
 
     def use_tools(self) -> None:
         """Note that a member's tool was called through the tool cache."""

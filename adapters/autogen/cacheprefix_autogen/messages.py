@@ -187,3 +187,27 @@ def _fields(message: LLMMessage) -> tuple[Any, ...]:
     if isinstance(content, str):
         return own
     return (*own, *(value for part in content for value in (part, *getattr(part, "__dict__", {}).values())))
+
+
+def as_in_context(messages: Sequence[BaseChatMessage]) -> list[LLMMessage]:
+    """The messages of a turn as AutoGen's agents put them into their model context; what a hand-off brings first."""
+    found: list[LLMMessage] = []
+    for message in messages:
+        found += message.context if isinstance(message, HandoffMessage) else ()
+        found.append(message.to_model_message())
+    return found
+
+
+def contents(messages: Sequence[LLMMessage]) -> list[tuple[Any, ...]]:
+    """What messages hold now, to find out later whether any was edited, replaced or taken out.
+
+    But for white space at the end of a text, which AutoGen's clients take off in place.
+    """
+    return [_content(message) for message in messages]
+
+
+def _content(message: LLMMessage) -> tuple[Any, ...]:
+    content = message.content
+    if not isinstance(content, str):
+        return _fields(message)
+    return tuple({**vars(message), "content": content.rstrip()}.values())

@@ -219,6 +219,16 @@ def _plain(client: Any, given: Request) -> dict[str, Any]:
     return body
 
 
+def body_beside(native: Any, api: Api, given: Request) -> dict[str, Any]:
+    """The body of something that is asked beside a conversation, with all that its API wants."""
+    body = body_of(native, given)[1]
+    if api == "anthropic":
+        body.setdefault("max_tokens", native._create_args.get("max_tokens", 4096))
+        if body.get("tools"):
+            body["tool_choice"] = {"type": "auto"}
+    return body
+
+
 def sender(native: Any, api: Api) -> Callable[[dict[str, Any]], Awaitable[Any]]:
     """Sends a body through the SDK under one of AutoGen's own clients."""
     sdk = native._client

@@ -33,6 +33,7 @@ from cacheprefix.adapter import (
 if TYPE_CHECKING:
     from cacheprefix import PendingCall
     from cacheprefix_autogen.layout import Layout
+    from cacheprefix_autogen.summaries import Holds
 
 T = TypeVar("T")
 
@@ -83,6 +84,8 @@ class Sending:
     """Whether a stream reports usage only because we asked: then it is removed from what the application sees."""
     sent: Mapping[str, Any] | None = None
     """The body before it was marked."""
+    holds: Holds | None = None
+    """The conversation and the messages that it was made of; None where nothing will ask for them."""
     reports: list[Any] = field(default_factory=list)
 
     async def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -87,6 +87,7 @@ def save_member(member: Member, group: Group) -> dict[str, Any]:
         "before": member.before,
         "turns": [(turn.start, turn.end, turn.at) for turn in member.turns],
         **({"told": member.told} if member.told else {}),
+        **({"broken": True} if member.broken else {}),
     }
     if not group.team:
         state |= save_transcript(group)
@@ -111,7 +112,8 @@ def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -
     member.turns = [Turn(*turn) for turn in state.get("turns", ())]
     member.told = [(at, one) for at, one in state.get("told", ())]
     member.keeps_layout = member.resumed = bool(state.get("keeps"))
-    member.broken = any(i not in known for i in (*state["view"], *state["own"]))
+    # What the application changed in the context, no view knows, in another process neither.
+    member.broken = bool(state.get("broken")) or any(i not in known for i in (*state["view"], *state["own"]))
 
 
 def save_transcript(group: Group) -> dict[str, Any]:

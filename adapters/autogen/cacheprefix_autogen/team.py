@@ -213,7 +213,7 @@ def _take_over_thread(team: BaseGroupChat, group: Group, members: Sequence[Membe
             continue
         # A context's initial messages are not in the thread; ``Member.enter`` notices them at the next turn.
         if not getattr(member.context, "_initial_messages", None):
-            member.held = member.length
+            member.look()
         if member.view is not None:
             member.view.receive([m for m in thread if m.id not in waiting.get(member.view.rank, set())])
         if group.session.mode != "observe" and not (member.alone or member.bounded) and _beside(member, thread):

@@ -42,7 +42,7 @@ def ask(target: Any, text: str, **options: Unpack[AskOptions]) -> ForkResult:
         raise SetupError(message)
     newest = binding.part(Executions).newest
     if newest is None or not newest.body:
-        message = "ask continues what was said, and nothing was yet: kick the crew off first"
+        message = "ask continues what was said, and nothing was yet, in this kickoff: kick the crew off first"
         raise SetupError(message)
     body = _with_answer(newest)
 
@@ -50,7 +50,7 @@ def ask(target: Any, text: str, **options: Unpack[AskOptions]) -> ForkResult:
         return _call_tool(binding, target, name, arguments)
 
     return binding.session.side_forks.run(
-        "\n\n".join([*_results_beside(target, body), text]),
+        "\n\n".join([*_results_beside(binding, newest, body), text]),
         body=body,
         api=newest.api,
         send=sender(newest.llm, newest.api),
@@ -71,12 +71,16 @@ def _with_answer(execution: Execution) -> dict[str, Any]:
     return body
 
 
-def _results_beside(target: Any, body: Mapping[str, Any]) -> list[str]:
-    """The results of finished tasks that a body does not hold, each with its task and agent."""
+def _results_beside(binding: Binding, newest: Execution, body: Mapping[str, Any]) -> list[str]:
+    """The results of finished tasks of the same run that a body does not hold, each with its task and agent."""
     said = json.dumps([body.get(name) for name in ("system", "messages", "input")], ensure_ascii=False, default=str)
+    crew = None if newest.crew is None else newest.crew()
     found = []
-    for number, task in enumerate(getattr(target, "tasks", None) or (), 1):
-        raw = str(getattr(getattr(task, "output", None), "raw", None) or "")
+    for number, task in enumerate(getattr(crew, "tasks", None) or (), 1):
+        # Privacy: until it is done again, a task holds the result of the crew's run before, which is somebody else's.
+        if not binding.finished(crew, task):
+            continue
+        raw = str(getattr(task.output, "raw", None) or "")
         if raw and json.dumps(raw, ensure_ascii=False)[1:-1] not in said:
             agent = str(getattr(task.output, "agent", "")).strip()
             found.append(f"[result of task {number} by {agent}]\n{raw}")

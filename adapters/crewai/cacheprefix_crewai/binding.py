@@ -6,6 +6,7 @@ import copyreg
 import secrets
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,8 +25,8 @@ _KEEP_CALLS = 10_000
 
 RUN: BlockVar[Binding] = BlockVar("cacheprefix_crewai_run")
 """The installed crew that is running here; its threads and tasks inherit it."""
-KICKOFF: BlockVar[str] = BlockVar("cacheprefix_crewai_kickoff")
-"""The id of the conversation that the kickoff under way is."""
+KICKOFF: BlockVar[tuple[str, ...]] = BlockVar("cacheprefix_crewai_kickoff")
+"""The ids of the conversations that the kickoffs under way here are, the innermost last: a tool may kick a crew off."""
 
 Volatile = Callable[[], Mapping[str, str]]
 """Gives texts by name when a request is about to be sent."""
@@ -107,7 +108,17 @@ class Binding:
     @property
     def kickoff_id(self) -> str:
         """The id of the conversation under way, a kickoff's; empty outside of one."""
-        return KICKOFF.get() or ""
+        return (KICKOFF.get() or ("",))[-1]
+
+    def kickoff(self) -> AbstractContextManager[None]:
+        """A block in which what happens is a kickoff's, a conversation that no other has."""
+        return KICKOFF.within((*(KICKOFF.get() or ()), self.new_kickoff_id()))
+
+    @property
+    def own_kickoff(self) -> str:
+        """The id of this installation's innermost kickoff under way here; empty outside of one."""
+        under_way = reversed(KICKOFF.get() or ())
+        return next((one for one in under_way if one.rpartition(":")[0] == self.conversation), "")
 
     def new_kickoff_id(self) -> str:
         """An id for a kickoff that no other has."""

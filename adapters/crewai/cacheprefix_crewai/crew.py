@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from cacheprefix_crewai.binding import KICKOFF, RUN, Binding, bind, binding_of, owners_of, subclassed, unbind
+from cacheprefix_crewai.binding import RUN, Binding, bind, binding_of, owners_of, subclassed, unbind
 from cacheprefix_crewai.llm import swap, unswap
 from cacheprefix_crewai.tasks import same_tools_for_all
 from cacheprefix_crewai.tool_cache import forget, new_turn
@@ -259,12 +259,8 @@ def _kickoff(crew: Any, name: str, _: Any) -> Iterator[None]:
         with binding.lock:
             binding.runs_left = max(0, binding.runs_left - 1)
         new_turn(binding, crew)
-    with _running(crew):
-        token = KICKOFF.set(binding.new_kickoff_id())
-        try:
-            yield
-        finally:
-            KICKOFF.reset(token)
+    with _running(crew), binding.kickoff():
+        yield
 
 
 @contextmanager

@@ -143,7 +143,7 @@ def join(binding: Binding, target: Any) -> bool:
     crew = target if hasattr(target, "tasks") else None
     agents = [target] if crew is None else agents_of(crew)
     if binding.session.mode != "observe":
-        adopt(binding, crew_tools(crew, agents), early=binding.part(Executions).newest is None)
+        adopt(binding, crew_tools(crew, agents), early=binding.part(Executions).none_yet)
     if crew is not None:
         bind_crew(binding, crew, copy=True)
         _remember(binding, crew, freed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from cacheprefix.adapter import (
     replay,
 )
 from cacheprefix.wire import apply, form_of, views_of
-from cacheprefix_crewai.binding import KICKOFF, binding_of
+from cacheprefix_crewai.binding import binding_of
 from cacheprefix_crewai.clients import sender
 from cacheprefix_crewai.tools import ToolHooks, name_of
 
@@ -71,6 +72,8 @@ class Execution:
     api: Api = "openai-chat"
     body: Mapping[str, Any] = field(default_factory=dict)
     """As it was before it was marked for the cache."""
+    crew: weakref.ref[Any] | None = None
+    """The crew whose task it is, perhaps a copy of the one installed; None for an agent without one."""
     agent: str = ""
     answer: str = ""
     """The newest answer in text; empty while tools are being called."""
@@ -87,17 +90,36 @@ class Executions:
 
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
-        self._kept: Bounded[tuple[str, int], Execution] = Bounded(_KEEP)
+        self._kept: Bounded[tuple[str, str, int], Execution] = Bounded(_KEEP)
+        """By kickoff, opening and agent."""
         self._opened = self._looped = self._further = 0
-        self.newest: Execution | None = None
-        """The run whose request was answered last."""
+        self._newest: Bounded[str, Execution] = Bounded(_KEEP)
+        """The run whose request was answered last, by kickoff; the last one of all under the empty name."""
+
+    @property
+    def newest(self) -> Execution | None:
+        """The run whose request was answered last: in a kickoff of this installation, of that kickoff alone."""
+        # Privacy: another kickoff, before this one or beside it, is somebody else's.
+        return self._newest.get(self._binding.own_kickoff)
+
+    @property
+    def none_yet(self) -> bool:
+        """Whether no request was answered yet, in any kickoff."""
+        return not self._newest
+
+    def answered(self, execution: Execution) -> None:
+        """A run's request was answered."""
+        with self._binding.lock:
+            self._newest[self._binding.own_kickoff] = self._newest[""] = execution
 
     def of(self, digest: str, agent: Any, *, first: bool) -> Execution:
-        """The run of a task that a request belongs to. Without an ``agent``, the newest with this opening."""
-        key = (digest, id(agent))
+        """The run of a task that a request belongs to. Without an ``agent``, the kickoff's newest with this opening."""
+        kickoff = self._binding.kickoff_id
+        key = (kickoff, digest, id(agent))
         with self._binding.lock:
             if agent is None:
-                key = next((known for known in reversed(self._kept) if known[0] == digest), key)
+                # Privacy: one of another kickoff that began alike is somebody else's.
+                key = next((known for known in reversed(self._kept) if known[:2] == (kickoff, digest)), key)
             if first:
                 self._kept.pop(key, None)
             return self._kept.of(key, self._new)
@@ -255,7 +277,7 @@ def _after_tool(context: Any) -> str | None:
     ]
     model = str(getattr(getattr(context.agent, "llm", None), "model", ""))
     # Without a kickoff nobody can tell whose result it is, so none is read again.
-    known = [*(context.agent.tools or ()), *(getattr(context.task, "tools", None) or ())] if KICKOFF.get() else []
+    known = [*(context.agent.tools or ()), *(getattr(context.task, "tools", None) or ())] if binding.kickoff_id else []
     text = shortened(binding, messages, model, [str(tool.name) for tool in known])[-1].get("content")
     return text if isinstance(text, str) and text != result else None
 

@@ -236,7 +236,7 @@ def _differing_tool(binding: Binding, tools: Sequence[Any] | None) -> str:
     Before the first request of all it adds tools that are new to the shared ones: no request sent changes by that.
     """
     session = binding.session
-    early = binding.part(Executions).newest is None
+    early = binding.part(Executions).none_yet
     if early and binding.scope != session.scope:
         # What other crews of this tenant were installed with comes in too.
         binding.tools |= session.tools_open_to(binding.scope)

@@ -16,7 +16,7 @@ from typing import Any
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, preview_of, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix_crewai.binding import KEY, KICKOFF, RUN, Binding, Options, binding_of
+from cacheprefix_crewai.binding import KEY, RUN, Binding, Options, binding_of
 from cacheprefix_crewai.crew import binding_on, is_flow, parts_of
 from cacheprefix_crewai.flow_run import FLOW, FlowRun, crews_named, fields_of, starts_others
 from cacheprefix_crewai.flows import join, parts_in
@@ -149,12 +149,10 @@ class _DryRun:
         )
         binding = _binding(installed)
         binding.conversation = conversation or binding.conversation
-        run, kickoff = RUN.set(binding), KICKOFF.set(binding.new_kickoff_id())
         try:
-            yield binding
+            with RUN.within(binding), binding.kickoff():
+                yield binding
         finally:
-            KICKOFF.reset(kickoff)
-            RUN.reset(run)
             installed.undo()
 
     # ------------------------------------------------------------------ copies

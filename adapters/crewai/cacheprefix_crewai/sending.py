@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from cacheprefix_crewai.history import Around, Execution, Executions, compact_no
 from cacheprefix_crewai.layout import Layouts
 from cacheprefix_crewai.native import with_last
 from cacheprefix_crewai.task_layout import LLMCall, TaskLayout, opening_of, role_of, unmarked
-from cacheprefix_crewai.tasks import kept_by_provider
+from cacheprefix_crewai.tasks import crew_of, kept_by_provider
 from cacheprefix_crewai.tools import Offer, differing, foreign_call, name_of, offer, with_choice
 
 if TYPE_CHECKING:
@@ -324,6 +325,8 @@ class PendingRequest:
         if execution is not None:
             execution.llm, execution.api, execution.body = self.call.llm, api, body
             execution.agent, execution.answer = self.agent, ""
+            if (crew := crew_of(self.call.agent)) is not None:
+                execution.crew = weakref.ref(crew)
         asked = self._request(body, api, original)
         self.pending = self.binding.session.begin(asked, self.leave or FOLLOW)
         if self.pending.seen is None:
@@ -418,7 +421,7 @@ class PendingRequest:
         self._release(ok=True)
         if self.execution is not None:
             self.execution.answer = result if isinstance(result, str) else ""
-            self.binding.part(Executions).newest = self.execution
+            self.binding.part(Executions).answered(self.execution)
         pending = self.pending
         if pending is None:
             return
