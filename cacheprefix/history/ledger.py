@@ -2,8 +2,9 @@
 
 It holds decisions, their parameters and the algorithm's version, and no texts but those that were
 written for it (summaries) and what defines tools that a run brought. Every entry is a set of the
-values that were ever recorded for its address; the smallest wins. Union of sets makes ``merge`` associative, commutative and idempotent,
-so parallel branches may merge in any order and any number of times.
+values that were ever recorded for its address; the smallest wins. Union of sets makes ``merge``
+associative, commutative and idempotent, so parallel branches may merge in any order and any number
+of times.
 
 A ledger is an immutable value: a fork has the very same, and a call that fails leaves none of its decisions.
 Entries stand in layers that halve in size, so a new entry costs O(log n) and shares the rest.
