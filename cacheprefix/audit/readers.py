@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, cast, get_args
 
 from cacheprefix.audit.formats import exchanges, langfuse, langsmith, litellm, otel, sessions, text
@@ -175,12 +177,13 @@ _LOOKS: tuple[tuple[frozenset[str], str], ...] = (
 """Fields by which a form that holds no request is told, and what to do."""
 
 
-def guess(value: Mapping[str, Any]) -> str:
-    """What an entry that no reader knows seems to be."""
-    for fields, what in _LOOKS:
-        if fields <= value.keys():
+@lru_cache(maxsize=256)
+def guess(fields: frozenset[str]) -> str:
+    """What an entry with these fields, which no reader knows, seems to be. Millions of lines may have the same."""
+    for known, what in _LOOKS:
+        if known <= fields:
             return f"this looks like {what}"
-    names = ", ".join(sorted(map(str, value))[:6]) or "none"
+    names = ", ".join(sorted(map(str, fields))[:6]) or "none"
     return f"no request in a form that is known here (fields: {names:.120}); see docs/audit.md for the forms"
 
 
@@ -197,6 +200,7 @@ def records(
     takes what is said of entries that are no calls. Raises SetupError for a file that cannot be opened.
     """
     unknown: dict[str, Broken] = {}
+    counts: Counter[str] = Counter()
     entries = _Entries(readers, Remarks() if remarks is None else remarks)
     for found in _by_span(_by_page(values(file, on_bytes), readers)):
         if isinstance(found, Broken):
@@ -204,8 +208,9 @@ def records(
             continue
         problem = entries.problem(found.value)
         if problem:
-            first = unknown.get(problem)
-            unknown[problem] = _broken(found, problem) if first is None else replace(first, count=first.count + 1)
+            counts[problem] += 1
+            if problem not in unknown:
+                unknown[problem] = _broken(found, problem)
             continue
         try:
             yield from entries.read(found)
@@ -215,9 +220,10 @@ def records(
             # A reader (a plugin's perhaps) met a shape it did not expect; only this entry is lost.
             yield _broken(found, f"{entries.form}: {type(error).__name__}: {error}")
     entries.ended(file)
-    for named in unknown.values():
-        more = f" (and {named.count - 1:,} more like it)" if named.count > 1 else ""
-        yield replace(named, problem=named.problem + more)
+    for problem, first in unknown.items():
+        count = counts[problem]
+        more = f" (and {count - 1:,} more like it)" if count > 1 else ""
+        yield replace(first, problem=problem + more, count=count)
 
 
 class _Entries:
@@ -242,6 +248,8 @@ class _Entries:
         """Why an entry is none that a reader knows; empty where one does, which reads it then."""
         if type(value) is not dict and not isinstance(value, Mapping):
             return f"expected an object, found {_JSON_NAMES.get(type(value), 'text')}"
+        if not value:
+            return guess(frozenset())
         try:
             if self._reader is not None and self._reader.recognises(value):
                 return ""
@@ -249,7 +257,7 @@ class _Entries:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             return f"{self.form}: {type(error).__name__}: {error}"
         if fitting is None:
-            return guess(value)
+            return guess(frozenset(value))
         self._reader = fitting
         return ""
 

@@ -179,16 +179,14 @@ def _answer(value: Any, depth: int = 0) -> Any:
     """The answer in an entry: its JSON, or the events of a stream."""
     if not isinstance(value, Mapping) or depth == _DEEPEST:
         return None
+    # Only names that stand there are looked at: it is asked of every line of an application's log.
     for name in _NAMES_RESPONSE:
-        held = _opened(value.get(name))
-        if held is None:
-            continue
-        found = _inner_answer(held)
+        held = _opened(value[name]) if name in value else None
+        found = None if held is None else _inner_answer(held)
         if found is not None:
             return found
     for name in ("message", "log", "entry", "event", "data"):
-        held = _opened(value.get(name))
-        found = _answer(held, depth + 1)
+        found = _answer(_opened(value[name]), depth + 1) if name in value else None
         if found is not None:
             return found
     return value if depth == 0 and _is_answer(value) else None
