@@ -468,9 +468,9 @@ def _notes(totals: Totals, reading: Reading, conversations: Conversations, playe
     """What the reader of the numbers should know about them."""
     if totals.simulated and totals.reported:
         some = "1 call has" if totals.simulated == 1 else f"{totals.simulated} calls have"
-        yield f"{some} no usage; a simulated cache stands in for them"
+        yield f"{some} no count of cached tokens; a simulated cache stands in for them"
     elif totals.simulated:
-        yield "the log has no usage; all cached tokens are those of a simulated cache"
+        yield "the log has no counts of cached tokens; all that are shown are those of a simulated cache"
     if totals.without_text > totals.uncounted:
         counts = totals.without_text - totals.uncounted
         yield f"{counts} calls have counts and no text, so nothing can be said about causes"

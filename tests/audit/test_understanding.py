@@ -328,6 +328,14 @@ def test_one_answer_without_counts_among_others_is_named(tmp_path):
     assert "answers without counts of tokens (1, first in" in notes
 
 
+def test_a_log_that_counts_tokens_and_no_cached_ones_is_not_said_to_have_no_usage(tmp_path):
+    """Many gateways write the sums alone: what was read is a simulated cache's, and that is what is said."""
+    counted = [{**line, "usage": {"prompt_tokens": 2_000, "completion_tokens": 5}} for line in quiet(3)]
+    found, rows = judged(tmp_path / "log.jsonl", counted)
+    assert {row.public["cached_source"] for row in rows} == {"simulated"}
+    assert "the log has no counts of cached tokens; all that are shown are those of a simulated cache" in found.notes
+
+
 def test_a_file_with_calls_says_nothing_of_its_bookkeeping(tmp_path):
     """Lines that hold no call stand in every such file."""
     counted = {**ANSWER, "message": {**ANSWER["message"], "usage": COUNTED}}
