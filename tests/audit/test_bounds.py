@@ -43,6 +43,29 @@ def ready(number, prompt, size):
     return Ready(number, f"log:{number}", 1_000.0 + number, Record(body=None), prompt, PROFILE, size)
 
 
+def steps_of(path):
+    """Functions that are called for the audit of a log."""
+    steps = 0
+
+    def count(frame, event, given):
+        nonlocal steps
+        steps += event == "call"
+
+    sys.setprofile(count)
+    try:
+        with audit([path]):
+            pass
+    finally:
+        sys.setprofile(None)
+    return steps
+
+
+def steps_a_line(path, line):
+    """The same for each line of a log of such lines."""
+    path.write_bytes(line * 2_000)
+    return steps_of(str(path)) / 2_000
+
+
 def waiting(stage, items):
     """How many items a stage has taken at most and not passed on, while more may come."""
     taken = 0
@@ -166,41 +189,9 @@ def test_a_model_without_a_price_is_looked_for_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize("models", [1, 10_000])
 def test_calls_that_share_nothing_take_as_many_steps_each_in_a_longer_log(tmp_path, models):
     """Functions called, not seconds: four times the calls are four times the steps."""
-    steps = []
-    for calls in (250, 1_000):
-        path = write(tmp_path / f"{calls}.jsonl", unlike(calls, models=models))
-        counted = 0
-
-        def count(frame, event, given):
-            nonlocal counted
-            counted += event == "call"
-
-        sys.setprofile(count)
-        try:
-            with audit([path]):
-                pass
-        finally:
-            sys.setprofile(None)
-        steps.append(counted / calls)
+    logs = {calls: write(tmp_path / f"{calls}.jsonl", unlike(calls, models=models)) for calls in (250, 1_000)}
+    steps = [steps_of(path) / calls for calls, path in logs.items()]
     assert steps[1] < 1.1 * steps[0]
-
-
-def steps_a_line(path, line):
-    """Functions of ours that are called for each line of a log of such lines."""
-    lines = 2_000
-    path.write_bytes(line * lines)
-    steps = 0
-
-    def count(frame, event, argument):
-        nonlocal steps
-        steps += event == "call"
-
-    sys.setprofile(count)
-    try:
-        audit([str(path)]).rows.close()
-    finally:
-        sys.setprofile(None)
-    return steps / lines
 
 
 def test_an_empty_object_costs_next_to_nothing(tmp_path):
