@@ -116,7 +116,7 @@ class Gating:
         """
         if leave is not FOLLOW:
             with self._lock:
-                before, now = self.use, self.use.and_pass(leave.leader, leave.followed, leave.waited)
+                before, now = self.use, self.use.and_pass(leave.leader, leave.ahead, leave.followed, leave.waited)
                 self.use = now
                 leave.number = self._fan_out_of(leave, keys)
                 known = self._fan_outs.of(leave.number, FanOut)
@@ -134,7 +134,7 @@ class Gating:
 
     def _fan_out_of(self, leave: Pass, keys: tuple[bytes, ...]) -> int:
         """The number of the fan-out, a leader and those that follow it, that a request belongs to; else a new one's."""
-        behind = self._newest.get(keys[-1]) if keys and (leave.followed or not leave.leader) else None
+        behind = self._newest.get(keys[-1]) if keys and not leave.ahead else None
         if behind is None:
             self._numbers += 1
         number = self._numbers if behind is None else behind

@@ -114,8 +114,11 @@ class WentOut:
 
     @property
     def told(self) -> bool:
-        """Whether a report says it in words: what kept the application's own layout or tools, what can be removed."""
-        return self.layout == "own" or self.reason.removable or self.reason.why == "own_tools"
+        """Whether a report says it in words: what kept the application's own layout or tools, what can be removed.
+
+        Also a schema, since forks that look alike then share less than one would think.
+        """
+        return self.layout == "own" or self.reason.removable or self.reason.why in ("own_tools", "response_schema")
 
     def __str__(self) -> str:
         own = " in the application's own layout" if self.layout == "own" else ""
@@ -163,15 +166,17 @@ class GateUse:
     fan_outs: tuple[FanOut, ...] = ()
     """The newest ones with siblings, oldest first: what each cost and saved."""
 
-    def and_pass(self, leader: bool, followed: bool, seconds: float) -> GateUse:  # noqa: FBT001 - a pass, taken apart
-        """With one more request that came through."""
-        gave_up = not leader and not followed and seconds > _NOTICED
+    # A pass, taken apart.
+    def and_pass(self, leader: bool, ahead: bool, followed: bool, seconds: float) -> GateUse:  # noqa: FBT001
+        """With one more request that came through: ``leader`` of some, ``ahead`` of all it shares something with."""
+        alone = not ahead and not followed
+        gave_up = alone and seconds > _NOTICED
         return replace(
             self,
             led=self.led + leader,
             followed=self.followed + followed,
             gave_up=self.gave_up + gave_up,
-            at_once=self.at_once + (not leader and not followed and not gave_up),
+            at_once=self.at_once + (alone and not gave_up),
             seconds=self.seconds + seconds,
         )
 

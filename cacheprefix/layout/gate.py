@@ -105,7 +105,8 @@ class Pass:
     """
 
     __slots__ = (
-        "__weakref__", "_dropped", "_release", "_wider", "far", "flight", "followed", "number", "waited", "worth"
+        "__weakref__", "_dropped", "_release", "_wider", "ahead", "far", "flight", "followed", "number", "waited",
+        "worth",
     )  # fmt: skip
 
     def __init__(
@@ -123,6 +124,8 @@ class Pass:
         self._release = [] if release is None else [release]
         self._dropped = dropped
         self._wider: Pass | None = None
+        self.ahead = release is not None
+        """Whether it leads all that share something with it, and not only those that share the most."""
         self.flight = flight
         """What others wait for."""
         self.worth = worth
@@ -150,6 +153,7 @@ class Pass:
             self._wider, self.far = wider, self.far or wider.far
         else:
             self.followed, self.worth = wider.followed, replace(wider.worth, streams=self.worth.streams)
+            self.ahead = False
         self.waited += wider.waited
         return self
 

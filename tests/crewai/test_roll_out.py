@@ -9,6 +9,7 @@ from crew_wire import INPUTS, raw
 
 from benchmarks.crewai_workloads import CrewModel, agents, crew, tasks
 from cacheprefix import Caching, Session
+from cacheprefix.server import Reply, SimulatedProvider
 from cacheprefix_crewai import install
 
 
@@ -55,3 +56,19 @@ def test_kickoffs_outside_of_the_share_keep_every_byte(kickoffs, share):
         arms.append(arm)
     assert share or set(arms) == {"own"}
     assert session.report().arms.own.conversations == arms.count("own")
+
+
+def test_a_role_that_a_guard_returns_says_so_where_its_task_was_left_alone_before(new_llm):
+    """The provider keeps nothing, whatever its rules promise, so that others' tools are paid for in full each time."""
+    with SimulatedProvider("openai", lambda request: Reply("Final Answer: done"), capacity_tokens=1) as provider:
+        who = agents(lambda: new_llm(provider), own_tools=True)
+        made = crew(who, tasks(who))
+        session = Session(caching=Caching(fork_share=0.5))
+        install(made, session)
+        for _ in range(60):
+            made.kickoff(inputs=INPUTS)
+    arms = session.adapter.shared.arms
+    for call in session.calls:
+        outside = arms.arm("", call.conversation) == "own"
+        assert (call.reasons[-1].why == "not_in_fork_share") == outside
+    assert "dearer_as_fork" in {call.reasons[-1].why for call in session.calls}

@@ -502,6 +502,34 @@ async def test_a_graph_that_is_cancelled_wherever_it_waits_leaves_no_leader(benc
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_the_report_says_who_waited_in_vain_for_a_sibling_with_another_question(bench, later):
+    """Who goes on without a leader that takes too long leads those with its own question: there are none."""
+    bench.slow(1.2)
+    session = bench.session(HANDBOOK, gate=Gate())
+    model = wrap_model(bench.model(), session)
+    met = threading.Barrier(WORKERS)
+
+    def worker(state):
+        met.wait(60)
+        return {"reports": [model.invoke([SystemMessage("You look."), *state["messages"]]).text]}
+
+    async def aworker(state):
+        return {"reports": [(await model.ainvoke([SystemMessage("You look."), *state["messages"]])).text]}
+
+    session.adapter.join("writer")
+    graph = StateGraph(Fan).add_node("worker", forked(session, role="worker")(aworker if later else worker))
+    sends = [Send("worker", {"messages": [HumanMessage(f"Look into {one}.")]}) for one in range(WORKERS)]
+    graph.add_conditional_edges(START, lambda _: sends, ["worker"])
+    go(graph.compile(), later)
+    use = session.report().gate
+    assert sum(record.outcome.read_tokens > 0 for record in bench.provider.requests) == use.followed == 0
+    assert (use.gave_up, use.at_once) == (WORKERS - 1, 0)
+    (fan_out,) = use.fan_outs
+    assert fan_out.gave_up == WORKERS - 1
+    assert f"{WORKERS - 1} in vain" in str(session.report())
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 def test_threads_that_begin_different_conversations_on_one_cold_handbook_follow_one_leader(slow, later):
     """They share nothing that was said, and still the handbook: one writes it."""
     session = slow.session(HANDBOOK)

@@ -201,6 +201,7 @@ def test_another_prompt_for_the_provider_is_said(chat):
     }
     go(chain(session, models, {"planner": "You plan.", "writer": "You write."}))
     assert [why(call) for call in session.calls] == [["response_schema", "shares"], ["forced_tool", "shares"]]
+    assert "1 x planner: its answer follows a schema, which is another prompt for the provider" in str(session.report())
 
 
 def test_what_the_provider_keeps_is_said(servers):

@@ -67,8 +67,8 @@ class Layouts:
     def __init__(self, binding: Binding) -> None:
         self.binding = binding
         self.sent = SentTexts(binding)
-        self._settled: Bounded[tuple[str, str, bool, tuple[str, ...]], TaskLayout] = Bounded(_KEEP_LAYOUTS)
-        """By model, opening, whether its kickoff is left alone, and what was said to the conversation."""
+        self._settled: Bounded[tuple[str, str, str | None, tuple[str, ...]], TaskLayout] = Bounded(_KEEP_LAYOUTS)
+        """By model, opening, why its kickoff or role is left alone (None: it is not), and what was said to the crew."""
         self._asked: Bounded[tuple[str, str], TaskWords] = Bounded(_KEEP_TEXTS)
         """What agents without a crew were asked, by model and opening."""
         self._common: Bounded[tuple[str, int], tuple[Any, CommonTexts]] = Bounded(_KEEP_TEXTS)
@@ -90,21 +90,20 @@ class Layouts:
                 return known
             durable = self.durable.of(opening.digest, first=False)
             layout = settle(self, call, opening, durable)
-            left_alone = layout.plan is not None and layout.plan.left_alone
-            self._settled[call.model, opening.digest, left_alone, durable] = layout
+            self._settled[call.model, opening.digest, self._left(call.agent), durable] = layout
             return layout
 
     def settled(self, model: str, opening: Opening, agent: Any = None) -> TaskLayout | None:
         """The layout that a task's earlier request with this opening got; None for one that is not settled yet.
 
-        The same task has another one in kickoffs that are left alone (``fork_share``), and after something new was said
-        to the crew's conversation.
+        The same task has another one in kickoffs that are left alone (``fork_share``), behind a guard that returned its
+        role to its own layout, and after something new was said to the crew's conversation.
         """
         binding = self.binding
         durable = self.durable.of(opening.digest, first=False)
-        left_alone = binding.session.left_alone(role_of(agent), _talk(binding), binding.scope) is not None
+        left = self._left(agent)
         # Without an agent nobody knows whether its role was returned to its own layout, so that is looked for too.
-        ways = (left_alone,) if agent is not None else (left_alone, True)
+        ways = (left,) if agent is not None else (left, "dearer_as_fork")
         with binding.lock:
             for way in ways:
                 key = (model, opening.digest, way, durable)
@@ -112,6 +111,11 @@ class Layouts:
                     self._settled.move_to_end(key)
                     return self._settled[key]
         return None
+
+    def _left(self, agent: Any) -> str | None:
+        """Why a kickoff, or an agent's role, is left alone; None where it is not."""
+        left = self.binding.session.left_alone(role_of(agent), _talk(self.binding), self.binding.scope)
+        return None if left is None else left.why
 
     def unread(self, call: LLMCall) -> Any:
         """The messages of an agent whose task is no plain text (files, images), with what they leave to the session."""
