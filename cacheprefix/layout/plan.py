@@ -382,9 +382,7 @@ class Planner:
         others = self.team.others_with(asked.conversation, asked.role, asked.schema)
         if own is None:
             return None, FREE
-        # What was adopted as the very same was brought there; by its name alone nobody knows.
-        differ = {*(own.differ or ()), *self.team.clashing}
-        foreign = self.tool_sets.bring(self.team, asked.conversation.scope, own.names, differ)
+        foreign = self.tool_sets.bring(self.team, asked.conversation.scope, own.names, own.differ or ())
         brought = [name for name in own.names if name not in foreign]
         if own.carried == "own":
             return None, Restriction(said=own.may_use)

@@ -108,6 +108,11 @@ class Team:
         return max(len(self.roles), len(self.given.roles)) <= 1
 
     @property
+    def versions(self) -> set[str]:
+        """Names of tools that runs brought in more than one version: each may speak of whom it was made for."""
+        return self.clashing & self.of_runs
+
+    @property
     def key(self) -> str:
         """The name under which requests are routed; it stays when the union grows, as most prompts then do."""
         if self._key:

@@ -124,18 +124,25 @@ class ToolSets:
     ) -> frozenset[str]:
         """Note which tools that came after the first request a tenant's own requests have.
 
-        Gives the names of those that ``differ`` from the union's tool of their name, where that is not the tenant's.
+        Gives the names of those that ``differ`` from the union's tool of their name, where that may be somebody else's.
         """
         late = [name for name in names if name in team.late]
         with self._lock:
             self._late.update(late)
             # Privacy: who declares a tool otherwise has another one of that name; the union's may speak of a tenant.
-            for name in set(late).difference(differ):
+            # What was adopted as the very same was brought there: of several versions a name alone says nothing.
+            for name in set(late).difference(differ, team.clashing):
                 self._brought[name, scope] = True
-            return frozenset(late).intersection(differ).difference(self.open_to(team, scope))
+            theirs = {*late}.intersection({*differ, *team.clashing}).difference(self._of_tenant(team, scope))
+            return frozenset(theirs | team.versions.intersection(names, differ))
 
     def open_to(self, team: Team, scope: str) -> tuple[str, ...]:
         """The shared tools that a tenant's requests may carry."""
+        # Privacy: of several versions each conversation carries its own alone.
+        return tuple(name for name in self._of_tenant(team, scope) if name not in team.versions)
+
+    def _of_tenant(self, team: Team, scope: str) -> tuple[str, ...]:
+        """The shared tools that a tenant may have: those that were there from the beginning, or that it brought."""
         # Privacy: a tool that came while requests were under way may be made for one tenant, its description too. Until
         # a request has it, nobody knows for whom: then it is only for who names no tenant.
         return tuple(
@@ -197,7 +204,8 @@ class ToolSets:
             talk = self._of((conversation.scope, common_key(conversation.id)))
             if recorded:
                 # Privacy: this process may know another's tool of a recorded name.
-                may = {*talk.union, *self.open_to(team, conversation.scope)} - _others_in(team, conversation)
+                carried, others = _versions_in(team, conversation)
+                may = {*talk.union, *self.open_to(team, conversation.scope), *carried} - others
                 longest = max((one or "" for one in recorded), key=len).split("\n")
                 talk.union = tuple(name for name in longest if name in may)
             elif not (talk.joined or talk.carried):
@@ -355,12 +363,13 @@ class ToolSets:
         return offer.conversation.decided(_LANES, _entry((offer.key[0], ""))) == _UNION
 
 
-def _others_in(team: Team, conversation: Decided) -> set[str]:
-    """Names of tools of which a conversation has carried another version than the union's, and not that one."""
-    carried = set(conversation.decided_keys(_TOOLS))
-    names = {entry.rpartition(".")[0] for entry in carried}
-    tools = (tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in names)
-    return {tool.name for tool in tools if tool.entry not in carried}
+def _versions_in(team: Team, conversation: Decided) -> tuple[set[str], set[str]]:
+    """Names of the tools that a conversation has carried just as the union has them, and only in another version."""
+    entries = set(conversation.decided_keys(_TOOLS))
+    names = {entry.rpartition(".")[0] for entry in entries}
+    tools = [tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in names]
+    carried = {tool.name for tool in tools if tool.entry in entries}
+    return carried, {tool.name for tool in tools} - carried
 
 
 def _note_carried(offer: _Offer) -> None:

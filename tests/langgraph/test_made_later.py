@@ -148,9 +148,10 @@ def test_another_tenant_carries_no_tool_that_came_later_with_one(chat):
     assert names(chat)[-2:] == [["check_0", "plan_0"]] * 2
 
 
+@pytest.mark.parametrize("scoped", [True, False], ids=["tenants", "threads"])
 @pytest.mark.parametrize("strict", [None, True])
-def test_no_tenant_is_shown_anothers_tool_of_the_same_name(bench, strict):
-    """Each has its own, made while a node runs: who has none of that name is shown none of another tenant's."""
+def test_nobody_is_shown_anothers_tool_of_the_same_name(bench, strict, scoped):
+    """Each has its own, made while a node runs: who has none of that name is shown none of somebody else's."""
     session, saver = bench.session(HANDBOOK), InMemorySaver()
     model = wrap_model(bench.model(), session)
 
@@ -167,7 +168,8 @@ def test_no_tenant_is_shown_anothers_tool_of_the_same_name(bench, strict):
 
     for tenant in ("acme", "beta") * 2:
         bench.provider.reset()
-        turn(saver, [node(role, tenant) for role in ("planner", "writer", "critic")], tenant, scope=tenant)
+        made = [node(role, tenant) for role in ("planner", "writer", "critic")]
+        turn(saver, made, tenant, scope=tenant if scoped else "")
         shown = [record.body for record in bench.provider.requests]
         assert b"the house of " + tenant.encode() in shown[0]
         other = {"acme": b"beta", "beta": b"acme"}[tenant]

@@ -131,9 +131,16 @@ def with_union(kwargs: dict[str, Any], union: Union, frame: Frame, tools: ToolSe
 
 def _differs(own: Any, shared: Any) -> bool:
     """Whether a role's tool is another one than the union's of its name, in the model's own wire form."""
-    if _strict(own) or not (isinstance(own, Mapping) and isinstance(shared, Mapping)):
+    if not (isinstance(own, Mapping) and isinstance(shared, Mapping)):
         return False
-    return bool(_bare(own) != _bare(shared))
+    # Strict schemas word their parameters otherwise.
+    return _description(own) != _description(shared) if _strict(own) else bool(_bare(own) != _bare(shared))
+
+
+def _description(tool: Mapping[str, Any]) -> Any:
+    """What a tool is said to do, in any of the forms that reach a model."""
+    inner = tool.get("function")
+    return (inner if isinstance(inner, Mapping) else tool).get("description")
 
 
 def _bare(tool: Mapping[str, Any]) -> dict[str, Any]:
