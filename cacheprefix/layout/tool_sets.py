@@ -129,8 +129,8 @@ class ToolSets:
         late = [name for name in names if name in team.late]
         with self._lock:
             self._late.update(late)
-            # Privacy: who declares a tool otherwise has another one of that name; the union's may speak of a tenant.
-            # What was adopted as the very same was brought there: of several versions a name alone says nothing.
+            # Privacy: who declares a tool otherwise has another one of that name, and the union's may speak of a tenant.
+            # Where there are several of a name, it does not say which this is.
             for name in set(late).difference(differ, team.clashing):
                 self._brought[name, scope] = True
             theirs = {*late}.intersection({*differ, *team.clashing}).difference(self._of_tenant(team, scope))
