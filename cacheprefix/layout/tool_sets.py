@@ -38,8 +38,6 @@ _UNIONS = "unions"
 """The section of a conversation's decisions that says which tools it carries, where more came after it began."""
 _TOOLS = "tools"
 """The section that defines those of them that a run brought (``Tool.entry``), which another process may not know."""
-_SHARES = "shares"
-"""The section that says whose requests have become forks."""
 _KITS_OF = "kits"
 """The section that says which tools requests with a role's own carried: others with the very same share with them."""
 
@@ -198,8 +196,6 @@ class ToolSets:
         """
         names = team.prefix.tool_names
         recorded = [conversation.decided(_UNIONS, key) for key in conversation.decided_keys(_UNIONS)]
-        # Forks were sent before any tool was known, of which no lane says what it carries.
-        began_without = conversation.decided_keys(_SHARES) and not conversation.decided_keys(_LANES)
         with self._lock:
             talk = self._of((conversation.scope, common_key(conversation.id)))
             if recorded:
@@ -209,7 +205,7 @@ class ToolSets:
                 longest = max((one or "" for one in recorded), key=len).split("\n")
                 talk.union = tuple(name for name in longest if name in may)
             elif not (talk.joined or talk.carried):
-                talk.union = () if began_without else self.open_to(team, conversation.scope)
+                talk.union = self.open_to(team, conversation.scope)
             talk.carried = talk.carried or brought is not None
             carried = {*talk.union, *(brought or ())}
             talk.union = union = tuple(name for name in names if name in carried)

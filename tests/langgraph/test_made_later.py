@@ -271,18 +271,16 @@ def test_newer_code_brings_its_own_version_of_a_tool(chat):
     assert restarted.failures == {}
 
 
-@pytest.mark.parametrize("began", ["planner", "writer"])
-def test_another_process_that_knows_more_tools_carries_those_that_the_thread_began_with(chat, began):
-    """Also where it began with none."""
+def test_another_process_that_knows_more_tools_carries_those_that_the_thread_began_with(chat):
+    """Its other roles are made before it is taken up there."""
     saver, session = InMemorySaver(), chat.session(HANDBOOK)
-    early = {**EARLY, "reader": []} if began == "planner" else {"writer": [], "reader": []}
     for _ in range(2):
-        turn(saver, nodes(chat, session, early))
+        turn(saver, nodes(chat, session, {**EARLY, "reader": []}))
     restarted = chat.session(HANDBOOK)
     made = nodes(chat, restarted, {**EARLY, **LATE, "reader": []})
     chat.provider.reset()
     turn(saver, [one for one in made if one[0] == "writer"])
-    assert names(chat) == [["plan_0"] if began == "planner" else []]
+    assert names(chat) == [["plan_0"]]
 
 
 def test_large_tools_that_come_later_stay_with_their_role(chat):
