@@ -127,7 +127,7 @@ class ToolSets:
         late = [name for name in names if name in team.late]
         with self._lock:
             self._late.update(late)
-            # Privacy: who declares a tool otherwise has another one of that name, and the union's may speak of a tenant.
+            # Privacy: who declares a tool otherwise has another one of that name; the union's may speak of a tenant.
             # Where there are several of a name, it does not say which this is.
             for name in set(late).difference(differ, team.clashing):
                 self._brought[name, scope] = True
