@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
 
 import pytest
 from crewai import Agent, Task
@@ -224,3 +225,52 @@ def test_nothing_can_be_asked_in_a_kickoff_that_has_said_nothing(servers, new_ll
         for user in USERS:
             team.kickoff(inputs=_brief(user))
     assert len(refused) == 2
+
+
+ASKS = ContextVar("asks", default="")
+
+
+class _Own(_Look):
+    """Finds what belongs to the person who asks."""
+
+    def _run(self, about: str) -> str:
+        return " ".join(f"{ASKS.get()}-value-{about}-{k}" for k in range(150))
+
+
+class _Searching:
+    """Looks something up thirty times in all, and can sum up."""
+
+    def __init__(self):
+        self._numbers = iter(range(30))
+
+    def __call__(self, request):
+        if "with the summary only" in request.tail:
+            users = [user for user in USERS if f"{user}-value" in request.text]
+            return Reply("".join(f"{user}-value-summed-up. " for user in users))
+        number = next(self._numbers, None)
+        if number is None or request.asked.choice == "none":
+            return Reply("All was found.")
+        return Reply(tool_calls=(ToolCall("look", {"about": f"{number}"}),))
+
+
+def _finder(llm, tool):
+    return Agent(role="Finder", goal="Find it", backstory=prose(1_100), llm=llm, tools=[tool], max_iter=40)
+
+
+def test_people_who_ask_an_agent_the_same_at_once_are_not_summed_up_together(servers, new_llm) -> None:
+    """An agent without a crew; what one of its runs looked up is in no summary that another's history gets."""
+    provider = servers("openai", _Searching())
+    who = _finder(new_llm(provider), _Own())
+
+    def asked(user):
+        ASKS.set(user)
+        return who.kickoff("Find what is mine.").raw
+
+    session = Session(gate=None, compaction=Compaction(3_000, summarise="fork", summary_tokens=120))
+    with install(who, session), ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(copy_context().run, asked, user) for user in USERS]
+        assert all(run.result(60).startswith("All") for run in runs)
+    sent = [record.body.decode() for record in provider.requests]
+    assert sum("with the summary only" in body for body in sent) > 2
+    assert not [body for body in sent if all(f"{user}-value" in body for user in USERS)]
+    assert not session.failures
