@@ -7,6 +7,8 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
+from threading import Barrier
+from typing import Any
 
 import pytest
 from crewai import Agent, Task
@@ -274,3 +276,47 @@ def test_people_who_ask_an_agent_the_same_at_once_are_not_summed_up_together(ser
     assert sum("with the summary only" in body for body in sent) > 2
     assert not [body for body in sent if all(f"{user}-value" in body for user in USERS)]
     assert not session.failures
+
+
+class _Asking(_Own):
+    """Asks beside the run that calls it, once the other one has said something too."""
+
+    beside: Any
+    meet: Any
+    answers: list[tuple[str, str]] = Field(default_factory=list)
+
+    def _run(self, about: str) -> str:
+        self.meet.wait(30)
+        self.answers.append((ASKS.get(), self.beside()))
+        return super()._run(about)
+
+
+class _Telling(_Searching):
+    """Says who asked it."""
+
+    def __call__(self, request):
+        if "In one word?" in request.tail:
+            return Reply(" and ".join(user for user in USERS if f"{user} asks" in request.text))
+        return super().__call__(request) if not request.rounds else Reply("All was found.")
+
+
+@pytest.mark.parametrize("way", ["kickoff", "kickoff_async", "akickoff"])
+def test_a_side_question_beside_an_agents_own_run_is_behind_that_runs_words_alone(servers, new_llm, way) -> None:
+    """Asked from a tool while another person's run of the same agent is under way."""
+    provider = servers("openai", _Telling())
+    tool = _Asking(beside=lambda: ask(who, "In one word?").text, meet=Barrier(2))
+    who = _finder(new_llm(provider), tool)
+
+    def asked(user):
+        ASKS.set(user)
+        run = getattr(who, way)(f"{user} asks: find what is mine.")
+        return run.raw if way == "kickoff" else asyncio.run(_awaited(run)).raw
+
+    with install(who, Session(gate=None)), ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(copy_context().run, asked, user) for user in USERS]
+        assert all(run.result(60) == "All was found." for run in runs)
+    assert sorted(tool.answers) == [(user, user) for user in USERS]
+
+
+async def _awaited(run):
+    return await run
