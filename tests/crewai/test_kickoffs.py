@@ -6,6 +6,9 @@ import asyncio
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from threading import Barrier
+from typing import Any
 
 import pytest
 from crewai import Agent, Task
@@ -224,3 +227,96 @@ def test_nothing_can_be_asked_in_a_kickoff_that_has_said_nothing(servers, new_ll
         for user in USERS:
             team.kickoff(inputs=_brief(user))
     assert len(refused) == 2
+
+
+ASKS = ContextVar("asks", default="")
+
+
+class _Own(_Look):
+    """Finds what belongs to the person who asks."""
+
+    def _run(self, about: str) -> str:
+        return " ".join(f"{ASKS.get()}-value-{about}-{k}" for k in range(150))
+
+
+class _Searching:
+    """Looks something up thirty times in all, and can sum up."""
+
+    def __init__(self):
+        self._numbers = iter(range(30))
+
+    def __call__(self, request):
+        if "with the summary only" in request.tail:
+            users = [user for user in USERS if f"{user}-value" in request.text]
+            return Reply("".join(f"{user}-value-summed-up. " for user in users))
+        number = next(self._numbers, None)
+        if number is None or request.asked.choice == "none":
+            return Reply("All was found.")
+        return Reply(tool_calls=(ToolCall("look", {"about": f"{number}"}),))
+
+
+def _finder(llm, tool):
+    return Agent(role="Finder", goal="Find it", backstory=prose(1_100), llm=llm, tools=[tool], max_iter=40)
+
+
+def test_people_who_ask_an_agent_the_same_at_once_are_not_summed_up_together(servers, new_llm) -> None:
+    """An agent without a crew; what one of its runs looked up is in no summary that another's history gets."""
+    provider = servers("openai", _Searching())
+    who = _finder(new_llm(provider), _Own())
+
+    def asked(user):
+        ASKS.set(user)
+        return who.kickoff("Find what is mine.").raw
+
+    session = Session(gate=None, compaction=Compaction(3_000, summarise="fork", summary_tokens=120))
+    with install(who, session), ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(copy_context().run, asked, user) for user in USERS]
+        assert all(run.result(60).startswith("All") for run in runs)
+    sent = [record.body.decode() for record in provider.requests]
+    assert sum("with the summary only" in body for body in sent) > 2
+    assert not [body for body in sent if all(f"{user}-value" in body for user in USERS)]
+    assert not session.failures
+
+
+class _Asking(_Own):
+    """Asks beside the run that calls it, once the other one has said something too."""
+
+    beside: Any
+    meet: Any
+    answers: list[tuple[str, str]] = Field(default_factory=list)
+
+    def _run(self, about: str) -> str:
+        self.meet.wait(30)
+        self.answers.append((ASKS.get(), self.beside()))
+        return super()._run(about)
+
+
+class _Telling(_Searching):
+    """Says who asked it."""
+
+    def __call__(self, request):
+        if "In one word?" in request.tail:
+            return Reply(" and ".join(user for user in USERS if f"{user} asks" in request.text))
+        return super().__call__(request) if not request.rounds else Reply("All was found.")
+
+
+@pytest.mark.parametrize("way", ["kickoff", "kickoff_async", "akickoff"])
+def test_a_side_question_beside_an_agents_own_run_is_behind_that_runs_words_alone(servers, new_llm, way) -> None:
+    """Asked from a tool while another person's run of the same agent is under way."""
+    provider = servers("openai", _Telling())
+    tool = _Asking(beside=lambda: ask(who, "In one word?").text, meet=Barrier(2))
+    who = _finder(new_llm(provider), tool)
+
+    def asked(user):
+        ASKS.set(user)
+        run = getattr(who, way)(f"{user} asks: find what is mine.")
+        return run.raw if way == "kickoff" else asyncio.run(_awaited(run)).raw
+
+    with install(who, Session(gate=None)), ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(copy_context().run, asked, user) for user in USERS]
+        assert all(run.result(60) == "All was found." for run in runs)
+    assert sorted(tool.answers) == [(user, user) for user in USERS]
+
+
+async def _awaited(run):
+    return await run

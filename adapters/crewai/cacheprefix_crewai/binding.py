@@ -28,6 +28,9 @@ RUN: BlockVar[Binding] = BlockVar("cacheprefix_crewai_run")
 KICKOFF: BlockVar[tuple[str, ...]] = BlockVar("cacheprefix_crewai_kickoff")
 """The ids of the conversations that the kickoffs under way here are, the innermost last: a tool may kick a crew off."""
 
+ALONE: BlockVar[tuple[str, ...]] = BlockVar("cacheprefix_crewai_alone")
+"""The same of agents' own kickoffs, without a crew, which share the conversation of their installation."""
+
 Volatile = Callable[[], Mapping[str, str]]
 """Gives texts by name when a request is about to be sent."""
 
@@ -114,10 +117,14 @@ class Binding:
         """A block in which what happens is a kickoff's, a conversation that no other has."""
         return KICKOFF.within((*(KICKOFF.get() or ()), self.new_kickoff_id()))
 
+    def agent_kickoff(self) -> AbstractContextManager[None]:
+        """A block in which what happens is an agent's own kickoff's, without a crew."""
+        return ALONE.within((*(ALONE.get() or ()), self.new_kickoff_id()))
+
     @property
     def own_kickoff(self) -> str:
-        """The id of this installation's innermost kickoff under way here; empty outside of one."""
-        under_way = reversed(KICKOFF.get() or ())
+        """The id of this installation's innermost kickoff under way here, a crew's or else an agent's own; or empty."""
+        under_way = (*reversed(KICKOFF.get() or ()), *reversed(ALONE.get() or ()))
         return next((one for one in under_way if one.rpartition(":")[0] == self.conversation), "")
 
     def new_kickoff_id(self) -> str:

@@ -46,15 +46,26 @@ def _watch() -> list[Callable[[], object]]:
     Nobody tells of the crews that a flow makes in its methods. CrewAI's own hooks would, with an event at each run that
     the application sees; so the methods that start a run look for themselves, as long as a flow is installed.
     """
-    from crewai import Agent, Crew  # noqa: PLC0415 - CrewAI loads slowly
+    from crewai import Crew  # noqa: PLC0415 - CrewAI loads slowly
     from crewai.flow.flow import Flow  # noqa: PLC0415 - as above
 
-    changes = ((Crew, _CREWS, _joining_crew), (Agent, _AGENTS, _joining), (Flow, _FLOWS, _running_flow))
+    changes = ((Crew, _CREWS, _joining_crew), (Flow, _FLOWS, _running_flow))
     return [_change(kind, name, around) for kind, names, around in changes for name in names if hasattr(kind, name)]
 
 
 WATCH = WhileUsed(_watch)
 """As long as a flow is installed."""
+
+
+def _watch_agents() -> list[Callable[[], object]]:
+    """Have agents that are kicked off without a crew say so, and join an installed flow that they run in."""
+    from crewai import Agent  # noqa: PLC0415 - CrewAI loads slowly
+
+    return [_change(Agent, name, _kicked_off) for name in _AGENTS if hasattr(Agent, name)]
+
+
+WATCH_AGENTS = WhileUsed(_watch_agents)
+"""As long as anything is installed."""
 
 
 def _change(kind: Any, name: str, around: Callable[[Any], Any]) -> Callable[[], None]:
@@ -94,6 +105,22 @@ def _joining(method: Any, joined: Any = None) -> Any:
         return await (first if _joins(self) else method)(self, *given, **named)
 
     return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
+
+
+def _kicked_off(method: Any) -> Any:
+    """An agent's method that starts a run of its own."""
+    return _joining(run_inside(method, _alone))
+
+
+@contextmanager
+def _alone(agent: Any, *_: Any) -> Iterator[None]:
+    """An agent's own kickoff: what is asked beside it is asked of it alone."""
+    binding = binding_of(agent)
+    if binding is None:
+        yield
+        return
+    with binding.agent_kickoff():
+        yield
 
 
 def _running_flow(method: Any) -> Any:

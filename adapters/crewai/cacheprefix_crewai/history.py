@@ -83,6 +83,9 @@ class Execution:
     """Of the newest request."""
     refs: set[str] = field(default_factory=set)
     """Of the cut results that its kickoff may read in full."""
+    opening: Any = None
+    """The very message that its history begins with, which outside of a kickoff tells it from others that began alike.
+    """
 
 
 class Executions:
@@ -91,7 +94,7 @@ class Executions:
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
         self._kept: Bounded[tuple[str, str, int], Execution] = Bounded(_KEEP)
-        """By kickoff, opening and agent."""
+        """By kickoff, opening and agent; outside of a kickoff by the very object of the first message."""
         self._opened = self._looped = self._further = 0
         self._newest: Bounded[str, Execution] = Bounded(_KEEP)
         """The run whose request was answered last, by kickoff; the last one of all under the empty name."""
@@ -112,24 +115,27 @@ class Executions:
         with self._binding.lock:
             self._newest[self._binding.own_kickoff] = self._newest[""] = execution
 
-    def of(self, digest: str, agent: Any, *, first: bool) -> Execution:
+    def of(self, digest: str, agent: Any, messages: Sequence[Any], *, first: bool) -> Execution:
         """The run of a task that a request belongs to. Without an ``agent``, the kickoff's newest with this opening."""
-        kickoff = self._binding.kickoff_id
-        key = (kickoff, digest, id(agent))
+        kickoff, opening = self._binding.kickoff_id, messages[0]
+        # Privacy: agents and tasks are run without a crew too, for several people at a time who may ask alike. The list
+        # of messages is copied for some requests, its messages are not.
+        key = (kickoff, digest, id(agent if kickoff else opening))
         with self._binding.lock:
-            if agent is None:
+            if agent is None and kickoff:
                 # Privacy: one of another kickoff that began alike is somebody else's.
                 key = next((known for known in reversed(self._kept) if known[:2] == (kickoff, digest)), key)
             if first:
                 self._kept.pop(key, None)
-            return self._kept.of(key, self._new)
+            return self._kept.of(key, lambda: self._new(opening))
 
-    def _new(self) -> Execution:
+    def _new(self, opening: Any) -> Execution:
         """A run with decisions of its own."""
         # Privacy: its decisions are its kickoff's, or this run's alone; the next one asks for somebody else.
         conversation = self._binding.held.fork()
         conversation.id = self._binding.kickoff_id or self._binding.new_kickoff_id()
-        return Execution(conversation, refs=readable_refs(self._binding))
+        # Kept, so that no other message has its place in memory meanwhile.
+        return Execution(conversation, refs=readable_refs(self._binding), opening=opening)
 
     def asked(self, execution: Execution, *, has_tools: bool) -> None:
         """Count a request; of tasks with tools, those that began and those that went on."""

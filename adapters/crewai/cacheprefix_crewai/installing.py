@@ -15,7 +15,7 @@ from cacheprefix.adapter import VolatileRole, check_volatile, given_or_configure
 from cacheprefix.errors import SetupError
 from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
-from cacheprefix_crewai.flows import WATCH, join, parts_in
+from cacheprefix_crewai.flows import WATCH, WATCH_AGENTS, join, parts_in
 from cacheprefix_crewai.framing import SYSTEM
 from cacheprefix_crewai.history import RESULT_BUDGET
 from cacheprefix_crewai.llm import kind_of
@@ -121,8 +121,8 @@ def install(
     was undone; with another, that one is in force until it is undone. Crews may share agents: each crew's runs are its
     own installation's.
     Raises ``SetupError`` for anything else. Models are changed in place and restored. Of what is the process's,
-    CrewAI's tool hooks are used with a budget or a tool cache, and with a flow the methods that start crews, agents and
-    flows look whether they run in one; both end with the last installation.
+    CrewAI's tool hooks are used with a budget or a tool cache, the methods that start an agent by itself say so, and
+    with a flow those that start crews and flows look whether they run in one; all ends with the last installation.
     """
     flow = target if is_flow(target) else None
     crew, agents = parts_of(target)
@@ -149,6 +149,7 @@ def install(
             binding.undo.append(RESULT_BUDGET.use(binding))
         if bound.tool_cache is not None:
             binding.undo.append(TOOL_CACHE.use(binding))
+    binding.undo.append(WATCH_AGENTS.use(binding))
     if flow is not None:
         bind(flow, binding)
         binding.undo += [lambda: freed(flow, binding), WATCH.use(binding)]

@@ -161,7 +161,8 @@ class PendingRequest:
         binding, session, call, opening = self.binding, self.binding.session, self.call, layout.opening
         runs, first = binding.part(Executions), len(call.messages) <= opening.rest
         self.layout, self.agent, self.task, self.plan = layout, layout.role, layout.task, layout.plan
-        self.execution = session.attempt("layout", lambda: runs.of(opening.digest, call.agent, first=first), None)
+        run = functools.partial(runs.of, opening.digest, call.agent, call.messages, first=first)
+        self.execution = session.attempt("layout", run, None)
         if not binding.rewrites:
             return self
         if call.response_model is None and layout.forked:
@@ -466,7 +467,7 @@ def halved(binding: Binding, model: str, messages: Sequence[Mapping[str, Any]]) 
     layout = None if opening is None else binding.part(Layouts).settled(model, opening)
     if layout is None:
         return False
-    execution = binding.part(Executions).of(layout.opening.digest, None, first=False)
+    execution = binding.part(Executions).of(layout.opening.digest, None, messages, first=False)
     if layout.forked:
         laid, head = shortened(binding, layout.fork_messages(messages), model), layout.head
     else:
