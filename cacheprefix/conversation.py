@@ -170,6 +170,13 @@ class Conversation:
         """Record one decision in the ledger; a key that has one keeps it."""
         self.merge(self.ledger.record([(section, key, decision)]))
 
+    def decide_anew(self, section: str, key: str, decision: str) -> None:
+        """Record one decision in the ledger, in place of what was decided under its key before."""
+        made = [(section, key, decision)]
+        self._change(lambda state: replace(state, ledger=state.ledger.without([(section, key)]).record(made)))
+        if self._newest is not None:
+            self._newest.decide_anew(section, key, decision)
+
     def fork(self) -> Conversation:
         """A conversation that starts with the same decisions and history and keeps its own from here on."""
         state = replace(self._state, ledger=self.ledger)
