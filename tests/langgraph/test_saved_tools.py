@@ -76,6 +76,19 @@ def test_versions_that_are_carried_no_more_do_not_grow_the_saved_state(chat):
     assert sizes[-1] < sizes[1] + 100
 
 
+def test_siblings_that_bring_a_newer_version_leave_that_alone_in_the_saved_state(chat):
+    """Both begin with the checkpoint that still has the older one."""
+    saver, config = InMemorySaver(), {"configurable": {"thread_id": "one"}}
+    for text in ("The new way.", "The old way.", "A middle way."):
+        graph = StateGraph(State)
+        kit = described(text)
+        for name, node in binding(chat, chat.session(HANDBOOK), {"planner": kit, "critic": kit, "writer": []}):
+            graph.add_node(name, node).add_edge(START, name)
+        made = graph.compile(checkpointer=saver)
+        made.invoke({"messages": [HumanMessage("And now?")]}, config)
+        assert text in json.loads(saved(made, config)["tools"]["house"])["function"]["description"]
+
+
 def test_newer_code_that_binds_its_tools_where_the_graph_is_built_shares_them(chat):
     """Those are everybody's: what the thread carried before hides them from nobody."""
     saver = InMemorySaver()
