@@ -120,6 +120,8 @@ class Conversation:
         self._answers = _Answers()
         self._branches: OrderedDict[str, _Branch] = OrderedDict()
         self._newest: Conversation | None = None
+        self.replaced: set[tuple[str, str]] = set()
+        """Sections and keys of decisions that were made anew here."""
         self._files: dict[str, str] = {}
         """Digests of the texts that zones were read from files, by their names."""
         self.messages_seen: dict[str, tuple[int, int] | None] = {}
@@ -170,6 +172,14 @@ class Conversation:
         """Record one decision in the ledger; a key that has one keeps it."""
         self.merge(self.ledger.record([(section, key, decision)]))
 
+    def decide_anew(self, section: str, key: str, decision: str) -> None:
+        """Record one decision in the ledger, in place of what was decided under its key before."""
+        made = [(section, key, decision)]
+        self.replaced.add((section, key))
+        self._change(lambda state: replace(state, ledger=state.ledger.without([(section, key)]).record(made)))
+        if self._newest is not None:
+            self._newest.decide_anew(section, key, decision)
+
     def fork(self) -> Conversation:
         """A conversation that starts with the same decisions and history and keeps its own from here on."""
         state = replace(self._state, ledger=self.ledger)
@@ -197,7 +207,9 @@ class Conversation:
                     first()
                 branch = self._begin(checkpoint, ledger)
             else:
-                branch.twin.merge(ledger)
+                # A sibling in the same step may have replaced what the checkpoint still has.
+                replaced = branch.twin.replaced
+                branch.twin.merge(ledger.without(replaced) if replaced else ledger)
             branch.returned = branch.returned and returned
             self._newest = branch.twin
             return branch.twin

@@ -60,8 +60,8 @@ carried tools of its own, by the digest of those and the model and that of the r
 of all, line by line, where more came while the conversation was under way, by their digest. ``shares``: whose requests
 have become forks, by the digest of model and prefix, or of role and model. ``rules``: parameters of decisions, by their
 own digest. ``epochs``: compactions, by their digest. ``heard``: with which answer schemas roles ask, by the digests of
-both, and which share with nobody. ``tools``: what defines a tool of these that a run brought, as JSON, by its name and
-the digest of that (``Tool.entry``): another process may not know it."""
+both, and which share with nobody. ``tools``: what defines a tool of these that a run brought, as JSON, by its name:
+another process may not know it."""
 
 _ON_CONTENT: Final = frozenset({"results", "turns", "actions", "inserts", "blocks"})
 """Sections whose decisions are on content of the history; forgotten once that content is gone from it."""

@@ -382,7 +382,8 @@ class Planner:
         others = self.team.others_with(asked.conversation, asked.role, asked.schema)
         if own is None:
             return None, FREE
-        foreign = self.tool_sets.bring(self.team, asked.conversation.scope, own.names, own.differ or ())
+        differ = self.team.clashing if own.differ is None else own.differ
+        foreign = self.tool_sets.bring(self.team, asked.conversation.scope, own.names, differ)
         brought = [name for name in own.names if name not in foreign]
         if own.carried == "own":
             return None, Restriction(said=own.may_use)

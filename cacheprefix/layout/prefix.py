@@ -29,9 +29,14 @@ class Tool:
     native: Any = field(default=None, compare=False, repr=False)
 
     @property
-    def entry(self) -> str:
-        """Names this version of the tool in saved decisions."""
-        return f"{self.name}.{digest_of(self.schema.decode())}"
+    def version(self) -> tuple[str, str]:
+        """Tells this version of the tool from others of its name."""
+        return self.name, digest_of(self.schema.decode())
+
+    @property
+    def saved(self) -> str:
+        """What defines it as JSON, for another process: as the application wrote it, where that is a dict."""
+        return (dumps(self.native, self.name) if isinstance(self.native, dict) else self.schema).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,10 @@ class Decided(Protocol):
         """Record a decision; what was decided before stays."""
         ...
 
+    def decide_anew(self, section: str, key: str, decision: str) -> None:
+        """Record a decision in place of what was decided before."""
+        ...
+
 
 @dataclass(slots=True)
 class Team:

@@ -7,19 +7,20 @@ reads the others' tools in each request; without, it reads nothing of what they 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
 from cacheprefix.bounded import Bounded
+from cacheprefix.errors import BodyError, SetupError
 from cacheprefix.layout.cost_model import CachePrices
 from cacheprefix.layout.economics import REPLY, grown, newcomers_pay, union_gains, union_pays, union_starts
-from cacheprefix.layout.prefix import Tool
+from cacheprefix.layout.prefix import Tool, tool_of
 from cacheprefix.layout.role_position import Anew, Outrun, has_schema, lane_of
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.layout.worth_sharing import rules_in
 from cacheprefix.locks import Lock
-from cacheprefix.prompt import digest_of
+from cacheprefix.prompt import digest_of, loads
 from cacheprefix.services import Services
 from cacheprefix.unnamed import common_key, is_named
 
@@ -37,7 +38,7 @@ _UNION, _OWN = "union", "own"
 _UNIONS = "unions"
 """The section of a conversation's decisions that says which tools it carries, where more came after it began."""
 _TOOLS = "tools"
-"""The section that defines those of them that a run brought (``Tool.entry``), which another process may not know."""
+"""The section that defines those of them that a run brought (``Tool.saved``), which another process may not know."""
 _KITS_OF = "kits"
 """The section that says which tools requests with a role's own carried: others with the very same share with them."""
 
@@ -112,26 +113,24 @@ class ToolSets:
         self._talks: Bounded[tuple[str, str], _Talk] = Bounded(_TALKS)
         # The shared tools that requests of a tenant to a model have carried, in whichever conversation.
         self._sent: Bounded[tuple[str, str, tuple[str, ...]], bool] = Bounded(_TALKS)
-        self._late: set[str] = set()
-        # Late tools and the tenants whose requests brought them.
-        self._brought: Bounded[tuple[str, str], bool] = Bounded(_TALKS)
+        # Versions of late tools that requests have brought, and the tenants whose requests did.
+        self._late: set[tuple[str, str]] = set()
+        self._brought: Bounded[tuple[tuple[str, str], str], bool] = Bounded(_TALKS)
         self._lock = Lock()
 
-    def bring(
-        self, team: Team, scope: str, names: Collection[str], differ: Collection[str] = ()
-    ) -> frozenset[str]:
+    def bring(self, team: Team, scope: str, names: Collection[str], differ: Collection[str] = ()) -> frozenset[str]:
         """Note which tools that came after the first request a tenant's own requests have.
 
         Gives the names of those that ``differ`` from the union's tool of their name, where that may be somebody else's.
         """
-        late = [name for name in names if name in team.late]
+        late = [tool for tool in _late(team) if tool.name in names]
         with self._lock:
-            self._late.update(late)
+            self._late.update(tool.version for tool in late)
             # Privacy: who declares a tool otherwise has another one of that name; the union's may speak of a tenant.
-            # Where there are several of a name, it does not say which this is.
-            for name in set(late).difference(differ, team.clashing):
-                self._brought[name, scope] = True
-            theirs = {*late}.intersection({*differ, *team.clashing}).difference(self._of_tenant(team, scope))
+            for tool in late:
+                if tool.name not in differ:
+                    self._brought[tool.version, scope] = True
+            theirs = {tool.name for tool in late}.intersection(differ).difference(self._of_tenant(team, scope))
             return frozenset(theirs | team.versions.intersection(names, differ))
 
     def open_to(self, team: Team, scope: str) -> tuple[str, ...]:
@@ -142,24 +141,28 @@ class ToolSets:
     def _of_tenant(self, team: Team, scope: str) -> tuple[str, ...]:
         """The shared tools that a tenant may have: those that were there from the beginning, or that it brought."""
         # Privacy: a tool that came while requests were under way may be made for one tenant, its description too. Until
-        # a request has it, nobody knows for whom: then it is only for who names no tenant.
-        return tuple(
-            name
-            for name in team.prefix.tool_names
-            if name not in team.late or self._brought.get((name, scope)) or not (scope or name in self._late)
-        )
+        # a request has it, nobody knows for whom: then it is only for who names no tenant. Another version that comes
+        # in its place may be another tenant's.
+        closed = {
+            tool.name
+            for tool in _late(team)
+            if not self._brought.get((tool.version, scope)) and (scope or tool.version in self._late)
+        }
+        return tuple(name for name in team.prefix.tool_names if name not in closed)
 
     def resume(self, team: Team, conversation: Decided) -> None:
         """Make known which tools a conversation's requests have carried by its own record, to its tenant alone."""
-        entries = conversation.decided_keys(_TOOLS)
-        if not entries:
+        names = conversation.decided_keys(_TOOLS)
+        if not names:
             return
-        known = {tool.entry for tool in team.prefix.tools if isinstance(tool, Tool)}
-        news = {entry.rpartition(".")[0]: entry for entry in entries if entry not in known}
-        recorded = {name: conversation.decided(_TOOLS, entry) or "" for name, entry in news.items()}
-        team.resume_tools(Tool(name, schema.encode()) for name, schema in recorded.items())
-        own = [tool.name for tool in team.prefix.tools if isinstance(tool, Tool) and tool.entry in entries]
-        self.bring(team, conversation.scope, own)
+        known = team.prefix.tool_names
+        news = [_read(name, conversation.decided(_TOOLS, name) or "") for name in names if name not in known]
+        made = [tool for tool in news if tool is not None]
+        with self._lock:
+            # Privacy: before anyone can see them.
+            self._late.update(tool.version for tool in made)
+        team.resume_tools(made)
+        self.bring(team, conversation.scope, names, _versions_in(team, conversation)[1])
 
     def settled(self, key: tuple[str, str], role: tuple[str, str]) -> bool | None:
         """Whether a role's requests carry the union; None before it has asked."""
@@ -221,9 +224,12 @@ class ToolSets:
         entry = digest_of(*union)
         if conversation.decided(_UNIONS, entry) is None:
             conversation.decide(_UNIONS, entry, "\n".join(union))
-        for tool in team.prefix.tools:
-            if isinstance(tool, Tool) and tool.name in union and tool.name in team.of_runs:
-                conversation.decide(_TOOLS, tool.entry, tool.schema.decode())
+        known = team.of_runs.union(conversation.decided_keys(_TOOLS)).intersection(union)
+        tools = (tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in known)
+        for tool in tools:
+            # Another version is newer code's: the one before is carried no more, and would grow each saved state.
+            if conversation.decided(_TOOLS, tool.name) != tool.saved:
+                conversation.decide_anew(_TOOLS, tool.name, tool.saved)
 
     def choose(
         self, team: Team, services: Services, conversation: Decided, role: str, model: str, asked: ToolsAsked
@@ -359,13 +365,34 @@ class ToolSets:
         return offer.conversation.decided(_LANES, _entry((offer.key[0], ""))) == _UNION
 
 
+def _late(team: Team) -> list[Tool]:
+    """Tools that came after the first request."""
+    late = team.late
+    return [tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in late] if late else []
+
+
 def _versions_in(team: Team, conversation: Decided) -> tuple[set[str], set[str]]:
-    """Names of the tools that a conversation has carried just as the union has them, and only in another version."""
-    entries = set(conversation.decided_keys(_TOOLS))
-    names = {entry.rpartition(".")[0] for entry in entries}
-    tools = [tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in names]
-    carried = {tool.name for tool in tools if tool.entry in entries}
+    """Names of the tools of runs that a conversation has carried just as the union has them, and only otherwise."""
+    recorded = conversation.decided_keys(_TOOLS)
+    if not recorded:
+        return set(), set()
+    # What was declared where the application is built is everybody's, in each version.
+    apart = team.late.union(team.of_runs).intersection(recorded)
+    tools = [tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in apart]
+    carried = {tool.name for tool in tools if conversation.decided(_TOOLS, tool.name) == tool.saved}
     return carried, {tool.name for tool in tools} - carried
+
+
+def _read(name: str, saved: str) -> Tool | None:
+    """A tool as a conversation's record defines it; None where that does not."""
+    try:
+        found = loads(saved)
+        tool = tool_of(found) if isinstance(found, dict) else None
+    except (BodyError, SetupError):
+        return None
+    if tool is None or tool.name != name:
+        return None
+    return tool if tool.saved == saved and "function" in found else replace(tool, native=None)
 
 
 def _note_carried(offer: _Offer) -> None:

@@ -44,7 +44,9 @@ def _adopt(session: AdapterSession, tool: Any) -> None:
     """Put one tool into the union; one whose name has another schema there stays out, with a note."""
     try:
         # What is bound while one tenant's run is under way may be made for that tenant.
-        session.adopt_tools([tool], render, grows=True, scope=running_scope(), of_run=runs())
+        # What a provider is told beside a tool's schema is in no record.
+        of_run = runs() and not getattr(tool, "extras", None)
+        session.adopt_tools([tool], render, grows=True, scope=running_scope(), of_run=of_run)
     except ToolClashError as error:
         session.note(f"{error}; roles that bind another one keep their own tools")
 
