@@ -301,3 +301,27 @@ async def test_an_agent_alone_follows_the_leader_of_another_process(fresh):
     server.simulator.latency = Latency()
     assert [[call.layout for call in one.calls] for one in made] == [["own"]] * 2
     assert sorted(record.outcome.read_tokens > 1_000 for record in server.requests) == [False, True]
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "anthropic"])
+async def test_tools_that_come_with_a_call_are_shown_in_no_other_stream(fresh, api):
+    """They may be made for who asks, with a name in their description; tools of the agents themselves are shared."""
+    server, shared = fresh(api), session()
+
+    def files(person):
+        def run() -> str:
+            """Reads files."""
+            return "none"
+
+        return tool(run, name=f"files_of_{person}", description=f"Reads what {person} wrote.")
+
+    async with configured(api, server) as config:
+        agents = wrap([agent(name, config, tools=[named("look")]) for name in NAMES[:2]], shared)
+        for person in ("alice", "bob", ""):
+            stream = MemoryStream()
+            for each in agents:
+                await each.ask("What now?", stream=stream, tools=[files(person)] if person else [])
+    bodies = [record.body.decode() for record in server.requests]
+    shown = [[person for person in ("alice", "bob") if f"Reads what {person} wrote" in body] for body in bodies]
+    assert shown == [["alice"], ["alice"], ["bob"], ["bob"], [], []]
+    assert not shared.failures

@@ -586,3 +586,18 @@ async def test_an_agent_alone_follows_the_leader_of_another_process(servers):
         provider.simulator.latency = Latency()
         assert [[call.layout for call in one.calls] for one in made] == [["own"]] * 2
         assert sorted(record.outcome.read_tokens > 1_000 for record in provider.requests) == [False, True]
+
+
+async def test_tools_that_come_with_a_run_are_shown_in_no_other(servers):
+    """They may be made for who asks, with a name in their description; tools of the agents themselves are shared."""
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat") as (client, provider):
+        agents = [wrap(role(client, name, tools=[look()]), session) for name in ("planner", "critic")]
+        for person in ("alice", "bob", ""):
+            brought = [look(f"files_of_{person}")] if person else []
+            for agent in agents:
+                await agent.run(f"What of {person or 'nobody'}?", tools=brought)
+        bodies = [record.body.decode() for record in provider.requests]
+    shown = [[person for person in ("alice", "bob") if f"files_of_{person}" in body] for body in bodies]
+    assert shown == [["alice"], ["alice"], ["bob"], ["bob"], [], []]
+    assert not session.failures

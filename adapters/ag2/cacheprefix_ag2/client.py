@@ -19,7 +19,7 @@ from fast_depends.library.serializer import SerializerProto
 from cacheprefix import Session
 from cacheprefix.adapter import RequestPlan, given_or_configured, users_session
 from cacheprefix.adapter import failed as failed_plan
-from cacheprefix_ag2.layout import Fork, Plan, conversation_id, fork_of, tail_in
+from cacheprefix_ag2.layout import Fork, GivenTools, Plan, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
 from cacheprefix_ag2.state import PrefixState
 
@@ -88,6 +88,9 @@ class _Request:
 class PrefixClient(LLMClient):
     """A client of ag2's, whose requests are measured and, where a policy laid them out, become forks."""
 
+    lasting: frozenset[str] | None = None
+    """Names of the tools that the agent itself has; None where no others came with the call whose turn this serves."""
+
     def __init__(self, client: LLMClient, session: Session, model: str) -> None:
         self.client = client
         self.session = session
@@ -122,7 +125,9 @@ class PrefixClient(LLMClient):
         found: Fork | RequestPlan[Any] = failed_plan("fork")
         if self.tapped:
             found = session.attempt(
-                "fork", lambda: fork_of(session, self.model, messages, given.tools, response_schema), found
+                "fork",
+                lambda: fork_of(session, self.model, messages, GivenTools(given.tools, self.lasting), response_schema),
+                found,
             )
         fork = found if isinstance(found, Fork) else None
         sending = Sending(session, plan.role, plan.talk.id, fork, volatile=plan.volatile)

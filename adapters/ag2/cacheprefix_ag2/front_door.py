@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ag2 import Agent, Middleware
 from ag2.assembly import AssemblerMiddleware
-from ag2.tools.final import FunctionTool
+from ag2.tools.final import FunctionTool, Toolkit
 
 from cacheprefix import Session
 from cacheprefix.adapter import (
@@ -30,7 +30,7 @@ from cacheprefix_ag2.team import Seat, schema_key, team_of
 T = TypeVar("T")
 
 _BINDING = "_cacheprefix"
-_NEEDED = ("config", "system_prompt", "tools", "_drive_scope", "_run_subtask")
+_NEEDED = ("config", "system_prompt", "tools", "_additional_tools", "_drive_scope", "_run_subtask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,15 @@ class _Binding:
             return client
         options = getattr(client, "_create_options", None) or {}
         return PrefixClient(client, users_session(self.session), str(options.get("model") or model_of(config)))
+
+
+def _named(tools: Iterable[Any]) -> Iterator[str]:
+    """The names of an agent's function tools, those in its toolkits included."""
+    for tool in tools:
+        if isinstance(tool, Toolkit):
+            yield from _named(tool.tools)
+        elif isinstance(tool, FunctionTool):
+            yield tool.name
 
 
 _PARENT: BlockVar[_Binding] = BlockVar("cacheprefix_ag2_parent")
@@ -147,6 +156,9 @@ def _watch() -> None:
         found = own or (_PARENT.get() if self.name.startswith(SUBTASK) else None)
         if found is not None:
             client = found.client(client, self.config)
+            rest["additional_tools"] = tuple(rest.get("additional_tools", ()))
+            if rest["additional_tools"]:
+                client.lasting = frozenset(_named([*self.tools, *self._additional_tools]))
         if own is not None and own.session.mode != "observe":
             # Innermost, behind the application's own policies and middleware: what they leave is what is laid out.
             additional_middleware = (*additional_middleware, own.middleware)

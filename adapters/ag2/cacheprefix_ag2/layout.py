@@ -54,6 +54,15 @@ class Plan:
     stays: Stays
 
 
+@dataclass(frozen=True, slots=True)
+class GivenTools:
+    """The tools that a request may call."""
+
+    schemas: Sequence[ToolSchema]
+    lasting: frozenset[str] | None = None
+    """Names of those that the agent itself has; None where no others came with the call."""
+
+
 class Tail(ModelRequest):
     """The role's text as a user message, in its place among the events, and the plan it belongs to."""
 
@@ -107,7 +116,7 @@ def fork_of(
     session: AdapterSession,
     model: str,
     messages: Sequence[BaseEvent],
-    given: Sequence[ToolSchema],
+    given: GivenTools,
     schema: ResponseProto[Any] | None,
 ) -> Fork | RequestPlan[BaseEvent]:
     """Lay the request out as a fork; where it keeps the agent's own layout, give the plan with the reasons.
@@ -116,12 +125,12 @@ def fork_of(
     """
     tail = tail_in(messages)
     assert tail is not None
-    plan, team = tail._plan, team_of(session)
+    plan, team, tools = tail._plan, team_of(session), given.schemas
     seat, carried = _joined(session, model, plan, given, schema)
     forks, union = _decided(session, model, plan)
     union = union and not seat.plain
     own = reason("alone") if len(team.seats) == 1 else reason("lane_of_its_own")
-    theirs = ", ".join(sorted({type(tool).__name__ for tool in given if not isinstance(tool, FunctionToolSchema)}))
+    theirs = ", ".join(sorted({type(tool).__name__ for tool in tools if not isinstance(tool, FunctionToolSchema)}))
     places: list[tuple[int | None, bool]] = []
 
     def placed(_: Profile | None = None, *, shares: bool = True) -> RolePosition:
@@ -154,12 +163,12 @@ def fork_of(
         return laid
     events = [event for event in messages if event is not tail]
     events[at:at] = [Tail(plan, laid.text)] if laid.text else []
-    loops = continues or plan.stays == "stream" or (plan.stays == "turn" and bool(given))
-    return Fork(plan, events, carried if union else given, laid, loops)
+    loops = continues or plan.stays == "stream" or (plan.stays == "turn" and bool(tools))
+    return Fork(plan, events, carried if union else tools, laid, loops)
 
 
 def _joined(
-    session: AdapterSession, model: str, plan: Plan, given: Sequence[ToolSchema], schema: ResponseProto[Any] | None
+    session: AdapterSession, model: str, plan: Plan, given: GivenTools, schema: ResponseProto[Any] | None
 ) -> tuple[Seat, list[ToolSchema]]:
     """Note in the team what the agent asks with: gives its seat, and the tools it carries if it carries the union."""
     team = team_of(session)
@@ -221,18 +230,22 @@ def _placed(
     return (said[found.at - 1][0] if found.at else 0), found.continues
 
 
-def _seated(team: Team, talk: Talk, seat: Seat, given: Sequence[ToolSchema]) -> tuple[Seat, list[ToolSchema]]:
+def _seated(team: Team, talk: Talk, seat: Seat, given: GivenTools) -> tuple[Seat, list[ToolSchema]]:
     """The agent's seat with its tools' names, and the tools that it carries where it carries the union.
 
     A tool that came after this conversation began joins the union of later conversations only: here it would change
     the prompt from the beginning. The agent's own such tools stand behind the union.
     """
-    own = [tool for tool in given if isinstance(tool, FunctionToolSchema)]
-    seat = replace(seat, tools=tuple(tool.function.name for tool in own), plain=len(own) != len(given))
+    own = [tool for tool in given.schemas if isinstance(tool, FunctionToolSchema)]
+    seat = replace(seat, tools=tuple(tool.function.name for tool in own), plain=len(own) != len(given.schemas))
     if seat.plain:
-        return replace(seat, tools=(*seat.tools, *(repr(tool) for tool in given))), []
-    union = adopt(team.session, own, "an agent")
-    if union is None:
+        return replace(seat, tools=(*seat.tools, *(repr(tool) for tool in given.schemas))), []
+    # Privacy: what came with this call may be made for who asks, its description too; no other stream is shown it.
+    joining = [tool for tool in own if given.lasting is None or tool.function.name in given.lasting]
+    union = adopt(team.session, joining, "an agent")
+    known = {tool.function.name: _schema(tool) for tool in union or ()}
+    brought = {tool.function.name: _schema(tool) for tool in own if tool not in joining}
+    if union is None or any(known.get(name, schema) != schema for name, schema in brought.items()):
         return replace(seat, plain=True), []
     talk.tools = talk.tools or [tool.function.name for tool in union]
     extra = [tool for tool in own if tool.function.name not in talk.tools]

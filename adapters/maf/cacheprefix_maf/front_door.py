@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -95,7 +96,8 @@ def bind(found: Sequence[tuple[Any, bool, Member | None]], session: AdapterSessi
     for agent, leads, asked in found:
         own = agent.name or agent.id
         options = asked or Member(session, "")
-        member = replace(options, session=session, role=options.role or own, name=own, layout=not leads)
+        mine = weakref.ref(agent)
+        member = replace(options, session=session, role=options.role or own, name=own, layout=not leads, agent=mine)
         if forks and not leads:
             adopt(member, agent.default_options.get("tools") or ())
         # A list of its own: several agents may have been given the same one.

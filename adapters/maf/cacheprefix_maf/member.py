@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+from agent_framework import Agent
 
 from cacheprefix.adapter import AdapterSession, VolatileRole, check_volatile
 from cacheprefix.errors import SetupError
@@ -35,6 +38,8 @@ class Member:
     """What is known beforehand of the workflow that it is in; None where nothing is."""
     differing: tuple[str, ...] = ()
     """Set where a tool of the agent's clashes with others' of the same name: its tools stay out of the union."""
+    agent: weakref.ref[Agent] | None = None
+    """The agent that was wrapped; None where the application put the middleware into it itself."""
 
     def __post_init__(self) -> None:
         if self.tool_memory not in get_args(ToolMemory):
@@ -42,6 +47,19 @@ class Member:
             message = f"tool_memory is one of {known}, found {self.tool_memory!r}"
             raise SetupError(message)
         check_volatile(self.volatile, self.volatile_role)
+
+    def lasting(self, tools: Sequence[Any]) -> Sequence[Any]:
+        """Those of a request's tools that the agent itself has; all of them where the agent is not known."""
+        agent = None if self.agent is None else self.agent()
+        if agent is None:
+            return tools
+        own = [
+            *(agent.default_options.get("tools") or ()),
+            *(each for mcp in agent.mcp_tools for each in mcp.functions),
+        ]
+        names = {getattr(tool, "name", "") for tool in own}
+        # Privacy: what came with this run may be made for who asks, its description too; no other run is shown it.
+        return [tool for tool in tools if getattr(tool, "name", "") in names]
 
     def volatile_text(self) -> str:
         """Texts for one request alone; empty where there are none. What the function raises is the application's."""
