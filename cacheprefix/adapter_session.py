@@ -236,11 +236,14 @@ class AdapterSession:
         whose they are, where that is not the session's own: others' requests carry those alone that they have too.
         ``of_run`` says that a run under way brings them: conversations that carry them record what defines them.
         """
-        given, tenant = tuple(tools), None if scope in (None, self.scope) else scope
+        given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
+        tenant = None if scope in (None, self.scope) else scope
+        if tenant is not None:
+            # Privacy: before anyone can see them.
+            self.shared.tool_sets.claim(given)
         late = None if self.shared.totals.last is None and tenant is None else self.shared.notices.note
         union = self.team.adopt_tools(given, render, late, grows=grows, of_run=of_run)
-        names = [tool_of(tool, render).name for tool in given] if self.team.late else []
-        self.shared.tool_sets.bring(self.team, self.scope if tenant is None else tenant, names)
+        self.shared.tool_sets.bring(self.team, self.scope if tenant is None else tenant, [tool.name for tool in given])
         return union
 
     def resume_tools(self, conversation: Conversation) -> None:

@@ -142,7 +142,7 @@ class Team:
         ``ToolClashError`` when one name has two schemas, but for what is known from a saved conversation alone: the
         code may be newer.
         """
-        given = [tool_of(tool, render) for tool in tools]
+        given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
         with self.lock:
             replaced = self.resumed.intersection(tool.name for tool in given)
             prefix = self.prefix

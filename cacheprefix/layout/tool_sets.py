@@ -118,6 +118,11 @@ class ToolSets:
         self._brought: Bounded[tuple[tuple[str, str], str], bool] = Bounded(_TALKS)
         self._lock = Lock()
 
+    def claim(self, tools: Collection[Tool]) -> None:
+        """Note that tools are somebody's: of those that come late, others carry what they bring themselves."""
+        with self._lock:
+            self._late.update(tool.version for tool in tools)
+
     def bring(self, team: Team, scope: str, names: Collection[str], differ: Collection[str] = ()) -> frozenset[str]:
         """Note which tools that came after the first request a tenant's own requests have.
 
@@ -158,9 +163,8 @@ class ToolSets:
         known = team.prefix.tool_names
         news = [_read(name, conversation.decided(_TOOLS, name) or "") for name in names if name not in known]
         made = [tool for tool in news if tool is not None]
-        with self._lock:
-            # Privacy: before anyone can see them.
-            self._late.update(tool.version for tool in made)
+        # Privacy: before anyone can see them.
+        self.claim(made)
         team.resume_tools(made)
         self.bring(team, conversation.scope, names, _versions_in(team, conversation)[1])
 

@@ -11,6 +11,7 @@ from benchmarks.role_plans import Plan, played, profile_of, session_for, words
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.layout.economics import newcomers_pay, union_gains, union_pays, union_starts
+from cacheprefix.layout.team import Team
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
 
@@ -202,6 +203,23 @@ def test_a_large_tool_that_came_late_stays_with_its_roles():
     assert sent(session, "b", [tool("y"), tool("late", MANY)]) == (["y", "late"], False)
     assert sent(session, "c", [tool("y"), tool("late", MANY)]) == (["late", "y"], True)
     assert sent(session, "a", [tool("x")]) == (["x", "y"], True)
+
+
+def test_a_tool_that_comes_for_a_tenant_is_nobody_elses_from_its_first_moment_on(monkeypatch):
+    """Threads that ask just then name no tenant."""
+    session, seen = session_of(tool("x"), handbook=2_000), []
+    sent(session, "a", [tool("x")])
+    adopt = Team.adopt_tools
+
+    def looked(team, *given, **options):
+        union = adopt(team, *given, **options)
+        seen.append(session.adapter.tools_open_to(""))
+        return union
+
+    monkeypatch.setattr(Team, "adopt_tools", looked)
+    session.adapter.adopt_tools([tool("house")], dict, grows=True, scope="acme")
+    assert seen == [{"x"}]
+    assert session.adapter.tools_open_to("acme") == {"x", "house"}
 
 
 def test_a_lane_is_kept_within_a_conversation_and_found_anew_in_the_next():
