@@ -147,7 +147,6 @@ class Team:
             replaced = self.resumed.intersection(tool.name for tool in given)
             prefix = self.prefix
             if replaced:
-                self.resumed -= replaced
                 known = (tool for tool in prefix.tools if not (isinstance(tool, Tool) and tool.name in replaced))
                 prefix = replace(prefix, tools=tuple(known))
             try:
@@ -155,6 +154,7 @@ class Team:
             except ToolClashError as error:
                 self.clashing.add(error.name)
                 raise
+            self.resumed -= replaced
             added = [tool.name for tool in union.tools if tool.name not in prefix.tool_names]
             self.of_runs.update(added if of_run else ())
             unfrozen = any(not isinstance(tool, Tool) for tool in prefix.tools)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core.tools import FunctionTool
 from autogen_teams import ROLES, TASK, Says, common, prompts, role, search, tail_index
 
 from cacheprefix import Caching, ForkPolicy, Session
@@ -103,3 +104,29 @@ async def test_an_option_that_does_not_exist_is_named(provide, new_client):
     await team.run(task=TASK)
     with pytest.raises(TypeError, match=r"no option 'polcy'.*policy"):
         await ask(team, "Why?", polcy=ForkPolicy.worker())
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["wrapped first", "wrapped later"])
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+async def test_no_tenant_is_shown_anothers_tool_of_the_same_name(provide, new_client, api, before):
+    """Nor are its agents that have none of that name."""
+    provider, session = provide(api, Says()), Session()
+
+    def made(tenant):
+        def run(q: str) -> str:
+            return q
+
+        kit = [FunctionTool(run, name="house", description=f"Asks the house of {tenant}.")]
+        agents = [role(n, new_client(provider, api=api), tools=kit if n == ROLES[0] else []) for n in ROLES]
+        return wrap(RoundRobinGroupChat(agents, max_turns=3), session, scope=tenant)
+
+    teams = {tenant: made(tenant) for tenant in ("acme", "beta")} if before else {}
+    for tenant in ("acme", "beta", "acme"):
+        if tenant not in teams:
+            teams[tenant] = made(tenant)
+        seen = len(provider.requests)
+        await teams[tenant].run(task=TASK)
+        shown = b"".join(record.body for record in provider.requests[seen:])
+        assert b"house of " + tenant.encode() in shown
+        assert b"house of " + {"acme": b"beta", "beta": b"acme"}[tenant] not in shown
+    assert session.failures == {}

@@ -417,6 +417,24 @@ def test_tools_of_one_tenants_crews_are_in_no_other_tenants_requests(equipped) -
     assert session.failures == {}
 
 
+@pytest.mark.parametrize("first", ["acme", "beta"])
+def test_no_tenant_is_shown_anothers_tool_of_the_same_name(equipped, first) -> None:
+    """Both crews are installed before either is kicked off."""
+    provider, made = equipped
+    session, crews = Session(f"The house. {BRIEF * 4}"), {}
+    for tenant in ("acme", "beta"):
+        crews[tenant] = made("house")
+        crews[tenant].agents[0].tools[0].description = f"Asks the house of {tenant}."
+    with install(crews["acme"], session, scope="acme"), install(crews["beta"], session, scope="beta"):
+        for tenant in (first, "beta" if first == "acme" else "acme", first):
+            seen = len(provider.requests)
+            crews[tenant].kickoff(inputs={"brief": BRIEF})
+            shown = b"".join(record.body for record in provider.requests[seen:])
+            assert b"house of " + tenant.encode() in shown
+            assert b"house of " + {"acme": b"beta", "beta": b"acme"}[tenant] not in shown
+    assert session.failures == {}
+
+
 def test_a_crew_that_is_installed_later_shares_its_own_tools(equipped) -> None:
     """They are in all of its tasks' requests, and the first crew's begin as they did."""
     provider, made = equipped

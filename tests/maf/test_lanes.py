@@ -145,3 +145,32 @@ async def test_a_tool_made_for_one_tenant_before_anybody_asks_is_in_no_other_ten
         names = [[tool["function"]["name"] for tool in record.json["tools"]] for record in provider.requests]
     assert names == [["acmes", "plan"]] * 2 + [["plan"]] * 2
     assert session.failures == {}
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["made first", "made later"])
+async def test_no_tenant_is_shown_anothers_tool_of_the_same_name(servers, before):
+    """Nor are its agents that have none of that name, whether both tenants' are made before anybody asks or not."""
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat") as (client, provider):
+
+        def made(tenant):
+            form = {"type": "object", "properties": {"query": {"type": "string"}}}
+            told = f"Asks the house of {tenant}."
+            house = FunctionTool(name="house", description=told, func=lambda query="": query, input_model=form)
+            agents = [role(client, "planner", tools=[house]), role(client, "critic")]
+            return [wrap(agent, session, conversation="c", scope=tenant) for agent in agents]
+
+        async def asked(team, tenant):
+            seen = len(provider.requests)
+            await chat(team, 2)
+            shown = [record.body for record in provider.requests[seen:]]
+            assert b"house of " + tenant.encode() in shown[0]
+            other = {"acme": b"beta", "beta": b"acme"}[tenant]
+            assert not [body for body in shown if b"house of " + other in body]
+
+        teams = {tenant: made(tenant) for tenant in ("acme", "beta")} if before else {}
+        for tenant in ("acme", "beta", "acme"):
+            if tenant not in teams:
+                teams[tenant] = made(tenant)
+            await asked(teams[tenant], tenant)
+    assert session.failures == {}

@@ -212,3 +212,29 @@ def test_a_generator_that_is_left_inside_a_role_leaves_its_role_to_nobody(server
     assert b"alice's memories" not in second
     assert [call.conversation for call in session.calls] == ["alice", ""]
     assert not errors
+
+
+@pytest.mark.parametrize("api", tuple(RULES))
+def test_no_tenant_is_shown_anothers_tool_of_the_same_name(servers, api):
+    """Nor are its roles that have none of that name; tenants are children of one session."""
+    server = servers[api]
+    server.reset()
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=RULES[api], counter=ESTIMATE), gate=None)
+    with make_client(api, server) as client:
+        for tenant, other in (("acme", "beta"), ("beta", "acme")) * 2:
+            seen, told = len(server.requests), f"Asks the house of {tenant}."
+            form = {"type": "object", "properties": {"at": {"type": "string"}}}
+            tool = {"name": "house", "description": told, "parameters": form}
+            house = {
+                "anthropic": {"name": "house", "description": told, "input_schema": form},
+                "openai-chat": {"type": "function", "function": tool},
+                "openai-responses": {"type": "function", **tool},
+            }[api]
+            wrapped = wrap(client, session.child(tenant, scope=tenant))
+            for name, kit in (("planner", {"tools": [house]}), ("critic", {})):
+                with role(name, conversation="one"):
+                    creator(wrapped, api)(**_body(api, [_said(tenant, 0, wordy=False)]), **kit)
+            shown = [record.body for record in server.requests[seen:]]
+            assert f"house of {tenant}".encode() in shown[0]
+            assert not [body for body in shown if f"house of {other}".encode() in body]
+    assert session.failures == {}

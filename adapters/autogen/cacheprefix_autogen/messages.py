@@ -210,4 +210,5 @@ def _content(message: LLMMessage) -> tuple[Any, ...]:
     content = message.content
     if not isinstance(content, str):
         return _fields(message)
-    return tuple({**vars(message), "content": content.rstrip()}.values())
+    values, said = tuple(vars(message).values()), content.rstrip()
+    return values if said is content else tuple(said if value is content else value for value in values)
