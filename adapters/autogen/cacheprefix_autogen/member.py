@@ -44,8 +44,8 @@ from cacheprefix_autogen.messages import (
     ANSWER,
     SENDER,
     Seen,
+    Snapshot,
     as_in_context,
-    contents,
     durable,
     is_tool_traffic,
     kept,
@@ -156,9 +156,9 @@ class Member:
         self._words: Seen[UserMessage] = Seen()
         self.forms = Forms()
         """The wire forms of its requests' messages, for the estimate of what they would have cost."""
-        self.held: list[tuple[Any, ...]] | None = []
+        self.held: Snapshot | None = Snapshot([])
         """What that context held at the end of the last turn; None where the context does not tell."""
-        self._came: list[tuple[Any, ...]] = []
+        self._came = Snapshot([])
         """What the messages hold with which the turn began, as AutoGen puts them into that context."""
         self.told: list[tuple[int, str]] = []
         """Durable context of the conversation: its index in the agent's own context, and its entry's id."""
@@ -191,7 +191,7 @@ class Member:
     def look(self) -> None:
         """Take what the agent's own context holds now as what the view was made of."""
         found = self._held_messages
-        self.held = None if found is None else contents(found)
+        self.held = None if found is None else Snapshot(found)
 
     def _compare(self, *, all_of_it: bool = False) -> None:
         """Give up where the application changed what the context held: the view does not know of it.
@@ -202,10 +202,11 @@ class Member:
         if held is None or found is None or self.broken or self.alone or self.bounded:
             return
         # Privacy: another user's messages, loaded into the context, may be as many as those of the one before.
-        now = contents(found if all_of_it else found[: len(held)])
+        same = held.is_held(found if all_of_it else found[: len(held)])
         # Privacy: what came may have been redacted on its way into the context; what was added is not to be lost.
-        came = [] if self.start is None else contents(found[self.start - len(self._came) : self.start])
-        if now != held or came != ([] if self.start is None else self._came):
+        if self.start is not None:
+            same = same and self._came.is_held(found[self.start - len(self._came) : self.start])
+        if not same:
             self.give_up("the application changed its model context")
 
     @property
@@ -220,7 +221,7 @@ class Member:
         if self.view is not None:
             self.view.receive(messages, self._told)
         if self.context is not None and not self.bounded:
-            self._came = contents(as_in_context(messages))
+            self._came = Snapshot(as_in_context(messages))
             self.start = own + len(self._came)
             self._turn(own, self.start)
             known = {one for _, one in self.told}

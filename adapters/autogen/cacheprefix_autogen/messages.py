@@ -198,17 +198,36 @@ def as_in_context(messages: Sequence[BaseChatMessage]) -> list[LLMMessage]:
     return found
 
 
-def contents(messages: Sequence[LLMMessage]) -> list[tuple[Any, ...]]:
-    """What messages hold now, to find out later whether any was edited, replaced or taken out.
+class Snapshot:
+    """What messages held when it was made, to find out later whether any was edited, replaced or taken out."""
 
-    But for white space at the end of a text, which AutoGen's clients take off in place.
-    """
-    return [_content(message) for message in messages]
+    def __init__(self, messages: Sequence[LLMMessage]) -> None:
+        self._fields = [dict(vars(message)) for message in messages]
+        self._parts = _parts(messages)
+        self._of_parts = [dict(fields) for fields in _of_parts(self._parts)]
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def is_held(self, messages: Sequence[LLMMessage]) -> bool:
+        """Whether messages hold the same still; it costs less than a look at each message by itself."""
+        parts = _parts(messages)
+        if parts != self._parts or _of_parts(parts) != self._of_parts:
+            return False
+        now = list(map(vars, messages))
+        # AutoGen's clients take white space at the end of a text off in place.
+        return now == self._fields or list(map(_trimmed, now)) == list(map(_trimmed, self._fields))
 
 
-def _content(message: LLMMessage) -> tuple[Any, ...]:
-    content = message.content
-    if not isinstance(content, str):
-        return _fields(message)
-    values, said = tuple(vars(message).values()), content.rstrip()
-    return values if said is content else tuple(said if value is content else value for value in values)
+def _parts(messages: Sequence[LLMMessage]) -> list[list[Any]]:
+    """The parts of the contents that are lists; copied, as a list may be changed in place."""
+    return [list(content) for message in messages if not isinstance(content := message.content, str)]
+
+
+def _of_parts(parts: list[list[Any]]) -> list[dict[str, Any]]:
+    return [vars(part) for content in parts for part in content if not isinstance(part, str)]
+
+
+def _trimmed(fields: dict[str, Any]) -> dict[str, Any]:
+    content = fields["content"]
+    return {**fields, "content": content.rstrip()} if isinstance(content, str) else fields
