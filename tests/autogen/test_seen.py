@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from autogen_core import FunctionCall
 from autogen_core.models import AssistantMessage, FunctionExecutionResult, FunctionExecutionResultMessage, UserMessage
 
-from cacheprefix_autogen.messages import Seen
+from cacheprefix_autogen.messages import Seen, Snapshot
 
 
 def _counting():
@@ -48,3 +49,37 @@ def test_equal_messages_are_not_the_same():
     for _ in range(2):
         seen.of(UserMessage(content="a", source="user"), make)
     assert len(made) == 2
+
+
+def _talk():
+    called = FunctionCall(id="1", name="search", arguments="{}")
+    result = FunctionExecutionResult(content="found", name="search", call_id="1", is_error=False)
+    return [
+        UserMessage(content="a ", source="user"),
+        AssistantMessage(content=[called], source="a"),
+        FunctionExecutionResultMessage(content=[result]),
+        UserMessage(content=["look", "here"], source="user"),
+    ]
+
+
+EDITS = {
+    "text": lambda talk: setattr(talk[0], "content", "b "),
+    "source": lambda talk: setattr(talk[0], "source", "bob"),
+    "argument": lambda talk: setattr(talk[1].content[0], "arguments", "{1}"),
+    "result": lambda talk: setattr(talk[2].content[0], "content", "gone"),
+    "part": lambda talk: talk[3].content.__setitem__(1, "there"),
+    "longer": lambda talk: talk[3].content.append("more"),
+    "replaced": lambda talk: talk.__setitem__(0, UserMessage(content="b", source="user")),
+    "cut": lambda talk: talk.pop(),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_snapshot_is_held_until_something_was_edited(edit):
+    """In place as well; white space at the end of a text, which clients take off, is no edit."""
+    talk = _talk()
+    held = Snapshot(talk)
+    talk[0].content = "a"
+    assert held.is_held(talk)
+    EDITS[edit](talk)
+    assert not held.is_held(talk)
