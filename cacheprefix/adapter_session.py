@@ -238,9 +238,6 @@ class AdapterSession:
         """
         given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
         tenant = None if scope in (None, self.scope) else scope
-        if tenant is not None:
-            # Privacy: before anyone can see them.
-            self.shared.tool_sets.claim(given)
         late = None if self.shared.totals.last is None and tenant is None else self.shared.notices.note
         union = self.team.adopt_tools(given, render, late, grows=grows, of_run=of_run)
         self.shared.tool_sets.bring(self.team, self.scope if tenant is None else tenant, [tool.name for tool in given])

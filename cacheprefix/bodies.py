@@ -663,7 +663,7 @@ def adopt_declared(session: AdapterSession, role: str, tools: Sequence[Any]) -> 
     """
     try:
         # Copies: what the application later does to its dicts must not change the prefix.
-        session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True)
+        session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True, of_run=True)
     except ToolClashError as error:
         union = {tool.name: tool.schema for tool in session.prefix.tools}
         mine = (tool_of(tool, dict) for tool in tools)

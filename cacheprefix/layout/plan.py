@@ -383,7 +383,7 @@ class Planner:
         if own is None:
             return None, FREE
         differ = self.team.clashing if own.differ is None else own.differ
-        foreign = self.tool_sets.bring(self.team, asked.conversation.scope, own.names, differ)
+        foreign = self.tool_sets.bring(self.team, asked.conversation, own.names, differ)
         brought = [name for name in own.names if name not in foreign]
         if own.carried == "own":
             return None, Restriction(said=own.may_use)

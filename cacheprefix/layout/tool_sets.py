@@ -113,46 +113,37 @@ class ToolSets:
         self._talks: Bounded[tuple[str, str], _Talk] = Bounded(_TALKS)
         # The shared tools that requests of a tenant to a model have carried, in whichever conversation.
         self._sent: Bounded[tuple[str, str, tuple[str, ...]], bool] = Bounded(_TALKS)
-        # Versions of late tools that requests have brought, and the tenants whose requests did.
-        self._late: set[tuple[str, str]] = set()
-        self._brought: Bounded[tuple[tuple[str, str], str], bool] = Bounded(_TALKS)
+        # Versions of tools that not all may be shown, and whose requests have brought them (``_owner``).
+        self._brought: Bounded[tuple[tuple[str, str], tuple[str, str]], bool] = Bounded(_TALKS)
         self._lock = Lock()
 
-    def claim(self, tools: Collection[Tool]) -> None:
-        """Note that tools are somebody's: of those that come late, others carry what they bring themselves."""
-        with self._lock:
-            self._late.update(tool.version for tool in tools)
-
-    def bring(self, team: Team, scope: str, names: Collection[str], differ: Collection[str] = ()) -> frozenset[str]:
-        """Note which tools that came after the first request a tenant's own requests have.
+    def bring(
+        self, team: Team, who: Decided | str, names: Collection[str], differ: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Note which tools that not all may be shown a conversation's own requests have, or a tenant's.
 
         Gives the names of those that ``differ`` from the union's tool of their name, where that may be somebody else's.
         """
-        late = [tool for tool in _late(team) if tool.name in names]
+        apart, owner = [tool for tool in _apart(team) if tool.name in names], _owner(who)
         with self._lock:
-            self._late.update(tool.version for tool in late)
             # Privacy: who declares a tool otherwise has another one of that name; the union's may speak of a tenant.
-            for tool in late:
-                if tool.name not in differ:
-                    self._brought[tool.version, scope] = True
-            theirs = {tool.name for tool in late}.intersection(differ).difference(self._of_tenant(team, scope))
+            for tool in apart:
+                if tool.name not in differ and owner is not None:
+                    self._brought[tool.version, owner] = True
+            theirs = {tool.name for tool in apart}.intersection(differ).difference(self._shown(team, who))
             return frozenset(theirs | team.versions.intersection(names, differ))
 
-    def open_to(self, team: Team, scope: str) -> tuple[str, ...]:
-        """The shared tools that a tenant's requests may carry."""
+    def open_to(self, team: Team, who: Decided | str) -> tuple[str, ...]:
+        """The shared tools that a conversation's requests may carry, or all of a tenant's."""
         # Privacy: of several versions each conversation carries its own alone.
-        return tuple(name for name in self._of_tenant(team, scope) if name not in team.versions)
+        return tuple(name for name in self._shown(team, who) if name not in team.versions)
 
-    def _of_tenant(self, team: Team, scope: str) -> tuple[str, ...]:
-        """The shared tools that a tenant may have: those that were there from the beginning, or that it brought."""
-        # Privacy: a tool that came while requests were under way may be made for one tenant, its description too. Until
-        # a request has it, nobody knows for whom: then it is only for who names no tenant. Another version that comes
-        # in its place may be another tenant's.
-        closed = {
-            tool.name
-            for tool in _late(team)
-            if not self._brought.get((tool.version, scope)) and (scope or tool.version in self._late)
-        }
+    def _shown(self, team: Team, who: Decided | str) -> tuple[str, ...]:
+        """The shared tools that were there before the first request, and those that it or its tenant brought."""
+        # Privacy: a tool that came while requests were under way may be made for one user, its description too. Another
+        # version that comes in its place may be another user's.
+        owner = _owner(who)
+        closed = {tool.name for tool in _apart(team) if owner is None or not self._brought.get((tool.version, owner))}
         return tuple(name for name in team.prefix.tool_names if name not in closed)
 
     def resume(self, team: Team, conversation: Decided) -> None:
@@ -163,10 +154,8 @@ class ToolSets:
         known = team.prefix.tool_names
         news = [_read(name, conversation.decided(_TOOLS, name) or "") for name in names if name not in known]
         made = [tool for tool in news if tool is not None]
-        # Privacy: before anyone can see them.
-        self.claim(made)
         team.resume_tools(made)
-        self.bring(team, conversation.scope, names, _versions_in(team, conversation)[1])
+        self.bring(team, conversation, names, _versions_in(team, conversation)[1])
 
     def settled(self, key: tuple[str, str], role: tuple[str, str]) -> bool | None:
         """Whether a role's requests carry the union; None before it has asked."""
@@ -203,19 +192,21 @@ class ToolSets:
         """
         names = team.prefix.tool_names
         recorded = [conversation.decided(_UNIONS, key) for key in conversation.decided_keys(_UNIONS)]
+        # Privacy: this process may know another's tool of a recorded name.
+        same, others = _versions_in(team, conversation)
         with self._lock:
             talk = self._of((conversation.scope, common_key(conversation.id)))
+            shown = {*self.open_to(team, conversation), *same, *(brought or ())} - others
             if recorded:
-                # Privacy: this process may know another's tool of a recorded name.
-                carried, others = _versions_in(team, conversation)
-                may = {*talk.union, *self.open_to(team, conversation.scope), *carried} - others
                 longest = max((one or "" for one in recorded), key=len).split("\n")
-                talk.union = tuple(name for name in longest if name in may)
+                talk.union = tuple(name for name in longest if name in shown)
             elif not (talk.joined or talk.carried):
-                talk.union = self.open_to(team, conversation.scope)
+                talk.union = tuple(name for name in names if name in shown)
             talk.carried = talk.carried or brought is not None
             carried = {*talk.union, *(brought or ())}
-            talk.union = union = tuple(name for name in names if name in carried)
+            talk.union = tuple(name for name in names if name in carried)
+            # Privacy: conversations without names go by one set, in which tools of another may stand.
+            union = tuple(name for name in talk.union if name in shown)
         # One that is alone sends its own tools, which another process has from itself.
         if brought is not None and not team.alone:
             self._keep(team, conversation, union)
@@ -268,7 +259,7 @@ class ToolSets:
         began = self.union(team, conversation)
         with self._lock:
             # Privacy: of tools that came later only those that this tenant's requests may carry.
-            may = {*self.open_to(team, conversation.scope), *began, *(mine - asked.foreign)}
+            may = {*self.open_to(team, conversation), *began, *(mine - asked.foreign)}
             if conversation.decided_keys(_UNIONS):
                 # What runs brought to other conversations no other process need know.
                 may -= team.of_runs.difference(began, mine)
@@ -369,10 +360,17 @@ class ToolSets:
         return offer.conversation.decided(_LANES, _entry((offer.key[0], ""))) == _UNION
 
 
-def _late(team: Team) -> list[Tool]:
-    """Tools that came after the first request."""
-    late = team.late
-    return [tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in late] if late else []
+def _apart(team: Team) -> list[Tool]:
+    """Tools that came after the first request or that a run brought: not all may be shown them."""
+    apart = team.late | team.of_runs
+    return [tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in apart] if apart else []
+
+
+def _owner(who: Decided | str) -> tuple[str, str] | None:
+    """Whose a tool is that a request brings: its tenant's, or where none is named, the conversation's alone."""
+    if isinstance(who, str):
+        return (who, "") if who else None
+    return (who.scope, "") if who.scope else ("", who.id)
 
 
 def _versions_in(team: Team, conversation: Decided) -> tuple[set[str], set[str]]:
@@ -381,8 +379,7 @@ def _versions_in(team: Team, conversation: Decided) -> tuple[set[str], set[str]]
     if not recorded:
         return set(), set()
     # What was declared where the application is built is everybody's, in each version.
-    apart = team.late.union(team.of_runs).intersection(recorded)
-    tools = [tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in apart]
+    tools = [tool for tool in _apart(team) if tool.name in recorded]
     carried = {tool.name for tool in tools if conversation.decided(_TOOLS, tool.name) == tool.saved}
     return carried, {tool.name for tool in tools} - carried
 
