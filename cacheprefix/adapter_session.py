@@ -226,6 +226,7 @@ class AdapterSession:
         grows: bool = False,
         scope: str | None = None,
         of_run: bool = False,
+        recorded: bool = True,
     ) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen; for adapters, before the first request.
 
@@ -234,12 +235,13 @@ class AdapterSession:
         adapters that send of the union what ``RequestPlan.tools`` names: such a tool comes in, conversations that begin
         from then on carry it, and those under way where that costs less (``ToolSets.choose``). ``scope`` is the tenant
         whose they are, where that is not the session's own: others' requests carry those alone that they have too.
-        ``of_run`` says that a run under way brings them: conversations that carry them record what defines them.
+        ``of_run`` says that a request brings them, which others are shown no more of: a conversation whose own requests
+        have one carries it, and records what defines it unless ``recorded`` says that its schema does not do so.
         """
         given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
         tenant = None if scope in (None, self.scope) else scope
         late = None if self.shared.totals.last is None and tenant is None else self.shared.notices.note
-        union = self.team.adopt_tools(given, render, late, grows=grows, of_run=of_run)
+        union = self.team.adopt_tools(given, render, late, grows=grows, of_run=of_run, recorded=recorded)
         self.shared.tool_sets.bring(self.team, self.scope if tenant is None else tenant, [tool.name for tool in given])
         return union
 

@@ -67,6 +67,8 @@ class Team:
     """Names of tools that came after the first request."""
     of_runs: set[str] = field(default_factory=set)
     """Names of tools that a run brought: a process that resumes it does not know them before."""
+    unrecorded: set[str] = field(default_factory=set)
+    """Names of those that more defines than their schemas."""
     resumed: set[str] = field(default_factory=set)
     """Names of those that are known by what a conversation has saved, and by no request."""
     clashing: set[str] = field(default_factory=set)
@@ -92,7 +94,7 @@ class Team:
     def inherit(self, outer: Team) -> None:
         """Take over what a nested team's prefix holds of what was found in the requests of the one around it."""
         self.given, self.found, self.late = outer.given, outer.found, set(outer.late)
-        self.of_runs, self.resumed = set(outer.of_runs), set(outer.resumed)
+        self.of_runs, self.resumed, self.unrecorded = set(outer.of_runs), set(outer.resumed), set(outer.unrecorded)
 
     def owner(self, scope: str | None) -> tuple[str, str]:
         """Whose conversations these are: the team's name, and the scope given or the team's own."""
@@ -133,12 +135,14 @@ class Team:
         *,
         grows: bool = False,
         of_run: bool = False,
+        recorded: bool = True,
     ) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen.
 
         ``late`` is told of tools that come after the first request (None before it): they stay outside, since they
         would change every prompt from its beginning. With ``grows`` they come in all the same: which conversations
-        carry them is ``ToolSets``' to decide. ``of_run`` says that a run under way brings them. Raises
+        carry them is ``ToolSets``' to decide. ``of_run`` says that a request brings them, and ``recorded`` that their
+        schemas are all that defines them. Raises
         ``ToolClashError`` when one name has two schemas, but for what is known from a saved conversation alone: the
         code may be newer.
         """
@@ -157,6 +161,7 @@ class Team:
             self.resumed -= replaced
             added = [tool.name for tool in union.tools if tool.name not in prefix.tool_names]
             self.of_runs.update(added if of_run else ())
+            self.unrecorded.update(() if recorded else added)
             unfrozen = any(not isinstance(tool, Tool) for tool in prefix.tools)
             comes_late = bool(added) and not unfrozen and late is not None
             if comes_late:

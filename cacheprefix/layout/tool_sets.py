@@ -219,7 +219,7 @@ class ToolSets:
         entry = digest_of(*union)
         if conversation.decided(_UNIONS, entry) is None:
             conversation.decide(_UNIONS, entry, "\n".join(union))
-        known = team.of_runs.union(conversation.decided_keys(_TOOLS)).intersection(union)
+        known = team.of_runs.union(conversation.decided_keys(_TOOLS)).intersection(union) - team.unrecorded
         tools = (tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in known)
         for tool in tools:
             # Another version is newer code's: the one before is carried no more, and would grow each saved state.

@@ -42,6 +42,9 @@ class Schema(NamedTuple):
 
 def foresee(session: AdapterSession, node: Any) -> None:
     """Remember the schemas that a node will bind; for front doors, at set-up."""
+    if session.shared.totals.last is not None:
+        # Privacy: a node that is made later may be made for one user, and so may what its code binds.
+        return
     nothing: list[Schema] = []
     found = session.attempt("schemas", lambda: list(bound_schemas(node)), nothing)
     if found:
@@ -61,7 +64,7 @@ def adopt_foreseen(session: AdapterSession, model: Any, *, calls: bool = False) 
     ready = [one for one in known if (one.method or (_FUNCTION_CALLING if calls else default)) == _FUNCTION_CALLING]
     if ready:
         # Put in first: a sibling that finds nothing left to do may ask at once.
-        adopt(session, [one.schema for one in ready])
+        adopt(session, [one.schema for one in ready], of_code=True)
         known[:] = [one for one in known if one not in ready]
 
 
