@@ -249,7 +249,7 @@ def _asked_alone(client, system, question):
     _asked_behind(client, system, [{"role": "user", "content": question}])
 
 
-@pytest.mark.parametrize("scribe", ["Translate all.", f"Take down word for word what each party says. {'Be exact. ' * 200}"])
+@pytest.mark.parametrize("scribe", ["Translate all.", f"Take down what each party says. {'Be exact. ' * 200}"])
 def test_two_applications_on_one_client_without_a_role_are_no_break(servers, scribe):
     """Their system texts begin alike, and neither is the other's, edited."""
     servers["anthropic"].reset()
