@@ -317,6 +317,46 @@ def test_errors_are_the_applications_and_ours_are_nobodys(fresh, monkeypatch):
     assert own.failures["body"] == 1
 
 
+_SAID = [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.invalid_requests
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"messages": None},
+        {"messages": "hello"},
+        {"messages": [1]},
+        {"messages": [{"role": 5, "content": "hello"}]},
+        {"messages": [{"role": "user", "content": 5}]},
+        {"messages": [{"role": "user", "content": [5]}]},
+        {"messages": _SAID, "tools": 5},
+        {"messages": _SAID, "tools": [5]},
+        {"messages": _SAID, "model": None},
+    ],
+    ids=str,
+)
+def test_what_is_no_request_is_the_applications_error_and_no_failure_of_ours(fresh, asked):
+    """It meets LiteLLM as without us."""
+    provider, own = fresh("openai"), session()
+    said = []
+    for call in (litellm.completion, wrap(litellm.completion, own, role="critic")):
+        with pytest.raises(Exception) as raised:
+            call(**{"model": MODELS["openai"], **place("openai", provider), **asked})
+        said.append((raised.type, str(raised.value)))
+    assert said[0] == said[1]
+    assert own.failures == {}
+
+
+def test_a_conversation_without_a_role_is_refused():
+    """It would be dropped: calls without a role belong to none."""
+    with pytest.raises(SetupError, match="role="):
+        wrap(litellm.completion, session(), conversation="alice")
+    with pytest.raises(SetupError, match="role="), install(session(), conversation="alice"):
+        pass
+
+
 def test_only_litellms_own_can_be_wrapped():
     """The hook of ``cacheprefix.wrap`` leaves the rest to other adapters."""
     with pytest.raises(SetupError, match="Router"):
