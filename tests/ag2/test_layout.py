@@ -333,3 +333,32 @@ async def test_tools_that_come_with_a_call_are_shown_in_no_other_stream(fresh, a
     assert shown == [["alice"], ["alice"], ["bob"], ["bob"], [], []]
     assert [tool.name for tool in shared.adapter.prefix.tools] == ["look"]
     assert not shared.failures
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["wrapped first", "wrapped later"])
+async def test_no_tenant_is_shown_anothers_tool_of_the_same_name(fresh, before):
+    """Nor are its agents that have none of that name; tenants are children of one session."""
+    server, shared = fresh("openai-chat"), session()
+
+    def made(tenant, config):
+        def run() -> str:
+            """Asks."""
+            return "none"
+
+        house = tool(run, name="house", description=f"Asks the house of {tenant}.")
+        agents = [agent("planner", config, tools=[house]), agent("critic", config)]
+        return wrap(agents, shared.child(tenant, scope=tenant), conversation=lambda _: "one")
+
+    async with configured("openai-chat", server) as config:
+        teams = {tenant: made(tenant, config) for tenant in ("acme", "beta")} if before else {}
+        for tenant, other in (("acme", "beta"), ("beta", "acme")) * 2:
+            if tenant not in teams:
+                teams[tenant] = made(tenant, config)
+            seen = len(server.requests)
+            stream = MemoryStream()
+            for each in teams[tenant]:
+                await each.ask("What now?", stream=stream)
+            shown = [record.body for record in server.requests[seen:]]
+            assert f"house of {tenant}".encode() in shown[0]
+            assert not [body for body in shown if f"house of {other}".encode() in body]
+    assert not shared.failures

@@ -293,6 +293,22 @@ def test_two_users_do_not_mix(fresh):
     assert {call.conversation for call in own.calls} == {"Anna", "Berta"}
 
 
+def test_no_tenant_is_shown_anothers_tool_of_the_same_name(fresh):
+    """Nor are its roles that have none of that name; tenants are children of one session."""
+    provider, own = fresh("openai"), session()
+    for tenant, other in (("acme", "beta"), ("beta", "acme")) * 2:
+        seen, house = len(provider.requests), tool("house")
+        house["function"]["description"] = f"Asks the house of {tenant}."
+        ask_ = wrap(litellm.completion, own.child(tenant, scope=tenant))
+        for name, kit in (("planner", {"tools": [house]}), ("critic", {})):
+            with role(name, conversation="one"):
+                ask_(MODELS["openai"], messages(name), **place("openai", provider), **kit)
+        shown = [record.body for record in provider.requests[seen:]]
+        assert f"house of {tenant}".encode() in shown[0]
+        assert not [body for body in shown if f"house of {other}".encode() in body]
+    assert own.failures == {}
+
+
 def test_a_provider_of_unknown_rules_is_left_alone(fresh):
     """Its requests go out as they were asked, and the report says why."""
     provider, own = fresh("openai"), session()
