@@ -257,7 +257,12 @@ class Member:
         """Note the end of a turn; ``message`` is its answer to the others, None if it failed or was cancelled."""
         self._compare()
         self.start = None
-        self.look()
+        found = self._held_messages
+        if self.held is None or found is None:
+            self.look()
+        else:
+            # What it held before was just compared.
+            self.held.add(found[len(self.held) :])
         if message is not None and self.view is not None:
             self.view.produce(message)
 

@@ -202,30 +202,39 @@ class Snapshot:
     """What messages held when it was made, to find out later whether any was edited, replaced or taken out."""
 
     def __init__(self, messages: Sequence[LLMMessage]) -> None:
-        self._fields = [dict(vars(message)) for message in messages]
-        self._parts = _parts(messages)
-        self._of_parts = [dict(fields) for fields in _of_parts(self._parts)]
+        self._fields: list[dict[str, Any]] = []
+        self._lists: list[list[Any]] = []
+        self._held: list[list[Any]] = []
+        self._parts: list[Any] = []
+        self._of_parts: list[dict[str, Any]] = []
+        self.add(messages)
+
+    def add(self, messages: Sequence[LLMMessage]) -> None:
+        """Take in what further messages hold now."""
+        fields = [dict(vars(message)) for message in messages]
+        lists = [content for one in fields if not isinstance(content := one["content"], str)]
+        parts = [part for content in lists for part in content if not isinstance(part, str)]
+        self._fields += fields
+        self._lists += lists
+        self._held += map(list, lists)
+        self._parts += parts
+        self._of_parts += [dict(vars(part)) for part in parts]
 
     def __len__(self) -> int:
         return len(self._fields)
 
     def is_held(self, messages: Sequence[LLMMessage]) -> bool:
         """Whether messages hold the same still; it costs less than a look at each message by itself."""
-        parts = _parts(messages)
-        if parts != self._parts or _of_parts(parts) != self._of_parts:
+        # Edited in place, a list of parts is still the one that its message holds.
+        if self._lists != self._held or list(map(vars, self._parts)) != self._of_parts:
             return False
         now = list(map(vars, messages))
+        if now == self._fields:
+            return True
         # AutoGen's clients take white space at the end of a text off in place.
-        return now == self._fields or list(map(_trimmed, now)) == list(map(_trimmed, self._fields))
-
-
-def _parts(messages: Sequence[LLMMessage]) -> list[list[Any]]:
-    """The parts of the contents that are lists; copied, as a list may be changed in place."""
-    return [list(content) for message in messages if not isinstance(content := message.content, str)]
-
-
-def _of_parts(parts: list[list[Any]]) -> list[dict[str, Any]]:
-    return [vars(part) for content in parts for part in content if not isinstance(part, str)]
+        return len(now) == len(self) and all(
+            one == was or _trimmed(one) == _trimmed(was) for one, was in zip(now, self._fields, strict=True)
+        )
 
 
 def _trimmed(fields: dict[str, Any]) -> dict[str, Any]:
