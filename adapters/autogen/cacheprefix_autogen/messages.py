@@ -11,15 +11,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage, ToolCallSummaryMessage
+from autogen_core import FunctionCall
 from autogen_core.models import (
     AssistantMessage,
+    FunctionExecutionResult,
     FunctionExecutionResultMessage,
     LLMMessage,
     SystemMessage,
     UserMessage,
 )
 
-from cacheprefix.adapter import context_block
+from cacheprefix.adapter import context_block, digest_of
 
 T = TypeVar("T")
 
@@ -235,6 +237,21 @@ class Snapshot:
         return len(now) == len(self) and all(
             one == was or _trimmed(one) == _trimmed(was) for one, was in zip(now, self._fields, strict=True)
         )
+
+
+def digest(messages: Sequence[LLMMessage]) -> str:
+    """What a saved state holds of an agent's own context, to find out whether that is the one it is loaded with.
+
+    Images count as such: AutoGen writes them anew.
+    """
+    return digest_of(*(text for message in messages for text in _texts_of(message)))
+
+
+def _texts_of(message: LLMMessage) -> list[str]:
+    """A message's type, and the text of each part of its content."""
+    parts: Sequence[Any] = [message.content] if isinstance(message.content, str) else message.content
+    texts = [str(vars(part)) if isinstance(part, FunctionCall | FunctionExecutionResult) else part for part in parts]
+    return [message.type, *(text if isinstance(text, str) else "" for text in texts)]
 
 
 def _trimmed(fields: dict[str, Any]) -> dict[str, Any]:
