@@ -515,3 +515,27 @@ async def test_what_was_redacted_in_a_saved_state_is_not_sent(provide, new_clien
     provider.requests.clear()
     await team.run(task="Go on.")
     assert [("****" in str(one.json), "4711" in str(one.json)) for one in provider.requests] == [(True, False)] * 3
+
+
+async def test_what_was_redacted_in_a_saved_thread_is_not_sent_to_a_selector(provide, new_client):
+    """It is asked of the thread as the application left it."""
+    provider = provide("openai", Says())
+
+    def build():
+        client = new_client(provider)
+        team = SelectorGroupChat([role(n, client) for n in ROLES], client, max_turns=2)
+        return wrap(team, Session(SharedPrefix(system=HANDBOOK)))
+
+    team = build()
+    await team.run(task=f"My number is 4711. {TASK}")
+    assert any(call.layout == "fork" for call in session_of(team).calls if call.agent == "selector")
+    state = json.loads(json.dumps(await team.save_state()))
+    thread = json.dumps(state["agent_states"]["SelectorGroupChatManager"])
+    state["agent_states"]["SelectorGroupChatManager"] = json.loads(thread.replace("4711", "****"))
+    team = build()
+    await team.load_state(state)
+    provider.requests.clear()
+    await team.run(task="Go on.")
+    asked = [str(one.json) for one in provider.requests if "You are the" not in str(one.json)]
+    assert asked
+    assert not any("4711" in text for text in asked)

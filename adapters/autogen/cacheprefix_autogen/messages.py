@@ -200,6 +200,12 @@ def as_in_context(messages: Sequence[BaseChatMessage]) -> list[LLMMessage]:
     return found
 
 
+def text_of(message: UserMessage) -> str:
+    """The text of a message, without its images."""
+    content: Any = message.content
+    return content if isinstance(content, str) else "\n".join(part for part in content if isinstance(part, str))
+
+
 class Snapshot:
     """What messages held when it was made, to find out later whether any was edited, replaced or taken out."""
 
