@@ -180,7 +180,7 @@ def played(
     profile, count = profile_of(rules, read), counter_of(plan).count
     cache, outcomes = ProviderCache(profile, count=count), list[CacheOutcome]()
     for number, one in enumerate(asked(plan)):
-        body, turn = _own_body(plan, one, rules, api), None
+        body, turn = own_body(plan, one, rules, api), None
         if session is not None:
             role = Role(f"role{one.who}", conversation=one.talk, ahead=_ahead(plan, number, api), played=weigh)
             turn = fork_body(session.adapter, body, api, role).begin()
@@ -214,7 +214,7 @@ def played_fixed(plan: Plan, rules: str, layout: Fixed, *, read: float | None = 
     for number, one in enumerate(asked(plan)):
         at = len(one.history)
         if one.who == plan.outlier:
-            outcomes.append(_served(cache, decode(_own_body(plan, one, rules, api), api, count=count), number))
+            outcomes.append(_served(cache, decode(own_body(plan, one, rules, api), api, count=count), number))
             continue
         if layout.place == "kept":
             at = places.setdefault((one.who, one.talk), at)
@@ -245,7 +245,8 @@ def _fixed_body(plan: Plan, one: Asked, layout: Fixed, at: int, api: Api, rules:
     return _body(rules, api, _handbook(plan), [*one.history[:at], said, *one.history[at:]], list(tools.values()))
 
 
-def _own_body(plan: Plan, one: Asked, rules: str, api: Api) -> dict[str, Any]:
+def own_body(plan: Plan, one: Asked, rules: str, api: Api) -> dict[str, Any]:
+    """A request as the application makes it."""
     texts = (_role(plan, one.who), _handbook(plan) if one.who != plan.outlier else "")
     text = "\n\n".join(texts[::-1] if plan.book_first else texts)
     made = _body(rules, api, text, one.history, tools_of(plan, one.who, api))

@@ -22,10 +22,12 @@ from cacheprefix.bodies import (
     agreed,
     allowed_choice,
     begins,
+    bound_role,
     current_role,
     fork_body,
     in_role,
     instruction_of,
+    well_formed,
 )
 from cacheprefix.bounded import Bounded, Generations
 from cacheprefix.calls.begin import Boundary, Request, Waiting
@@ -206,6 +208,7 @@ __all__ = [
     "allowed_choice",
     "ask_options",
     "begins",
+    "bound_role",
     "check_volatile",
     "claimed",
     "common_text",
@@ -262,6 +265,7 @@ __all__ = [
     "vendor_of",
     "watched_client",
     "watched_stream",
+    "well_formed",
     "with_volatile",
     "within",
 ]

@@ -19,7 +19,7 @@ from cacheprefix.calls.begin import Request
 from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.contexts import BlockVar
-from cacheprefix.errors import ToolClashError
+from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix.layout import FOLLOW, Pass, Tool, find_text, tail_text, with_volatile
 from cacheprefix.layout.known_runs import RunAhead
 from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, RoleTold, failed
@@ -85,6 +85,23 @@ def in_role(
     """
     with _ROLE.within(Role(name, instruction, conversation, volatile or {})):
         yield
+
+
+def bound_role(name: str, instruction: str, conversation: str) -> Role | None:
+    """The role that calls are bound to for good; None where none is named.
+
+    Raises ``SetupError`` where there is something to say of a role, and no role: it would be dropped.
+    """
+    if name:
+        return Role(name, instruction, conversation)
+    if instruction or conversation:
+        said = "conversation" if conversation else "instruction"
+        message = (
+            f"{said}= is a role's: give role= too, or say it where the role begins, "
+            f'with role("critic", {said}=...); calls without a role belong to no conversation'
+        )
+        raise SetupError(message)
+    return None
 
 
 def current_role() -> Role | None:
@@ -500,6 +517,32 @@ def fork_body(
         for name, value in SHAPES[api].FIELDS.asks_usage.items():
             fork.setdefault(name, dict(value))
     return replace(plain, body=fork, plan=plan)
+
+
+def well_formed(body: Mapping[str, Any], api: Api) -> bool:
+    """Whether a body's messages and tools have the shape of ``api``, as far as they can be looked at without reading.
+
+    A body for which this is False is the application's error, or a provider's of its own kind: it is sent as it is,
+    unmeasured, and nothing of ours has failed.
+    """
+    responses = api == "openai-responses"
+    said, tools = body.get("input" if responses else "messages"), body.get("tools")
+    if responses and (said is None or isinstance(said, str)):
+        said = ()
+    if not isinstance(said, (list, tuple)) or not all(isinstance(one, Mapping) for one in said):
+        return False
+    texts = [one.get("content") for one in said]
+    roles = responses or all(isinstance(one.get("role"), str) for one in said)
+    blocks = all(
+        one is None or isinstance(one, str) or (isinstance(one, (list, tuple)) and all(map(_is_block, one)))
+        for one in texts
+    )
+    listed = tools is None or (isinstance(tools, (list, tuple)) and all(isinstance(one, Mapping) for one in tools))
+    return isinstance(body.get("model", ""), str) and roles and blocks and listed
+
+
+def _is_block(block: object) -> bool:
+    return isinstance(block, (str, Mapping))
 
 
 def allowed_choice(names: Sequence[str], api: Api) -> Any:

@@ -17,7 +17,7 @@ from io import IOBase
 from typing import Any, TypeVar
 
 from cacheprefix.adapter_session import AdapterSession
-from cacheprefix.bodies import AsyncWatched, ForkBody, Role, Watched, fork_body
+from cacheprefix.bodies import AsyncWatched, ForkBody, Role, Watched, fork_body, well_formed
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.prompt import Api
 
@@ -56,6 +56,8 @@ def _subclass(base: Any, apis: Mapping[str, Api], session: AdapterSession, role:
         if api is None or not isinstance(body, dict):
             return None
         given = session.attempt("body", lambda: _as_written(body), body)
+        if not well_formed(given, api):
+            return None
         # A raw response is parsed by the application: whatever the stream holds, it sees.
         raw = _RAW in ((options.get("options") or {}).get("headers") or {})
         return fork_body(session, given, api, role(), asks_usage=not raw)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from benchmarks._table import counter
 from cacheprefix import Caching, Session
 from cacheprefix.profiles import Profile, default_registry
 from cacheprefix.prompt import ESTIMATE
@@ -115,10 +116,27 @@ def answering(plan: Plan) -> Callable[[Request], Reply]:
     return answer
 
 
+def near_the_minimum(many: int, factor: float, *, tools: bool = False, agents: int = 1, salt: str = "") -> list[Plan]:
+    """Plans whose handbook, with an agent's own text or without, is about as long as the provider's minimum.
+
+    ``factor`` is what the provider counts for one of our tokens.
+    """
+    found = []
+    for plan in plans(many, tools=tools, agents=agents, salt=f"{salt} {factor}"):
+        chance = random.Random(f"{SEED} minimum {salt} {factor} {plan.number}")
+        own = chance.choice((0, plan.roles[0]))
+        least = plan.profile.min_tokens / factor * chance.uniform(0.9, 1.1)
+        found.append(replace(plan, handbook=max(20, round(least) - own), rounds=min(plan.rounds, 3)))
+    return found
+
+
 @contextmanager
-def serving() -> Iterator[Callable[[Plan], SimulatedProvider]]:
-    """One provider, which begins each plan with its rules and an empty cache."""
-    with SimulatedProvider() as provider:
+def serving(factor: float = 1.0) -> Iterator[Callable[[Plan], SimulatedProvider]]:
+    """One provider, which begins each plan with its rules and an empty cache.
+
+    ``factor`` is what it counts for one of our tokens.
+    """
+    with SimulatedProvider(count=counter(factor)) as provider:
 
         def begun(plan: Plan) -> SimulatedProvider:
             provider.reset()
@@ -151,6 +169,8 @@ class Compared:
     known: bool
     """Whether the run was known beforehand."""
     failures: Mapping[str, int]
+    reported: float | None = None
+    """What the session's report says that it had cost unmodified."""
 
     @property
     def ratio(self) -> float:
@@ -173,3 +193,18 @@ def dearer(found: Sequence[Compared]) -> list[str]:
     """Those that cost more than they may, or failed, or made other calls than without us; for an assertion."""
     wrong = [one for one in found if one.failures or len(one.own) != len(one.forked) or sum(one.forked) > one.most]
     return [f"{one} {dict(one.failures)}" for one in wrong]
+
+
+FACTORS = (0.7, 1.4)
+"""Tokens that a provider counts for one of ours."""
+
+
+def untrue(found: Sequence[Compared]) -> list[str]:
+    """Those whose report is more than 2 % from what they cost unmodified, and does not say that it is unknown."""
+    wrong = [one for one in found if one.reported is not None and abs(one.reported / sum(one.own) - 1) > 0.02]
+    return [f"reported {one.reported:.0f} for {sum(one.own):.0f} {one.plan}" for one in wrong]
+
+
+def known_of(found: Sequence[Compared]) -> float:
+    """The share of them whose report gives a number."""
+    return sum(one.reported is not None for one in found) / len(found)

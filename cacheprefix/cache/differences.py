@@ -468,6 +468,9 @@ def _in_content(
         return None  # other tools or another system text, and little else in common: another agent
     if found.cause == "system_changed" and not own.agent and not found.touched:
         return None  # quite another system prompt, and no name: another agent that hears the same conversation
+    in_front = not found.cause.startswith("history")
+    if in_front and not (own.agent or own.session) and _another_application(own, before):
+        return None  # neither agent nor conversation has a name, and nothing says that this was the same agent
     sure = found.sure or rewritten
     if not sure and not found.behind:
         return None  # as likely another branch of the conversation, and nothing behind it was lost
@@ -500,6 +503,30 @@ def _goes_on(own: SentRequest, before: SentRequest, found: Change) -> bool:
         or alike(ours[0], theirs[0])
         or (2 * kept(theirs, ours, 0) >= sum(one.tokens for one in theirs))
     )
+
+
+def _another_application(own: SentRequest, before: SentRequest) -> bool:
+    """Whether two requests without any name, whose system texts differ, are two agents' of one client.
+
+    One agent's are those that go on with the same conversation, and those that differ in times, ids and counters alone.
+    """
+    asked, said = before.sections[before.prompt.head :], own.sections[own.prompt.head :]
+    if any(map(answers, said)) and 2 * kept(asked, said, 0) >= sum(one.tokens for one in asked):
+        return False
+    ours, theirs = (Counter(_system_words(one)) for one in (own, before))
+    return not all(map(_mostly_numbers, (ours - theirs, theirs - ours)))
+
+
+def _system_words(record: SentRequest) -> list[str]:
+    """The words of a prompt's system text."""
+    sections = record.sections[: record.prompt.head]
+    return [word for one in sections if one.tier == "system" for word in one.text.split()]
+
+
+def _mostly_numbers(words: Counter[str]) -> bool:
+    """Whether words are those of a time, an id or a counter: to each with a digit up to two without, as in a date."""
+    numbers = sum(times for word, times in words.items() if any(map(str.isdigit, word)))
+    return words.total() <= 3 * numbers
 
 
 def _related(own: SentRequest, before: SentRequest, common: int, found: Change) -> bool:

@@ -531,6 +531,8 @@ class Requests:
         verdict = self.state.model.finish(seen.observation, usage, ended, diagnostics=diagnostics)
         expectation = seen.observation.expectation
         units = units_of(usage, expectation.usage, seen.profile)
+        times = Times(seen.started_at, first_token_at, ended)
+        unmodified, unsure = self._unmodified(seen, usage, units, times)
         return Call(
             index=verdict.index,
             agent=seen.agent,
@@ -542,7 +544,8 @@ class Requests:
             first_of_agent=self.state.totals.first_of(seen.agent),
             usage=usage,
             verdict=verdict,
-            unmodified_units=self._unmodified(seen, usage, units, Times(seen.started_at, first_token_at, ended)),
+            unmodified_units=unmodified,
+            unsure_units=unsure,
             units=units,
             # Looked up when somebody asks: the table of prices may have to be loaded.
             paid=Amount(partial(money, usage, seen.prompt.model, seen.profile, at=seen.started_at)),
@@ -555,14 +558,17 @@ class Requests:
             reasons=seen.reasons,
         )
 
-    def _unmodified(self, seen: Started, usage: Usage, units: float, times: Times) -> float | None:
-        """Cost units of the request as the application made it; None where that is not known."""
+    def _unmodified(self, seen: Started, usage: Usage, units: float, times: Times) -> tuple[float | None, float]:
+        """Cost units of the request as the application made it, and by how many they may be off.
+
+        None where that is not known at all.
+        """
         own = seen.own
         if own is None:
-            return units if seen.known else None
+            return units if seen.known else None, 0.0
         estimate = self.state.unmodified.usage
         found = self.state.notices.attempt("estimate", lambda: estimate(own, seen.observation, usage, times), None)
-        return None if found is None else cost_units(found, seen.profile)
+        return (None, 0.0) if found is None else (cost_units(found.usage, seen.profile), found.unsure)
 
 
 def _kept_by_itself(prompt: Prompt, profile: Profile) -> int:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _NOTICED = 0.001
 """Seconds at the gate from which on a request has waited."""
+_UNSURE = 0.02
+"""Share of the unmodified cost that may be unsure; beyond it the cost is unknown."""
 _FEW = 5
 """Fan-outs that the text of a report tells one by one."""
 
@@ -55,6 +57,8 @@ class Call:
     """``fork``, ``own`` (the application's own, by a decision of ours) or ``observed`` (only measured)."""
     reasons: tuple[Reason, ...] = ()
     """Why it went out as it did."""
+    unsure_units: float = 0.0
+    """Cost units by which ``unmodified_units`` may be off: see ``layout.baseline.Estimate``."""
 
     @property
     def money(self) -> float | None:
@@ -77,6 +81,8 @@ class ReportLine:
     money: float | None
     unreported: int
     """Calls whose provider reported no cached tokens; they count by expectation."""
+    unsure_units: float = 0.0
+    """Cost units of the unmodified cost that nobody knows: see ``Call.unsure_units``."""
 
     @property
     def cached_share(self) -> float:
@@ -325,7 +331,7 @@ class Report:
 
 def tally(agent: str, calls: Iterable[Call]) -> ReportLine:
     """Sum calls into one line."""
-    return _sum(agent, map(_line, calls))
+    return _told(_sum(agent, map(_line, calls)))
 
 
 def _line(call: Call) -> ReportLine:
@@ -345,6 +351,7 @@ def _line(call: Call) -> ReportLine:
         unmodified_units=call.unmodified_units,
         money=call.money,
         unreported=int(usage.cache_read_tokens is None),
+        unsure_units=call.unsure_units,
     )
 
 
@@ -364,7 +371,14 @@ def _sum(agent: str, lines: Iterable[ReportLine]) -> ReportLine:
         sum(known) if rows and len(known) == len(rows) else None,
         sum(usd) if usd else None,
         sum(row.unreported for row in rows),
+        sum(row.unsure_units for row in rows),
     )
+
+
+def _told(line: ReportLine) -> ReportLine:
+    """A line without an unmodified cost of which more is unsure than a report may be off."""
+    known = line.unmodified_units
+    return line if known is None or line.unsure_units <= _UNSURE * known else replace(line, unmodified_units=None)
 
 
 def breaks_of(calls: Sequence[Call], going_on: Iterable[Break] = ()) -> tuple[Break, ...]:
@@ -458,6 +472,11 @@ def _text(report: Report) -> Iterable[str]:
             f"{report.total.unreported} of {report.total.calls} calls were answered without the tokens read from the "
             f"cache: they count by what was foreseen. {FIXES['unreported']}"
         )
+    if any(line.unmodified_units is None and line.unsure_units for line in (*report.lines, report.total)):
+        yield (
+            "unmodified is unknown where more than 2 % of it hangs on a beginning about as long as the provider's "
+            "minimum by its own count, which it may have kept or not, or on images whose count is not known yet"
+        )
     if report.unanswered:
         said = "got no answer (failed or cancelled); what they cost, if anything, is in no sum"
         yield f"{report.unanswered} requests {said}"
@@ -538,7 +557,7 @@ class Totals:
             by_agent.setdefault(call.agent, []).append(call)
         lines = []
         for agent in sorted(folded.keys() | by_agent.keys()):
-            line = tally(agent, by_agent.get(agent, ()))
+            line = _sum(agent, map(_line, by_agent.get(agent, ())))
             lines.append(_sum(agent, (folded[agent], line)) if agent in folded else line)
         breaks = _merged([*old, *breaks_of(calls, old)])
         total = _sum("all", lines)
@@ -546,7 +565,7 @@ class Totals:
             # A note says which; the lines of those that are seen stay as they are.
             total = replace(total, unmodified_units=None)
         return Report(
-            tuple(lines), total, breaks, counter, notes, dict(failures), layouts=layouts,
+            tuple(map(_told, lines)), _told(total), breaks, counter, notes, dict(failures), layouts=layouts,
             unanswered=self.unanswered,
         )  # fmt: skip
 
@@ -555,7 +574,7 @@ class Totals:
         half = self._keep // 2
         old, self._calls = self._calls[:half], self._calls[half:]
         for agent in {call.agent for call in old}:
-            line = tally(agent, (call for call in old if call.agent == agent))
+            line = _sum(agent, (_line(call) for call in old if call.agent == agent))
             known = self._folded.get(agent)
             self._folded[agent] = line if known is None else _sum(agent, (known, line))
         self._breaks = list(_merged([*self._breaks, *breaks_of(old, self._breaks)]))

@@ -13,12 +13,12 @@ was a whole prompt has the count that it had then, which is off by the least: by
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
-from math import ceil
+from math import ceil, floor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cacheprefix.bounded import Bounded
@@ -40,6 +40,12 @@ _NOISE = 0.005
 """By what share a request's count lies from what the others' say, before there is more than one."""
 _APART = 20.0
 """How many times as far a single text's count lies from it."""
+_SURELY = 0.25
+"""By how much of that a beginning lies from a provider's minimum that surely is, or is not, reached."""
+_EITHER = 8.0
+"""How many times as much as it seems an image counts at most, or as little, before counts tell."""
+_WORDS = 4
+"""Tokens that the count of a beginning may be off by at least: what stands around messages is counted for itself."""
 _NAMES = 0.25
 """By what share the count of a call may be off that was sent with another id: names and ids are no words."""
 _MODELS = 1_000
@@ -52,6 +58,15 @@ class _About(NamedTuple):
 
     tokens: float
     off: float
+
+
+class Estimate(NamedTuple):
+    """What a request had used as the application made it."""
+
+    usage: Usage
+    unsure: float = 0.0
+    """Cost units by which it may be off: a beginning lies so near the provider's minimum that nobody knows if it had
+    been in the cache, or what an image counts is not known yet."""
 
 
 class Own(NamedTuple):
@@ -106,6 +121,15 @@ class _Counts:
         """By what share a request's count lies from what these say: the root of the mean square."""
         return float(((self.missed + _NOISE**2) / (self.reports + 1)) ** 0.5)
 
+    @property
+    def blind(self) -> float:
+        """What share of ``a / b`` is still a guess.
+
+        ``_SURE / (_SURE + d)``, where ``d`` is by how many squared tokens the two varied against each other.
+        """
+        whole = self.xx + self.yy
+        return _SURE / (_SURE + (self.xx * self.yy - self.xy * self.xy) / whole) if whole else 1.0
+
     def scales(self) -> tuple[float, float]:
         """``a`` and ``b``: least squares, drawn to the common ratio ``r`` as far as the reports do not tell.
 
@@ -143,14 +167,14 @@ class Unmodified:
             found = counts.scales()[0]
         return scale_of(found, 1.0)
 
-    def usage(self, own: Own, sent: Observation, usage: Usage, times: Times) -> Usage:
+    def usage(self, own: Own, sent: Observation, usage: Usage, times: Times) -> Estimate:
         """What the application's own request would have used; ``usage`` is the provider's for what was sent.
 
         Where the same was sent, and the cache held the same for it, that very usage.
         """
         prompt, profile = own.prompt, sent.profile
         if not prompt.sections:
-            return Usage(0, 0, {})
+            return Estimate(Usage(0, 0, {}))
         scale = self._scale(sent.record.prompt, prompt, usage)
         by = SentBy(own.scope, own.agent, own.conversation)
         seen = self._model.begin(prompt, scale.rules(profile), by, at=own.arrived)
@@ -160,8 +184,8 @@ class Unmodified:
             self._model.first_token(seen, times.first_token - earlier)
         self._model.finish(seen, None, times.ended - earlier)
         if _alike(prompt, sent.record.prompt) and _found_alike(seen, sent, plain=scale.plain):
-            return usage if usage.reported else sent.expectation.usage
-        return scale.theirs(seen.expectation.usage, profile)
+            return Estimate(usage if usage.reported else sent.expectation.usage)
+        return Estimate(scale.theirs(seen.expectation.usage, profile), scale.unsure(seen, profile))
 
     def _scale(self, sent: Prompt, own: Prompt, usage: Usage) -> _Scale:
         text, images = _parts(sent, sent.tokens)
@@ -176,16 +200,17 @@ class Unmodified:
                     counts.learn(text, images, counted)
                 self._wholes[_name(sent, len(sent.sections))] = _About(counted, 0.0)
             a, b = counts.scales()
-            noise = counts.noise
+            noise, blind = counts.noise, counts.blind
         if not images and (own is sent or not _parts(own, own.tokens)[1]):
             a = b = counted / text if counted and text else a
+            blind = 0.0
         else:
             whole = a * text + b * images
             ratio = counted / whole if counted and whole else 1.0
             a, b = ratio * a, ratio * b
         if a == b == 1.0:
             return _Scale(own, a, b)
-        scale = _Scale(own, a, b, sent, noise, self._wholes)
+        scale = _Scale(own, a, b, sent, noise, blind, self._wholes)
         with self._lock:
             self._wholes.setdefault(_name(own, len(own.sections)), scale.about(own.tokens))
         return scale
@@ -202,6 +227,8 @@ class _Scale:
     """What was sent in its place, whose count is known."""
     noise: float = 0.0
     """By what share a request's count lies from what the scales say."""
+    blind: float = 0.0
+    """How little it is known what images count: 1 before counts tell them from text; 0 where there are none."""
     wholes: Mapping[bytes, _About] = field(default_factory=dict)
     """The counts of whole prompts."""
 
@@ -224,7 +251,7 @@ class _Scale:
             scale = self.images if rest and prompt.sections[end].kind == "image" else self.text
             return _About(known.tokens + rest * scale, known.off + rest * self.noise * _APART)
         text, images = _parts(prompt, tokens)
-        return _About(text * self.text + images * self.images, self._apart(tokens))
+        return _About(text * self.text + images * self.images, self._apart(tokens) + self._blindly(text, images))
 
     def _apart(self, tokens: int) -> float:
         """By how many tokens the count of a beginning may be off: by what stands in it and was not sent, or not in it.
@@ -246,8 +273,56 @@ class _Scale:
         """The rules with their sizes in our tokens. Blocks are the provider's, and cut when its tokens are known."""
         if self.plain or not self.prompt.tokens:
             return profile
-        ratio = self.of(self.prompt.tokens) / self.prompt.tokens
-        return _resized(profile, ceil(profile.min_tokens / ratio) if ratio else profile.min_tokens)
+        return _resized(profile, self._ours(profile.min_tokens))
+
+    def _ours(self, least: int) -> int:
+        """Of how many of our tokens on a beginning has so many of the provider's."""
+        totals = self.prompt.totals
+        end = bisect_left(totals, least, key=lambda tokens: floor(self.of(tokens)))
+        before, known = (totals[end - 1], self.of(totals[end - 1])) if end else (0, 0.0)
+        inside = end < len(totals)
+        scale = self.images if inside and self.prompt.sections[end].kind == "image" else self.text
+        found = before + ceil((least - known) / scale) if scale else least
+        return min(found, totals[end]) if inside else found
+
+    def unsure(self, seen: Observation, profile: Profile) -> float:
+        """Cost units by which the cost of the request may be off."""
+        if self.plain:
+            return 0.0
+        read, totals = seen.expectation.usage.cache_read_tokens or 0, self.prompt.totals
+        ends = [seen.expectation.shared_tokens]
+        # A provider's rule: where marks decide, its minimum holds for what stands before each.
+        if profile.match == "breakpoint":
+            ends = [totals[at] for at in seen.outlook.marks.all]
+        # Behind what is read for certain nothing of this is asked.
+        ends = [end for end in ends if end >= max(read, 1)]
+        least = profile.min_tokens
+        near = least and any(self._near(end, least) for end in ends)
+        # Money: a beginning as long as the minimum is paid as new, or as read.
+        apart = least * (max(profile.default_ttl.write, 1.0) - profile.read) if near else 0.0
+        return apart + sum(self._blindly(*_parts(self.prompt, tokens)) for tokens in (self.prompt.tokens, read))
+
+    def _near(self, tokens: int, least: int) -> bool:
+        """Whether a beginning of so many of our tokens may have so many of the provider's, or a few less."""
+        about, blindly = self.about(tokens), self._blindly(*_parts(self.prompt, tokens))
+        return abs(about.tokens - least) <= max(_WORDS, about.off * _SURELY + blindly)
+
+    def _blindly(self, text: int, images: int) -> float:
+        """How far the count of so many of our tokens moves, if an image counts ``_EITHER`` times as much or as little.
+
+        The whole count of what was sent stays; less by as much as earlier counts have told of images.
+        """
+        if not self.blind or self.sent is None:
+            return 0.0
+        all_text, all_images = _parts(self.sent, self.sent.tokens)
+
+        def count(image: float) -> float:
+            whole = self.text * all_text + image * all_images
+            known = self.text * all_text + self.images * all_images
+            return (self.text * text + image * images) * (known / whole if whole else 1.0)
+
+        here = count(self.images)
+        return self.blind * max(abs(count(self.images * by) - here) for by in (_EITHER, 1 / _EITHER))
 
     def theirs(self, ours: Usage, profile: Profile) -> Usage:
         """A usage that is expected in our tokens, in the provider's."""

@@ -610,10 +610,11 @@ def _again(due: RoleText[M], known: _Known[M], seat: _LastRequest, behind: _Choi
 def _costs_less_in_place(due: RoleText[M], known: _Known[M], seat: _LastRequest) -> tuple[bool, int]:
     """Whether a text costs less where it stood than behind the conversation, and what going behind it saves."""
     said = due.history.since(seat.end)
-    if known.line == seat.end and not due.rules.units:
+    if known.line == known.last == seat.end and not due.rules.units:
         # Money: the role asks again before anyone else did, and pays n in either place. Behind the conversation s is
         # paid for what others then need not pay: out of what sharing has saved, and where others are expected and the
-        # text is long enough to have a place, S beforehand.
+        # text is long enough to have a place, S beforehand. Others that have asked since, each where its text stood,
+        # read nothing of that.
         beforehand = known.stake if due.readers == "expected" and due.keeps else 0
         return due.size > min(said, known.talk.saved + beforehand), -due.size
     saves = said - due.size - due.history.since(known.readable)

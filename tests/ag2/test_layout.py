@@ -15,7 +15,7 @@ from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Latency
 from cacheprefix.stores import MemoryStore
-from cacheprefix_ag2 import session_of, wrap
+from cacheprefix_ag2 import PrefixConfig, PrefixPolicy, session_of, wrap
 
 NAMES = ("planner", "critic", "writer")
 
@@ -303,8 +303,9 @@ async def test_an_agent_alone_follows_the_leader_of_another_process(fresh):
     assert sorted(record.outcome.read_tokens > 1_000 for record in server.requests) == [False, True]
 
 
+@pytest.mark.parametrize("door", ["wrap", "by hand"])
 @pytest.mark.parametrize("api", ["openai-chat", "anthropic"])
-async def test_tools_that_come_with_a_call_are_shown_in_no_other_stream(fresh, api):
+async def test_tools_that_come_with_a_call_are_shown_in_no_other_stream(fresh, api, door):
     """They may be made for who asks, with a name in their description; tools of the agents themselves are shared."""
     server, shared = fresh(api), session()
 
@@ -316,7 +317,13 @@ async def test_tools_that_come_with_a_call_are_shown_in_no_other_stream(fresh, a
         return tool(run, name=f"files_of_{person}", description=f"Reads what {person} wrote.")
 
     async with configured(api, server) as config:
-        agents = wrap([agent(name, config, tools=[named("look")]) for name in NAMES[:2]], shared)
+        if door == "wrap":
+            agents = wrap([agent(name, config, tools=[named("look")]) for name in NAMES[:2]], shared)
+        else:
+            ours = PrefixConfig(config, shared)
+            agents = [
+                agent(name, ours, tools=[named("look")], assembly=[PrefixPolicy(shared)]) for name in NAMES[:2]
+            ]
         for person in ("alice", "bob", ""):
             stream = MemoryStream()
             for each in agents:
@@ -324,4 +331,34 @@ async def test_tools_that_come_with_a_call_are_shown_in_no_other_stream(fresh, a
     bodies = [record.body.decode() for record in server.requests]
     shown = [[person for person in ("alice", "bob") if f"Reads what {person} wrote" in body] for body in bodies]
     assert shown == [["alice"], ["alice"], ["bob"], ["bob"], [], []]
+    assert [tool.name for tool in shared.adapter.prefix.tools] == ["look"]
+    assert not shared.failures
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["wrapped first", "wrapped later"])
+async def test_no_tenant_is_shown_anothers_tool_of_the_same_name(fresh, before):
+    """Nor are its agents that have none of that name; tenants are children of one session."""
+    server, shared = fresh("openai-chat"), session()
+
+    def made(tenant, config):
+        def run() -> str:
+            """Asks."""
+            return "none"
+
+        house = tool(run, name="house", description=f"Asks the house of {tenant}.")
+        agents = [agent("planner", config, tools=[house]), agent("critic", config)]
+        return wrap(agents, shared.child(tenant, scope=tenant), conversation=lambda _: "one")
+
+    async with configured("openai-chat", server) as config:
+        teams = {tenant: made(tenant, config) for tenant in ("acme", "beta")} if before else {}
+        for tenant, other in (("acme", "beta"), ("beta", "acme")) * 2:
+            if tenant not in teams:
+                teams[tenant] = made(tenant, config)
+            seen = len(server.requests)
+            stream = MemoryStream()
+            for each in teams[tenant]:
+                await each.ask("What now?", stream=stream)
+            shown = [record.body for record in server.requests[seen:]]
+            assert f"house of {tenant}".encode() in shown[0]
+            assert not [body for body in shown if f"house of {other}".encode() in body]
     assert not shared.failures

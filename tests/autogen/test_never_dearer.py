@@ -16,7 +16,18 @@ from autogen_core.tools import FunctionTool
 
 from cacheprefix.server import SimulatedProvider, fill
 from cacheprefix_autogen import session_of, wrap
-from tests.never_dearer import Compared, Plan, dearer, plans, serving, spent
+from tests.never_dearer import (
+    FACTORS,
+    Compared,
+    Plan,
+    dearer,
+    known_of,
+    near_the_minimum,
+    plans,
+    serving,
+    spent,
+    untrue,
+)
 
 Begun = Callable[[Plan], SimulatedProvider]
 
@@ -104,7 +115,7 @@ def compared(plan: Plan, kind: str, begun: Begun, *, known: bool) -> Compared:
     """A plan's costs."""
     own, _ = asyncio.run(_run(plan, begun(plan), kind, forked=False))
     forked, session = asyncio.run(_run(plan, begun(plan), kind, forked=True))
-    return Compared(plan, own, forked, known, session.failures)
+    return Compared(plan, own, forked, known, session.failures, session.report().total.unmodified_units)
 
 
 @pytest.mark.parametrize("kind", ["turns", "messages", "chain", "fan"])
@@ -129,3 +140,12 @@ def test_a_team_that_runs_again_and_again_keeps_within_the_bound(begun):
         dearer([compared(plan, "runs", begun, known=False) for plan in plans(6, tools=False, agents=2, salt="runs")])
         == []
     )
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_the_report_says_what_a_team_costs_unmodified_near_the_minimum(factor):
+    """Or that it is not known: where the provider counts less than we do, and more."""
+    with serving(factor) as provider:
+        found = [compared(plan, "turns", provider, known=True) for plan in near_the_minimum(3, factor, agents=2)]
+    assert untrue(found) == []
+    assert known_of(found) > 0.5

@@ -74,11 +74,13 @@ EDITS = {
 }
 
 
+@pytest.mark.parametrize("first", [0, 2, 4])
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_snapshot_is_held_until_something_was_edited(edit):
-    """In place as well; white space at the end of a text, which clients take off, is no edit."""
+def test_a_snapshot_is_held_until_something_was_edited(edit, first):
+    """In place as well, in what it was made of or took in later; white space at the end of a text is no edit."""
     talk = _talk()
-    held = Snapshot(talk)
+    held = Snapshot(talk[:first])
+    held.add(talk[first:])
     talk[0].content = "a"
     assert held.is_held(talk)
     EDITS[edit](talk)

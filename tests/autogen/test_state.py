@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import killing
 import pytest
-from autogen_agentchat.agents import MessageFilterAgent, MessageFilterConfig, PerSourceFilter, SocietyOfMindAgent
+from autogen_agentchat.agents import (
+    AssistantAgent,
+    MessageFilterAgent,
+    MessageFilterConfig,
+    PerSourceFilter,
+    SocietyOfMindAgent,
+)
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_core.model_context import UnboundedChatCompletionContext
@@ -436,3 +443,99 @@ async def test_what_the_application_takes_out_of_an_agents_context_is_not_sent_a
     assert "Alice" not in body
     assert "I am Bob." in body
     assert session_of(agent).failures == {}
+
+
+class _Keeps(AssistantAgent):
+    """Its context is left alone by a reset and in no state, as that of AutoGen's CodeExecutorAgent."""
+
+    async def on_reset(self, cancellation_token):
+        """Nothing is cleared."""
+
+    async def save_state(self):
+        """Nothing is saved."""
+        return {}
+
+    async def load_state(self, state):
+        """Nothing is loaded."""
+
+
+def _said_to(provider, name):
+    """Which texts each request of an agent holds."""
+    texts = ["\n".join(section.text for section in record.prompt.sections) for record in provider.requests]
+    named = [text for text in texts if f"You are the {name}." in text]
+    return [sorted(set(re.findall(r"task \d|\w+ speaks for the time \d", text))) for text in named]
+
+
+@pytest.mark.parametrize("how", ["reset", "moved", "rewound"])
+async def test_an_agent_whose_class_keeps_its_context_is_shown_what_it_is_shown_without_us(provide, new_client, how):
+    """After a reset and in the place that was saved all that it still holds, in another team nothing from before."""
+    shown = []
+    for plain in (True, False):
+        provider = provide("openai", Says())
+
+        def build(provider=provider, plain=plain):
+            first, *others = ROLES
+            text = f"You are the {first}. Mind the duty of a {first}.\n\n{HANDBOOK}"
+            agents = [_Keeps(first, new_client(provider), system_message=text)]
+            agents += [role(name, new_client(provider)) for name in others]
+            team = RoundRobinGroupChat(agents, max_turns=4)
+            return team if plain else wrap(team)
+
+        team = build()
+        await team.run(task="task 1")
+        state = json.loads(json.dumps(await team.save_state()))
+        if how == "reset":
+            await team.reset()
+        elif how == "moved":
+            team = build()
+            await team.load_state(state)
+        else:
+            await team.run(task="task 2")
+            await team.load_state(state)
+        await team.run(task="task 3")
+        shown.append([_said_to(provider, name) for name in ROLES])
+    assert shown[0] == shown[1]
+
+
+async def test_what_was_redacted_in_a_saved_state_is_not_sent(provide, new_client):
+    """The application edits AutoGen's part of a state, and knows nothing of ours."""
+    provider = provide("openai", Says())
+
+    def build():
+        return wrap(RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=3))
+
+    team = build()
+    await team.run(task="My number is 4711.")
+    state = json.loads(json.dumps(await team.save_state()))
+    for agent in state["agent_states"].values():
+        for message in agent.get("agent_state", {}).get("llm_context", {}).get("messages", ()):
+            message["content"] = message["content"].replace("4711", "****")
+    team = build()
+    await team.load_state(state)
+    provider.requests.clear()
+    await team.run(task="Go on.")
+    assert [("****" in str(one.json), "4711" in str(one.json)) for one in provider.requests] == [(True, False)] * 3
+
+
+async def test_what_was_redacted_in_a_saved_thread_is_not_sent_to_a_selector(provide, new_client):
+    """It is asked of the thread as the application left it."""
+    provider = provide("openai", Says())
+
+    def build():
+        client = new_client(provider)
+        team = SelectorGroupChat([role(n, client) for n in ROLES], client, max_turns=2)
+        return wrap(team, Session(SharedPrefix(system=HANDBOOK)))
+
+    team = build()
+    await team.run(task=f"My number is 4711. {TASK}")
+    assert any(call.layout == "fork" for call in session_of(team).calls if call.agent == "selector")
+    state = json.loads(json.dumps(await team.save_state()))
+    thread = json.dumps(state["agent_states"]["SelectorGroupChatManager"])
+    state["agent_states"]["SelectorGroupChatManager"] = json.loads(thread.replace("4711", "****"))
+    team = build()
+    await team.load_state(state)
+    provider.requests.clear()
+    await team.run(task="Go on.")
+    asked = [str(one.json) for one in provider.requests if "You are the" not in str(one.json)]
+    assert asked
+    assert not any("4711" in text for text in asked)

@@ -554,6 +554,16 @@ def test_a_plain_thread_pool_inside_a_node_is_named(bench):
     assert [s.text for s in third.sections] == ["You plan.", "Please begin."]
 
 
+def test_models_that_were_wrapped_alike_are_equal_where_the_plain_ones_are(bench):
+    """As caches that are keyed by models ask; another session or role is another model."""
+    session = Session()
+    plain = bench.model()
+    assert wrap_model(plain, session) == wrap_model(plain.model_copy(), session)
+    assert wrap_model(plain, session, role="planner") == wrap_model(plain, session, role="planner")
+    assert wrap_model(plain, session) != wrap_model(plain, Session())
+    assert wrap_model(plain, session, role="planner") != wrap_model(plain, session, role="critic")
+
+
 def test_what_is_no_chat_model_is_refused_by_name():
     """The error says what to do instead."""
     with pytest.raises(SetupError, match=r"found \w+; wrap the model first"):

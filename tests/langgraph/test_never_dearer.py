@@ -13,7 +13,18 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from cacheprefix.server import SimulatedProvider
 from cacheprefix_langgraph import PrefixState, forked, wrap_model
-from tests.never_dearer import Compared, Plan, dearer, plans, serving, spent
+from tests.never_dearer import (
+    FACTORS,
+    Compared,
+    Plan,
+    dearer,
+    known_of,
+    near_the_minimum,
+    plans,
+    serving,
+    spent,
+    untrue,
+)
 
 Begun = Callable[[Plan], SimulatedProvider]
 
@@ -72,10 +83,20 @@ def _run(plan, provider, kind, session):
 def compared(plan: Plan, kind: str, begun: Begun, *, known: bool = False) -> Compared:
     """A plan's costs."""
     own, session = _run(plan, begun(plan), kind, None), plan.session()
-    return Compared(plan, own, _run(plan, begun(plan), kind, session), known, session.failures)
+    forked_too = _run(plan, begun(plan), kind, session)
+    return Compared(plan, own, forked_too, known, session.failures, session.report().total.unmodified_units)
 
 
 @pytest.mark.parametrize("kind", ["in turn", "side by side"])
 def test_a_graph_keeps_within_the_bound_of_runs_that_nobody_knows(begun, kind):
     """Of nodes in a row, asked again and again, and of some that start together."""
     assert dearer([compared(plan, kind, begun) for plan in plans(9, tools=True, agents=2, salt=kind)]) == []
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_the_report_says_what_a_graph_costs_unmodified_near_the_minimum(factor):
+    """Or that it is not known: where the provider counts less than we do, and more."""
+    with serving(factor) as provider:
+        found = [compared(plan, "in turn", provider) for plan in near_the_minimum(3, factor, tools=True, agents=2)]
+    assert untrue(found) == []
+    assert known_of(found) > 0.5

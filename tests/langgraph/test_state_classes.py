@@ -11,6 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph, add_messages
 
 from cacheprefix import ToolResultBudget
+from cacheprefix.errors import SetupError
 from cacheprefix_langgraph import PrefixState, forked, wrap_model
 
 HANDBOOK = "Every statement needs a source that the reader can open. " * 120
@@ -56,7 +57,21 @@ class Own(MessagesState, PrefixState):
     """With LangGraph's."""
 
 
-@pytest.mark.parametrize("state", [Behind, Before, Direct, Optional, Other, Own])
+class Topic(typing.TypedDict, total=False):
+    """Other fields, of the standard library's."""
+
+    topic: "str"
+
+
+class Both(PrefixState, Topic, MessagesState):
+    """In front of bases of both modules, which do not mix with each other."""
+
+
+class Between(Topic, PrefixState, MessagesState):
+    """Between them."""
+
+
+@pytest.mark.parametrize("state", [Behind, Before, Direct, Optional, Other, Own, Both, Between])
 def test_a_state_with_it_keeps_what_was_decided(chat, state):
     """The channel is there, is a dict for who asks, and holds the cut of a long result."""
     session = chat.session(HANDBOOK, budget=ToolResultBudget(max_tokens=50))
@@ -78,7 +93,21 @@ def test_a_state_with_it_keeps_what_was_decided(chat, state):
         # Before 3.12 pydantic refuses the standard library's.
         assert "cacheprefix" in app.get_input_jsonschema()["properties"]
     assert state(messages=[]) == {"messages": []}
-    assert typing_extensions.get_type_hints(state).keys() == {"messages", "cacheprefix"}
+    both = state in (Both, Between)
+    assert typing_extensions.get_type_hints(state).keys() == {"messages", "cacheprefix", *(["topic"] if both else [])}
+    assert not both or (state.__optional_keys__, state.__required_keys__) == ({"topic", "cacheprefix"}, {"messages"})
+
+
+class Plain:
+    topic: str
+
+
+def test_beside_a_class_that_is_no_dict_it_names_the_way():
+    """Python's own words would name neither."""
+    with pytest.raises(SetupError, match=r"Plain.*cacheprefix: PrefixChannel"):
+
+        class _State(Plain, PrefixState):
+            pass
 
 
 def test_it_is_a_schema_by_itself():

@@ -293,6 +293,22 @@ def test_two_users_do_not_mix(fresh):
     assert {call.conversation for call in own.calls} == {"Anna", "Berta"}
 
 
+def test_no_tenant_is_shown_anothers_tool_of_the_same_name(fresh):
+    """Nor are its roles that have none of that name; tenants are children of one session."""
+    provider, own = fresh("openai"), session()
+    for tenant, other in (("acme", "beta"), ("beta", "acme")) * 2:
+        seen, house = len(provider.requests), tool("house")
+        house["function"]["description"] = f"Asks the house of {tenant}."
+        ask_ = wrap(litellm.completion, own.child(tenant, scope=tenant))
+        for name, kit in (("planner", {"tools": [house]}), ("critic", {})):
+            with role(name, conversation="one"):
+                ask_(MODELS["openai"], messages(name), **place("openai", provider), **kit)
+        shown = [record.body for record in provider.requests[seen:]]
+        assert f"house of {tenant}".encode() in shown[0]
+        assert not [body for body in shown if f"house of {other}".encode() in body]
+    assert own.failures == {}
+
+
 def test_a_provider_of_unknown_rules_is_left_alone(fresh):
     """Its requests go out as they were asked, and the report says why."""
     provider, own = fresh("openai"), session()
@@ -315,6 +331,46 @@ def test_errors_are_the_applications_and_ours_are_nobodys(fresh, monkeypatch):
         ask_(MODELS["openai"], messages("critic"), **place("openai", provider))
     assert provider.requests[0].json["messages"] == messages("critic")
     assert own.failures["body"] == 1
+
+
+_SAID = [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.invalid_requests
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"messages": None},
+        {"messages": "hello"},
+        {"messages": [1]},
+        {"messages": [{"role": 5, "content": "hello"}]},
+        {"messages": [{"role": "user", "content": 5}]},
+        {"messages": [{"role": "user", "content": [5]}]},
+        {"messages": _SAID, "tools": 5},
+        {"messages": _SAID, "tools": [5]},
+        {"messages": _SAID, "model": None},
+    ],
+    ids=str,
+)
+def test_what_is_no_request_is_the_applications_error_and_no_failure_of_ours(fresh, asked):
+    """It meets LiteLLM as without us."""
+    provider, own = fresh("openai"), session()
+    said = []
+    for call in (litellm.completion, wrap(litellm.completion, own, role="critic")):
+        with pytest.raises(Exception) as raised:
+            call(**{"model": MODELS["openai"], **place("openai", provider), **asked})
+        said.append((raised.type, str(raised.value)))
+    assert said[0] == said[1]
+    assert own.failures == {}
+
+
+def test_a_conversation_without_a_role_is_refused():
+    """It would be dropped: calls without a role belong to none."""
+    with pytest.raises(SetupError, match="role="):
+        wrap(litellm.completion, session(), conversation="alice")
+    with pytest.raises(SetupError, match="role="), install(session(), conversation="alice"):
+        pass
 
 
 def test_only_litellms_own_can_be_wrapped():

@@ -588,11 +588,19 @@ async def test_an_agent_alone_follows_the_leader_of_another_process(servers):
         assert sorted(record.outcome.read_tokens > 1_000 for record in provider.requests) == [False, True]
 
 
-async def test_tools_that_come_with_a_run_are_shown_in_no_other(servers):
+@pytest.mark.parametrize("door", ["wrap", "by hand"])
+async def test_tools_that_come_with_a_run_are_shown_in_no_other(servers, door):
     """They may be made for who asks, with a name in their description; tools of the agents themselves are shared."""
     session = session_for("openai-chat")
     async with served(servers, "openai-chat") as (client, provider):
-        agents = [wrap(role(client, name, tools=[look()]), session) for name in ("planner", "critic")]
+        if door == "wrap":
+            agents = [wrap(role(client, name, tools=[look()]), session) for name in ("planner", "critic")]
+        else:
+            tools = {"planner": [look()], "critic": [look(), look("judge")]}
+            agents = [
+                role(client, name, tools=own, middleware=prefix_middleware(session, role=name))
+                for name, own in tools.items()
+            ]
         for person in ("alice", "bob", ""):
             brought = [look(f"files_of_{person}")] if person else []
             for agent in agents:
@@ -600,4 +608,6 @@ async def test_tools_that_come_with_a_run_are_shown_in_no_other(servers):
         bodies = [record.body.decode() for record in provider.requests]
     shown = [[person for person in ("alice", "bob") if f"files_of_{person}" in body] for body in bodies]
     assert shown == [["alice"], ["alice"], ["bob"], ["bob"], [], []]
+    if door == "by hand":
+        assert [tool.name for tool in session.adapter.prefix.tools] == ["judge", "look"]
     assert not session.failures

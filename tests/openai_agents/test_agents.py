@@ -436,3 +436,30 @@ def test_agents_whose_tools_of_one_name_differ_are_wrapped(provider):
     assert any("look" in note for note in own.report().notes)
     assert own.failures == {}
     assert unwrap(planner).model is critic.model is model
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["wrapped first", "wrapped later"])
+def test_no_tenant_is_shown_anothers_tool_of_the_same_name(provider, before):
+    """Nor are its agents that have none of that name; tenants are children of one session."""
+    own, form = session(), {"type": "object", "properties": {}}
+
+    def made(tenant):
+        house = tool("house", f"Asks the house of {tenant}.", form, lambda: "")
+        model, its = model_for("openai-chat", provider), own.child(tenant, scope=tenant)
+        kits = {"planner": [house], "critic": []}
+        return [wrap(agent(name, model, tools=kit), its, conversation="one") for name, kit in kits.items()]
+
+    async def go():
+        teams = {tenant: made(tenant) for tenant in ("acme", "beta")} if before else {}
+        for tenant, other in (("acme", "beta"), ("beta", "acme")) * 2:
+            if tenant not in teams:
+                teams[tenant] = made(tenant)
+            seen = len(provider.requests)
+            for each in teams[tenant]:
+                await Runner.run(each, "What now?")
+            shown = [record.body for record in provider.requests[seen:]]
+            assert f"house of {tenant}".encode() in shown[0]
+            assert not [body for body in shown if f"house of {other}".encode() in body]
+
+    asyncio.run(go())
+    assert own.failures == {}

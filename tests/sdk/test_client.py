@@ -514,6 +514,36 @@ def test_a_request_that_asks_nothing_is_refused_as_without_us(servers, session_f
     assert session.failures == {}
 
 
+@pytest.mark.invalid_requests
+@pytest.mark.parametrize("said", ["messages", "content", "tools"])
+@pytest.mark.parametrize("api", ["openai-chat", "anthropic"])
+def test_what_is_no_request_is_no_failure_of_ours(api, servers, session_for, said):
+    """It is refused as without us."""
+    servers[api].reset()
+    session = session_for(api)
+    good = body(api)
+    wrong = {
+        "messages": {"messages": [5]},
+        "content": {"messages": [{"role": "user", "content": 5}]},
+        "tools": {"tools": [5]},
+    }
+    with make_client(api, servers[api]) as client, role("a"):
+        found = []
+        for one in (client, wrap(client, session)):
+            with pytest.raises(Exception) as raised:
+                creator(one, api)(**{**good, **wrong[said]})
+            found.append((raised.type, str(raised.value)))
+    assert found[0] == found[1]
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("named", ["conversation", "instruction"])
+def test_what_is_said_of_no_role_is_refused(servers, named):
+    """It would be dropped."""
+    with make_client("anthropic", servers["anthropic"]) as client, pytest.raises(SetupError, match=named):
+        wrap(client, Session(), **{named: "alice"})
+
+
 def test_roles_of_parallel_tasks_do_not_mix(servers, session_for):
     """The role in force is the task's own, and the first writes what the others read."""
     servers["openai-chat"].reset()

@@ -238,3 +238,51 @@ def test_no_tenant_is_shown_anothers_tool_of_the_same_name(servers, api):
             assert f"house of {tenant}".encode() in shown[0]
             assert not [body for body in shown if f"house of {other}".encode() in body]
     assert session.failures == {}
+
+
+def _asked_behind(client, system, history):
+    marked = [{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}]
+    creator(client, "anthropic")(**{**_body("anthropic", history), "system": marked})
+
+
+def _asked_alone(client, system, question):
+    _asked_behind(client, system, [{"role": "user", "content": question}])
+
+
+@pytest.mark.parametrize("scribe", ["Translate all.", f"Take down what each party says. {'Be exact. ' * 200}"])
+def test_two_applications_on_one_client_without_a_role_are_no_break(servers, scribe):
+    """Their system texts begin alike, and neither is the other's, edited."""
+    servers["anthropic"].reset()
+    session = Session(caching=Caching(provider="anthropic"))
+    with make_client("anthropic", servers["anthropic"]) as plain:
+        client = wrap(plain, session)
+        for number in range(2):
+            _asked_alone(client, f"{HANDBOOK}You bill.", f"Bill {number}.")
+            _asked_alone(client, f"{HANDBOOK}{scribe}", f"Take {number}.")
+    assert not any(call.verdict.alarm or call.verdict.broken for call in session.calls)
+    assert session.report().breaks == ()
+
+
+def test_a_clock_in_the_system_text_of_calls_without_a_role_is_a_break(servers):
+    """What differs is a date: the same application asked."""
+    servers["anthropic"].reset()
+    session = Session(caching=Caching(provider="anthropic"))
+    with make_client("anthropic", servers["anthropic"]) as plain:
+        client = wrap(plain, session)
+        for number, day in enumerate(("Monday, March 31, 10:02", "Tuesday, April 1, 10:03")):
+            _asked_alone(client, f"{HANDBOOK}It is {day}.", f"Bill {number}.")
+    assert [call.verdict.cause for call in session.calls] == ["cold_start", "system_changed"]
+    assert session.last_verdict.alarm
+
+
+def test_a_system_text_that_is_reworded_in_the_middle_of_a_conversation_is_a_break(servers):
+    """The conversation goes on, so the same application asked, whatever its words are."""
+    servers["anthropic"].reset()
+    session = Session(caching=Caching(provider="anthropic"))
+    history = [_said("alice", 0, wordy=True)]
+    with make_client("anthropic", servers["anthropic"]) as plain:
+        client = wrap(plain, session)
+        for words in ("You bill.", "You bill with care."):
+            _asked_behind(client, f"{HANDBOOK}{words}", history)
+            history += [{"role": "assistant", "content": "Done."}, _said("alice", 1, wordy=True)]
+    assert session.last_verdict.cause == "system_changed"

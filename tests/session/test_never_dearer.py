@@ -82,6 +82,7 @@ QUICK = settings(max_examples=25, phases=(Phase.explicit, Phase.generate), suppr
 @given(plan=plans())
 @example(Plan(1_100, (2_500, 2_500, 2_500), tuple((n % 3, 30) for n in range(30))))
 @example(Plan(4_000, (400, 400), tuple((n % 2, 5) for n in range(30))))
+@example(Plan(1_100, (2_500, 1_000), ((0, 120), (1, 2_000), (0, 2_000), (1, 2_000), (0, 120), (1, 120))))
 def test_a_completed_plan_is_never_dearer(rules, plan):
     """Long role texts or short ones, many short messages or a few long ones, everyone once or one alone."""
     profile, session = default_registry().get(rules), session_for(plan, rules)

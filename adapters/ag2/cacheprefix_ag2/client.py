@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from ag2.context import ConversationContext
 from ag2.events import BaseEvent, ModelResponse
 from ag2.network.policies import CHANNEL_DEP
 from ag2.response import ResponseProto
+from ag2.tools.final import FunctionTool, Toolkit
 from ag2.tools.schemas import ToolSchema
 from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 from fast_depends.library.serializer import SerializerProto
@@ -55,7 +56,9 @@ class PrefixConfig(ModelConfig):
 
     def create(self) -> PrefixClient:
         """A client of the wrapped config, watched."""
-        return PrefixClient(self.config.create(), self.session, model_of(self.config))
+        made = PrefixClient(self.config.create(), self.session, model_of(self.config))
+        made.by_hand = True
+        return made
 
     def create_files_client(self) -> Any:
         """The wrapped config's."""
@@ -65,6 +68,20 @@ class PrefixConfig(ModelConfig):
         if name in ("config", "_bound"):
             raise AttributeError(name)
         return getattr(self.config, name)
+
+
+def kept_tools(agent: Any) -> list[Any]:
+    """The tools that an agent has in whatever call."""
+    return [*agent.tools, *agent._additional_tools]
+
+
+def named(tools: Iterable[Any]) -> Iterator[str]:
+    """The names of an agent's function tools, those in its toolkits included."""
+    for tool in tools:
+        if isinstance(tool, Toolkit):
+            yield from named(tool.tools)
+        elif isinstance(tool, FunctionTool):
+            yield tool.name
 
 
 def model_of(config: ModelConfig | None) -> str:
@@ -90,6 +107,8 @@ class PrefixClient(LLMClient):
 
     lasting: frozenset[str] | None = None
     """Names of the tools that the agent itself has; None where no others came with the call whose turn this serves."""
+    by_hand = False
+    """Whether a ``PrefixConfig`` made it: nobody saw then whether tools came with the call."""
 
     def __init__(self, client: LLMClient, session: Session, model: str) -> None:
         self.client = client
@@ -114,6 +133,7 @@ class PrefixClient(LLMClient):
         """One answer of the wrapped client."""
         session = self._bound
         given = _Request(context, list(tools), response_schema, serializer)
+        lasting = self._lasting(context)
         tail = tail_in(messages)
         if tail is None:
             agent = context.dependencies.get(AGENT_CONTEXT_DEPENDENCY_KEY)
@@ -126,7 +146,7 @@ class PrefixClient(LLMClient):
         if self.tapped:
             found = session.attempt(
                 "fork",
-                lambda: fork_of(session, self.model, messages, GivenTools(given.tools, self.lasting), response_schema),
+                lambda: fork_of(session, self.model, messages, GivenTools(given.tools, lasting), response_schema),
                 found,
             )
         fork = found if isinstance(found, Fork) else None
@@ -145,6 +165,15 @@ class PrefixClient(LLMClient):
         if CHANNEL_DEP not in context.dependencies:
             await self._save(plan, context)
         return response
+
+    def _lasting(self, context: ConversationContext) -> frozenset[str] | None:
+        """Names of the tools that others may be shown; None for all."""
+        agent = context.dependencies.get(AGENT_CONTEXT_DEPENDENCY_KEY)
+        if not self.by_hand or agent is None:
+            return self.lasting
+        # Privacy: what the agent does not have itself may have come with the call, and be made for who asks.
+        nothing: frozenset[str] = frozenset()
+        return self._bound.attempt("tools", lambda: frozenset(named(kept_tools(agent))), nothing)
 
     async def _save(self, plan: Plan, context: ConversationContext) -> None:
         """Append the conversation's state to the stream's history, where it has changed."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ag2 import Agent, Middleware
 from ag2.assembly import AssemblerMiddleware
-from ag2.tools.final import FunctionTool, Toolkit
+from ag2.tools.final import FunctionTool
 
 from cacheprefix import Session
 from cacheprefix.adapter import (
@@ -22,7 +22,7 @@ from cacheprefix.adapter import (
     users_session,
 )
 from cacheprefix.errors import SetupError
-from cacheprefix_ag2.client import SUBTASK, PrefixClient, model_of
+from cacheprefix_ag2.client import SUBTASK, PrefixClient, kept_tools, model_of, named
 from cacheprefix_ag2.layout import ConversationId, adopt
 from cacheprefix_ag2.policy import BoundPolicy, Volatile
 from cacheprefix_ag2.team import Seat, schema_key, team_of
@@ -50,15 +50,6 @@ class _Binding:
             return client
         options = getattr(client, "_create_options", None) or {}
         return PrefixClient(client, users_session(self.session), str(options.get("model") or model_of(config)))
-
-
-def _named(tools: Iterable[Any]) -> Iterator[str]:
-    """The names of an agent's function tools, those in its toolkits included."""
-    for tool in tools:
-        if isinstance(tool, Toolkit):
-            yield from _named(tool.tools)
-        elif isinstance(tool, FunctionTool):
-            yield tool.name
 
 
 _PARENT: BlockVar[_Binding] = BlockVar("cacheprefix_ag2_parent")
@@ -158,7 +149,7 @@ def _watch() -> None:
             client = found.client(client, self.config)
             rest["additional_tools"] = tuple(rest.get("additional_tools", ()))
             if rest["additional_tools"]:
-                client.lasting = frozenset(_named([*self.tools, *self._additional_tools]))
+                client.lasting = frozenset(named(kept_tools(self)))
         if own is not None and own.session.mode != "observe":
             # Innermost, behind the application's own policies and middleware: what they leave is what is laid out.
             additional_middleware = (*additional_middleware, own.middleware)

@@ -17,7 +17,7 @@ from cacheprefix_autogen.client import PrefixClient, unwrapped
 from cacheprefix_autogen.history import condensed
 from cacheprefix_autogen.layout import Layout
 from cacheprefix_autogen.member import Group, Member, Options, Planned
-from cacheprefix_autogen.messages import ABOVE, SENDER, lead
+from cacheprefix_autogen.messages import ABOVE, SENDER, lead, public, text_of
 from cacheprefix_autogen.provider_clients import Request, model_of
 from cacheprefix_autogen.run_plan import instance_of
 from cacheprefix_autogen.tool_restriction import Restriction, restricted
@@ -42,11 +42,23 @@ class SelectorMember(Member):
         """Take in the team's messages as the manager has them; ``told`` is the durable context told so far."""
         messages = [message for message in thread if isinstance(message, BaseChatMessage)]
         self._said = [line for message in messages for line in _lines(message)]
-        if self.view is not None:
+        if self.view is not None and not self.broken:
+            # Privacy: what the application redacted in a saved thread, our part of the state may still hold.
+            if not all(map(self._as_known, messages)):
+                self.give_up("the team's thread is not the one that was saved")
+                return
             # Privacy: what a reset of the team took out of its thread is not shown again.
             here = {message.id for message in messages} | {entry.id for entry in told}
             self.leave_out({entry.id for entry in self.view.entries if entry.id not in here})
             self.view.receive(messages, self._told)
+
+    def _as_known(self, message: BaseChatMessage) -> bool:
+        """Whether a message that is new to the selector says what the transcript has of it; each is looked at once."""
+        view = self.view
+        known = None if view is None or view.holds(message.id) else view.transcript.known(message.id)
+        if view is None or known is None:
+            return True
+        return list(map(text_of, known.forms)) == list(map(text_of, public(message, view.transcript.shorten)))
 
     def layout(self, client: Any, given: Request) -> Planned:
         """Put the selector's question behind the shared transcript.

@@ -46,6 +46,7 @@ from cacheprefix_autogen.messages import (
     Seen,
     Snapshot,
     as_in_context,
+    digest,
     durable,
     is_tool_traffic,
     kept,
@@ -210,6 +211,23 @@ class Member:
             self.give_up("the application changed its model context")
 
     @property
+    def digest(self) -> str | None:
+        """What a saved state says of the agent's own context; None where that is not known, or makes no difference."""
+        found = None if self.alone or self.bounded else self._held_messages
+        return None if found is None else digest(found)
+
+    def check(self, saved: str) -> None:
+        """After a state was loaded: go by the agent's own context where it is not the one that ``saved`` tells of."""
+        if self.digest in (None, saved):
+            return
+        if self._held_messages:
+            # Privacy: what the application took out of the state, our own part of it may still hold.
+            self.give_up("its model context is not the one that was saved")
+        else:
+            # Its class saves no context: it begins anew, as without us.
+            self.reset()
+
+    @property
     def _held_messages(self) -> list[LLMMessage] | None:
         """The messages in the agent's own context; None where it does not say."""
         found = getattr(application_context(self.context), "_messages", None)
@@ -257,7 +275,12 @@ class Member:
         """Note the end of a turn; ``message`` is its answer to the others, None if it failed or was cancelled."""
         self._compare()
         self.start = None
-        self.look()
+        found = self._held_messages
+        if self.held is None or found is None:
+            self.look()
+        else:
+            # What it held before was just compared.
+            self.held.add(found[len(self.held) :])
         if message is not None and self.view is not None:
             self.view.produce(message)
 
@@ -282,7 +305,8 @@ class Member:
     def reset(self) -> None:
         """Forget everything that was said."""
         self.start, self.broken = None, False
-        self.look()
+        # Where its class leaves the context alone, the next turn finds more than nothing.
+        self.held = Snapshot([])
         self.before, self.turns, self._closed, self.told = 0, [], [], []
         self._reflections, self.asked = Reflections(), 0
         self.keeps_layout = self.resumed = False

@@ -11,15 +11,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage, ToolCallSummaryMessage
+from autogen_core import FunctionCall
 from autogen_core.models import (
     AssistantMessage,
+    FunctionExecutionResult,
     FunctionExecutionResultMessage,
     LLMMessage,
     SystemMessage,
     UserMessage,
 )
 
-from cacheprefix.adapter import context_block
+from cacheprefix.adapter import context_block, digest_of
 
 T = TypeVar("T")
 
@@ -198,34 +200,64 @@ def as_in_context(messages: Sequence[BaseChatMessage]) -> list[LLMMessage]:
     return found
 
 
+def text_of(message: UserMessage) -> str:
+    """The text of a message, without its images."""
+    content: Any = message.content
+    return content if isinstance(content, str) else "\n".join(part for part in content if isinstance(part, str))
+
+
 class Snapshot:
     """What messages held when it was made, to find out later whether any was edited, replaced or taken out."""
 
     def __init__(self, messages: Sequence[LLMMessage]) -> None:
-        self._fields = [dict(vars(message)) for message in messages]
-        self._parts = _parts(messages)
-        self._of_parts = [dict(fields) for fields in _of_parts(self._parts)]
+        self._fields: list[dict[str, Any]] = []
+        self._lists: list[list[Any]] = []
+        self._held: list[list[Any]] = []
+        self._parts: list[Any] = []
+        self._of_parts: list[dict[str, Any]] = []
+        self.add(messages)
+
+    def add(self, messages: Sequence[LLMMessage]) -> None:
+        """Take in what further messages hold now."""
+        fields = [dict(vars(message)) for message in messages]
+        lists = [content for one in fields if not isinstance(content := one["content"], str)]
+        parts = [part for content in lists for part in content if not isinstance(part, str)]
+        self._fields += fields
+        self._lists += lists
+        self._held += map(list, lists)
+        self._parts += parts
+        self._of_parts += [dict(vars(part)) for part in parts]
 
     def __len__(self) -> int:
         return len(self._fields)
 
     def is_held(self, messages: Sequence[LLMMessage]) -> bool:
         """Whether messages hold the same still; it costs less than a look at each message by itself."""
-        parts = _parts(messages)
-        if parts != self._parts or _of_parts(parts) != self._of_parts:
+        # Edited in place, a list of parts is still the one that its message holds.
+        if self._lists != self._held or list(map(vars, self._parts)) != self._of_parts:
             return False
         now = list(map(vars, messages))
+        if now == self._fields:
+            return True
         # AutoGen's clients take white space at the end of a text off in place.
-        return now == self._fields or list(map(_trimmed, now)) == list(map(_trimmed, self._fields))
+        return len(now) == len(self) and all(
+            one == was or _trimmed(one) == _trimmed(was) for one, was in zip(now, self._fields, strict=True)
+        )
 
 
-def _parts(messages: Sequence[LLMMessage]) -> list[list[Any]]:
-    """The parts of the contents that are lists; copied, as a list may be changed in place."""
-    return [list(content) for message in messages if not isinstance(content := message.content, str)]
+def digest(messages: Sequence[LLMMessage]) -> str:
+    """What a saved state holds of an agent's own context, to find out whether that is the one it is loaded with.
+
+    Images count as such: AutoGen writes them anew.
+    """
+    return digest_of(*(text for message in messages for text in _texts_of(message)))
 
 
-def _of_parts(parts: list[list[Any]]) -> list[dict[str, Any]]:
-    return [vars(part) for content in parts for part in content if not isinstance(part, str)]
+def _texts_of(message: LLMMessage) -> list[str]:
+    """A message's type, and the text of each part of its content."""
+    parts: Sequence[Any] = [message.content] if isinstance(message.content, str) else message.content
+    texts = [str(vars(part)) if isinstance(part, FunctionCall | FunctionExecutionResult) else part for part in parts]
+    return [message.type, *(text if isinstance(text, str) else "" for text in texts)]
 
 
 def _trimmed(fields: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from autogen_core import FunctionCall
 from autogen_core.models import (
@@ -33,6 +32,7 @@ from cacheprefix_autogen.messages import (
     kept,
     speaker_of,
     spoken,
+    text_of,
 )
 
 
@@ -82,7 +82,7 @@ def own_of_turn(
         name: The agent's.
         shorten: How results are cut in the public messages.
     """
-    said = [_text(form) for form in public if speaker_of(form) == name]
+    said = [text_of(form) for form in public if speaker_of(form) == name]
 
     def stands(text: str) -> bool:
         """Whether the agent's public messages hold a text."""
@@ -276,9 +276,3 @@ def from_history(messages: Sequence[LLMMessage]) -> tuple[tuple[UserMessage, ...
             own.append(Own(len(forms), message))
     settle()
     return tuple(forms), own
-
-
-def _text(message: UserMessage) -> str:
-    """The text of a message, without its images."""
-    content: Any = message.content
-    return content if isinstance(content, str) else "\n".join(part for part in content if isinstance(part, str))

@@ -79,6 +79,7 @@ def save_member(member: Member, group: Group) -> dict[str, Any]:
     if view is None:
         return {}
     group.heed()
+    held = member.digest
     state: dict[str, Any] = {
         "version": VERSION,
         "view": [entry.id for entry in view.entries],
@@ -88,6 +89,7 @@ def save_member(member: Member, group: Group) -> dict[str, Any]:
         "turns": [(turn.start, turn.end, turn.at) for turn in member.turns],
         **({"told": member.told} if member.told else {}),
         **({"broken": True} if member.broken else {}),
+        **({} if held is None else {"held": held}),
     }
     if not group.team:
         state |= save_transcript(group)
@@ -114,6 +116,9 @@ def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -
     member.keeps_layout = member.resumed = bool(state.get("keeps"))
     # What the application changed in the context, no view knows, in another process neither.
     member.broken = bool(state.get("broken")) or any(i not in known for i in (*state["view"], *state["own"]))
+    member.look()
+    if "held" in state:
+        member.check(state["held"])
 
 
 def save_transcript(group: Group) -> dict[str, Any]:

@@ -112,6 +112,10 @@ class View:
         self.entries += new
         self._ids |= taken
 
+    def holds(self, message_id: str) -> bool:
+        """Whether a message is in view."""
+        return message_id in self._ids
+
     def produce(self, message: BaseChatMessage) -> None:
         """Enter the agent's own message; it comes into view with the next turn."""
         if message.id not in self._ids:

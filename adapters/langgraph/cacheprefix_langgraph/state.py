@@ -17,6 +17,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from cacheprefix import Conversation
 from cacheprefix.adapter import AdapterSession, Ledger, digests_of, merge_json, merged_places, update_json
+from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import FRAME, checkpoint_of, scope_of, talk_of
 from cacheprefix_langgraph.views import Views
 
@@ -64,8 +65,8 @@ if TYPE_CHECKING:
         """Mix into a graph's state to keep the ledger of decisions in its checkpoints.
 
         Mixes with ``typing.TypedDict`` and with that of ``typing_extensions``, which LangGraph's own states are made
-        of. A pydantic model or a dataclass declares the field instead: ``cacheprefix: PrefixChannel``, empty by
-        default.
+        of; with bases of both where it is the first of them, as Python mixes no two that come before it. A pydantic
+        model or a dataclass declares the field instead: ``cacheprefix: PrefixChannel``, empty by default.
         """
 
         cacheprefix: NotRequired[PrefixChannel]
@@ -83,10 +84,30 @@ else:
         def __new__(
             cls, name: str, bases: tuple[Any, ...], body: dict[str, Any], /, **options: Any
         ) -> type[dict[str, Any]]:
-            others = {type(base) for base in bases if base is not PrefixState}
-            field = _PLAIN if type(_PLAIN) in others else _EXTENDED
-            own = tuple(field if base is PrefixState else base for base in bases)
+            others = [base for base in bases if base not in (PrefixState, typing.Generic)]
+            strange = next((base for base in others if not isinstance(base, _KINDS)), None)
+            if strange is not None:
+                message = (
+                    f"{name} has PrefixState and {strange.__name__} among its bases, which is no TypedDict: "
+                    "a pydantic model or a dataclass declares the field, cacheprefix: PrefixChannel, instead"
+                )
+                raise SetupError(message)
+            field = _PLAIN if others and all(type(base) is type(_PLAIN) for base in others) else _EXTENDED
+            # Of bases of both kinds, which do not mix either, the standard library's are declared anew in the other's.
+            own = tuple(field if base is PrefixState else _of_kind(base, type(field)) for base in bases)
             return type(field)(name, own, body, **options)
+
+    def _of_kind(base: Any, kind: type) -> Any:
+        """The class of dicts itself where it is of a kind, else one of that kind with its name and fields."""
+        if base is typing.Generic or type(base) is kind:
+            return base
+        fields = {
+            name: hint
+            if name in base.__required_keys__ or typing.get_origin(hint) is NotRequired
+            else NotRequired[hint]
+            for name, hint in base.__annotations__.items()
+        }
+        return TypedDict(base.__name__, fields)
 
     _body = {name: value for name, value in vars(_EXTENDED).items() if name not in ("__dict__", "__weakref__")}
     PrefixState = type.__new__(_AnyKind, "PrefixState", (dict,), {**_body, "__module__": __name__})

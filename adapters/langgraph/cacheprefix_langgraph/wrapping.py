@@ -12,19 +12,22 @@ _PRIVATE = "__cacheprefix__"
 """Where a wrapped model keeps what it knows beside its class's own private attributes: no field, and in no dump."""
 
 
-@dataclass(eq=False)
+@dataclass
 class Wrapping:
-    """What a wrapped model knows beside what it is."""
+    """What a wrapped model knows beside what it is.
+
+    Models that were wrapped alike are equal where the plain ones are; a request and what was seen do not count.
+    """
 
     session: AdapterSession
     role: tuple[str, str] | None = None
     """Name and instruction of the role that the model was bound to."""
     prewarm: bool = False
-    held: Any = None
+    held: Any = field(default=None, compare=False)
     """On a copy that is for one request alone: that request, a ``Sending``, whose module builds on this one."""
-    streams: bool = True
+    streams: bool = field(default=True, compare=False)
     """Whether a whole answer may come as a stream, for siblings that wait."""
-    views: Views = field(default_factory=Views)
+    views: Views = field(default_factory=Views, compare=False)
 
 
 def wrapping_of(model: Any) -> Wrapping | None:

@@ -24,6 +24,7 @@ from cacheprefix.adapter import (
     ForkBody,
     Role,
     agreed,
+    bound_role,
     current_role,
     derived,
     fork_body,
@@ -32,6 +33,7 @@ from cacheprefix.adapter import (
     reason,
     supported,
     watched_stream,
+    well_formed,
 )
 from cacheprefix.adapter import in_role as role
 from cacheprefix.errors import SetupError
@@ -59,7 +61,8 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
     """``litellm.completion`` or ``litellm.acompletion`` as one that asks in the session, or a router made to do so.
 
     A router stays the same object, until ``unwrap``. Calls in a role (``with role("critic"):``, or bound here) are
-    forks of the shared prefix; all others are measured as they were asked. Raises ``SetupError`` for anything else.
+    forks of the shared prefix; all others are measured as they were asked. Raises ``SetupError`` for anything else,
+    and for a conversation without a role.
     """
     name = known(target)
     if not name:
@@ -116,12 +119,13 @@ def install(session: Session | None = None, *, role: str = "", conversation: str
 
 def _bound(session: Session | None, role: str, conversation: str) -> Bound:
     joined = given_or_configured(session)
+    bound = bound_role(role, "", conversation)
     if role:
         joined.join(role)
     for name, own in _OWN.items():
         if getattr(litellm, name) is own:
             setattr(litellm, name, inside(nullcontext, partial(_call, name), own))
-    return joined, Role(role, conversation=conversation) if role else None
+    return joined, bound
 
 
 def _attempts(name: str, session: AdapterSession, role: Role | None) -> property:
@@ -170,12 +174,19 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
     return (fork.aask if name == "acompletion" else fork.ask)(send, streamed)
 
 
-def _read(session: AdapterSession, own: Any, given: Any, named: Any) -> tuple[Any, Any, Any]:
-    """The arguments by name, the body that they make in OpenAI's form, and the rules of the model's provider."""
+def _read(session: AdapterSession, own: Any, given: Any, named: Any) -> tuple[Any, Any, Any] | None:
+    """The arguments by name, the body that they make in OpenAI's form, and the rules of the model's provider.
+
+    None for what is no request in that form: that is LiteLLM's to refuse, or to read in its own way.
+    """
     asked = {**dict(zip(inspect.signature(own).parameters, given, strict=False)), **named}
     body = {name: value for name, value in asked.items() if name in _BODY and value is not None}
-    said, custom, schema = body["messages"], asked.get("custom_llm_provider"), body.get("response_format")
-    body["messages"] = [one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in said]
+    said, custom, schema = body.get("messages"), asked.get("custom_llm_provider"), body.get("response_format")
+    if not isinstance(said, (list, tuple)) or not body.get("model"):
+        return None
+    body["messages"] = [one.model_dump(exclude_none=True) if hasattr(one, "model_dump") else one for one in said]
+    if not well_formed(body, "openai-chat"):
+        return None
     body |= {"response_format": type_to_response_format_param(schema)} if isinstance(schema, type) else {}
     body["model"] = f"{custom}/{body['model']}" if custom else body["model"]
     return asked, body, session.profile(body["model"])

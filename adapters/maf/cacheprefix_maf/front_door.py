@@ -14,7 +14,7 @@ from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configured, majority_text, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_maf.member import Member, ToolMemory, Volatile
-from cacheprefix_maf.middleware import PrefixChatMiddleware, PrefixFunctionMiddleware, middleware_of
+from cacheprefix_maf.middleware import is_ours, middleware_of
 from cacheprefix_maf.run_plan import run_of
 from cacheprefix_maf.tools import adopt
 
@@ -140,16 +140,12 @@ def session_of(target: Any) -> Session | None:
 
 def member_of(agent: Any) -> Member | None:
     """What a wrapped agent was wrapped with; None when it is not wrapped."""
-    return next((one.member for one in agent.middleware or () if _ours(one)), None)
+    return next((one.member for one in agent.middleware or () if is_ours(one)), None)
 
 
 def without_ours(agent: Any) -> list[Any]:
     """An agent's middlewares as the application has them."""
-    return [one for one in agent.middleware or () if not _ours(one)]
-
-
-def _ours(middleware: Any) -> bool:
-    return isinstance(middleware, (PrefixChatMiddleware, PrefixFunctionMiddleware))
+    return [one for one in agent.middleware or () if not is_ours(one)]
 
 
 def agents_of(target: Any) -> Iterator[tuple[Any, bool]]:

@@ -39,7 +39,7 @@ class Member:
     differing: tuple[str, ...] = ()
     """Set where a tool of the agent's clashes with others' of the same name: its tools stay out of the union."""
     agent: weakref.ref[Agent] | None = None
-    """The agent that was wrapped; None where the application put the middleware into it itself."""
+    """The agent that was wrapped or, behind ``prefix_middleware``, ran last; None while it is not known."""
 
     def __post_init__(self) -> None:
         if self.tool_memory not in get_args(ToolMemory):
@@ -49,10 +49,10 @@ class Member:
         check_volatile(self.volatile, self.volatile_role)
 
     def lasting(self, tools: Sequence[Any]) -> Sequence[Any]:
-        """Those of a request's tools that the agent itself has; all of them where the agent is not known."""
+        """Those of a request's tools that the agent itself has; none where the agent is not known."""
         agent = None if self.agent is None else self.agent()
         if agent is None:
-            return tools
+            return ()
         own = [
             *(agent.default_options.get("tools") or ()),
             *(each for mcp in agent.mcp_tools for each in mcp.functions),

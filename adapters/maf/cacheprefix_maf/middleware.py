@@ -1,12 +1,22 @@
-"""The two middlewares: every model request a fork of the shared prefix, every tool call through the session."""
+"""The middlewares: every model request a fork of the shared prefix, every tool call through the session."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from agent_framework import ChatContext, ChatMiddleware, Content, FunctionInvocationContext, FunctionMiddleware
+from agent_framework import (
+    Agent,
+    AgentContext,
+    AgentMiddleware,
+    ChatContext,
+    ChatMiddleware,
+    Content,
+    FunctionInvocationContext,
+    FunctionMiddleware,
+)
 
 from cacheprefix import Session
 from cacheprefix.adapter import AnswerForm, NotKeptError, ToolUse, VolatileRole, given_or_configured
@@ -28,8 +38,8 @@ def prefix_middleware(
     volatile: Volatile | None = None,
     volatile_role: VolatileRole = "user",
     scope: str | None = None,
-) -> list[ChatMiddleware | FunctionMiddleware]:
-    """Both middlewares for one agent: ``Agent(..., middleware=prefix_middleware(session, role="critic"))``.
+) -> list[AgentMiddleware | ChatMiddleware | FunctionMiddleware]:
+    """The middlewares for one agent: ``Agent(..., middleware=prefix_middleware(session, role="critic"))``.
 
     ``name`` is the agent's name where it is not the role. Requests of one ``conversation`` share their decisions; by
     default an ``AgentSession`` is a conversation. ``tool_memory="drop"`` leaves the agent's own tool traffic of
@@ -40,7 +50,7 @@ def prefix_middleware(
     member = Member(
         given_or_configured(session), role, name or role, conversation, tool_memory, volatile, volatile_role, scope
     )
-    return middleware_of(member)
+    return [*([_bound(_KnowsAgent, member)] if member.session.mode != "observe" else []), *middleware_of(member)]
 
 
 def middleware_of(member: Member) -> list[ChatMiddleware | FunctionMiddleware]:
@@ -60,10 +70,25 @@ class _OfMember:
         self.member.session.join(role)
 
 
+def is_ours(middleware: Any) -> bool:
+    """Whether a middleware of an agent was put there by this adapter."""
+    return isinstance(middleware, _OfMember)
+
+
 def _bound(kind: Any, member: Member) -> Any:
     made = kind.__new__(kind)
     made.member = member
     return made
+
+
+class _KnowsAgent(_OfMember, AgentMiddleware):
+    """Notes the agent that runs, which nothing else tells of where the middlewares were put in by hand."""
+
+    async def process(self, context: AgentContext, call_next: Next) -> None:
+        """Note the agent, by whose tools those that come with a run are told apart."""
+        if isinstance(context.agent, Agent):
+            self.member.agent = weakref.ref(context.agent)
+        await call_next()
 
 
 class PrefixChatMiddleware(_OfMember, ChatMiddleware):

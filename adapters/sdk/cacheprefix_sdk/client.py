@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from cacheprefix import Session
-from cacheprefix.adapter import Role, current_role, given_or_configured, supported, vendor_of, watched_client
+from cacheprefix.adapter import bound_role, current_role, given_or_configured, supported, vendor_of, watched_client
 from cacheprefix.adapter import in_role as role
 from cacheprefix.errors import SetupError
 
@@ -21,12 +21,12 @@ def wrap(
 
     Calls in a role (``with role("critic"):``, or bound here) are forks of the session's shared prefix; all others,
     and all in ``observe`` mode, are byte-identical to those of ``client`` and only measured. Raises ``SetupError`` for
-    anything but a client of OpenAI or Anthropic.
+    anything but a client of OpenAI or Anthropic, and for an instruction or a conversation without a role.
     """
     if vendor_of(client) is None:
         raise SetupError(f"wrap takes a client of OpenAI or Anthropic, found {type(client).__name__}")
     joined = given_or_configured(session)
-    bound = Role(role, instruction, conversation) if role else None
+    bound = bound_role(role, instruction, conversation)
     if bound is not None:
         joined.join(bound.name)
     if joined.off:
