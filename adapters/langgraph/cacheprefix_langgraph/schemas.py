@@ -19,6 +19,7 @@ from langchain_core.runnables import Runnable, RunnableSequence
 from pydantic import BaseModel
 
 from cacheprefix.adapter import AdapterSession, names_known_to
+from cacheprefix_langgraph.fork_context import running_scope
 from cacheprefix_langgraph.tools import adopt
 
 _BINDS: Final = "with_structured_output"
@@ -38,6 +39,8 @@ class Schema(NamedTuple):
     schema: Any
     method: str | None
     """As the code says it; None for the model class's default."""
+    late: bool = False
+    """Whether the node was made after the session's first request."""
 
 
 def foresee(session: AdapterSession, node: Any) -> None:
@@ -45,7 +48,8 @@ def foresee(session: AdapterSession, node: Any) -> None:
     nothing: list[Schema] = []
     found = session.attempt("schemas", lambda: list(bound_schemas(node)), nothing)
     if found:
-        session.beside.setdefault(_BESIDE, []).extend(found)
+        late = session.shared.totals.last is not None
+        session.beside.setdefault(_BESIDE, []).extend(one._replace(late=late) for one in found)
 
 
 def adopt_foreseen(session: AdapterSession, model: Any, *, calls: bool = False) -> None:
@@ -59,6 +63,10 @@ def adopt_foreseen(session: AdapterSession, model: Any, *, calls: bool = False) 
         return
     default = _default_method(type(model).with_structured_output)
     ready = [one for one in known if (one.method or (_FUNCTION_CALLING if calls else default)) == _FUNCTION_CALLING]
+    if running_scope():
+        # Privacy: a node that was made later may have been made for one tenant, and nobody knows for whom. Who binds
+        # its schema brings it.
+        ready = [one for one in ready if not one.late]
     if ready:
         # Put in first: a sibling that finds nothing left to do may ask at once.
         adopt(session, [one.schema for one in ready])
