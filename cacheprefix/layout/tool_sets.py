@@ -38,7 +38,8 @@ _UNION, _OWN = "union", "own"
 _UNIONS = "unions"
 """The section of a conversation's decisions that says which tools it carries, where more came after it began."""
 _TOOLS = "tools"
-"""The section that defines those of them that a run brought (``Tool.saved``), which another process may not know."""
+"""The section that defines those of them that a run brought (``Tool.saved``), which another process may not know: by
+their names, each behind a digest of the conversation and its tenant (``_definitions``)."""
 _KITS_OF = "kits"
 """The section that says which tools requests with a role's own carried: others with the very same share with them."""
 
@@ -148,14 +149,14 @@ class ToolSets:
 
     def resume(self, team: Team, conversation: Decided) -> None:
         """Make known which tools a conversation's requests have carried by its own record, to its tenant alone."""
-        names = conversation.decided_keys(_TOOLS)
-        if not names:
+        recorded = _definitions(conversation)
+        if not recorded:
             return
         known = team.prefix.tool_names
-        news = [_read(name, conversation.decided(_TOOLS, name) or "") for name in names if name not in known]
+        news = [_read(name, saved) for name, saved in recorded.items() if name not in known]
         made = [tool for tool in news if tool is not None]
         team.resume_tools(made)
-        self.bring(team, conversation, names, _versions_in(team, conversation)[1])
+        self.bring(team, conversation, recorded, _versions_in(team, conversation)[1])
 
     def settled(self, key: tuple[str, str], role: tuple[str, str]) -> bool | None:
         """Whether a role's requests carry the union; None before it has asked."""
@@ -219,12 +220,13 @@ class ToolSets:
         entry = digest_of(*union)
         if conversation.decided(_UNIONS, entry) is None:
             conversation.decide(_UNIONS, entry, "\n".join(union))
-        known = team.of_runs.union(conversation.decided_keys(_TOOLS)).intersection(union) - team.unrecorded
+        recorded = _definitions(conversation)
+        known = team.of_runs.union(recorded).intersection(union) - team.unrecorded
         tools = (tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in known)
         for tool in tools:
             # Another version is newer code's: the one before is carried no more, and would grow each saved state.
-            if conversation.decided(_TOOLS, tool.name) != tool.saved:
-                conversation.decide_anew(_TOOLS, tool.name, tool.saved)
+            if recorded.get(tool.name) != tool.saved:
+                conversation.decide_anew(_TOOLS, _mine(conversation) + tool.name, tool.saved)
 
     def choose(
         self, team: Team, services: Services, conversation: Decided, role: str, model: str, asked: ToolsAsked
@@ -375,13 +377,27 @@ def _owner(who: Decided | str) -> tuple[str, str] | None:
 
 def _versions_in(team: Team, conversation: Decided) -> tuple[set[str], set[str]]:
     """Names of the tools of runs that a conversation has carried just as the union has them, and only otherwise."""
-    recorded = conversation.decided_keys(_TOOLS)
+    recorded = _definitions(conversation)
     if not recorded:
         return set(), set()
     # What was declared where the application is built is everybody's, in each version.
     tools = [tool for tool in _apart(team) if tool.name in recorded]
-    carried = {tool.name for tool in tools if conversation.decided(_TOOLS, tool.name) == tool.saved}
+    carried = {tool.name for tool in tools if recorded[tool.name] == tool.saved}
     return carried, {tool.name for tool in tools} - carried
+
+
+def _definitions(conversation: Decided) -> dict[str, str]:
+    """What defines the tools of runs that a conversation has carried, by their names."""
+    # Privacy: decisions of another conversation may stand in its record, as where LangGraph's cache of a node gives one
+    # tenant what it kept of another's run. What they define may speak of that tenant.
+    mine = _mine(conversation)
+    keys = [key for key in conversation.decided_keys(_TOOLS) if key.startswith(mine)]
+    return {key.removeprefix(mine): conversation.decided(_TOOLS, key) or "" for key in keys}
+
+
+def _mine(conversation: Decided) -> str:
+    """What keys begin with of tools that this very conversation has carried."""
+    return f"{digest_of(conversation.scope, common_key(conversation.id))}."
 
 
 def _read(name: str, saved: str) -> Tool | None:

@@ -11,7 +11,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.errors import NotSharedError
@@ -428,3 +428,32 @@ def test_what_langchain_refuses_as_tools_is_its_own_error(chat):
     with pytest.raises(TypeError, match="not iterable"):
         create_agent(chat.model(), ToolNode([]), middleware=[PrefixMiddleware(session)])
     assert not session.failures
+
+
+def planning(bench, session, tenant):
+    """A tenant's own graph: its planner answers by a schema that speaks of the tenant, its writer by none."""
+    model = wrap_model(bench.model(), session)
+    form = create_model(f"Plan{tenant}", __doc__=f"A plan for the house of {tenant}.", x=(str, ...))
+
+    def planner(state):
+        asks = model.with_structured_output(form, method="function_calling", include_raw=True)
+        asks.invoke([SystemMessage(f"You plan.\n\n{HANDBOOK}"), *state["messages"]])
+        return {"messages": [HumanMessage("It is planned.")]}
+
+    def writer(state):
+        return {"messages": [model.invoke([SystemMessage(f"You write.\n\n{HANDBOOK}"), *state["messages"]])]}
+
+    return [(node.__name__, forked(session, role=node.__name__)(node)) for node in (planner, writer)]
+
+
+def test_no_tenant_is_shown_the_schema_of_a_graph_that_was_made_later_for_another(bench):
+    """What its nodes will bind is known from their code, and not for whom."""
+    session, saver = bench.session(HANDBOOK), InMemorySaver()
+    acme = planning(bench, session, "acme")
+    turn(saver, acme, "one", scope="acme")
+    beta = planning(bench, session, "beta")
+    bench.provider.reset()
+    turn(saver, acme, "two", scope="acme")
+    turn(saver, beta, "three", scope="beta")
+    assert names(bench) == [["Planacme"], ["Planacme"], ["Planbeta"], ["Planbeta"]]
+    assert session.failures == {}

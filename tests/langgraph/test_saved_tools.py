@@ -6,8 +6,10 @@ import json
 
 import pytest
 from langchain_core.messages import HumanMessage
+from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
+from langgraph.types import CachePolicy
 
 from cacheprefix_langgraph.state import CHANNEL
 from tests.langgraph.test_made_later import HANDBOOK, State, bench, binding, chat, described, names, nodes, turn
@@ -40,6 +42,12 @@ def saved(graph, config):
     return graph.get_state(config).values[CHANNEL]
 
 
+def defined(graph, config, name="house"):
+    """What defines a tool there, and the key that it stands under."""
+    (found,) = [(key, text) for key, text in saved(graph, config)["tools"].items() if key.endswith(f".{name}")]
+    return found
+
+
 def test_no_tenant_is_shown_the_version_that_came_in_place_of_its_own(chat):
     """Its thread was resumed, another tenant brings its own tool of that name, and it begins another thread."""
     saver = InMemorySaver()
@@ -52,6 +60,24 @@ def test_no_tenant_is_shown_the_version_that_came_in_place_of_its_own(chat):
     turn(saver, binding(chat, restarted, acme)[1:], "three", scope="acme")
     assert shown(chat, "beta") == [[False]]
     assert restarted.failures == {}
+
+
+@pytest.mark.parametrize("scoped", [False, True], ids=["threads", "tenants"])
+@pytest.mark.parametrize("restarted", [False, True], ids=["same process", "another process"])
+def test_a_node_that_langgraph_answers_from_its_cache_brings_no_tool_of_another(chat, scoped, restarted):
+    """What is kept of a node is all that it wrote, the decisions of the run that it was written in among them."""
+    cache, saver, session = InMemoryCache(), InMemorySaver(), chat.session(HANDBOOK)
+    for tenant, kit in zip(("acme", "beta"), kits("The house of acme.", "The house of beta."), strict=True):
+        (planner, planning), writer = binding(chat, session, kit)
+        graph = StateGraph(State).add_node(planner, planning, cache_policy=CachePolicy(key_func=lambda _: "asked"))
+        made = graph.add_sequence([writer]).add_edge(START, planner).add_edge(planner, writer[0])
+        app = made.compile(checkpointer=saver, cache=cache)
+        config = {"configurable": {"thread_id": tenant, "cacheprefix_scope": tenant if scoped else ""}}
+        app.invoke({"messages": [HumanMessage("And now?")]}, config)
+        session = chat.session(HANDBOOK) if restarted else session
+    # Without tenants others carry a tool of which no other version was seen; another process has not seen that one.
+    assert shown(chat, "acme") == [[True], [True], [not scoped and not restarted]]
+    assert names(chat)[2] == ["house"] * shown(chat, "acme")[2][0]
 
 
 @pytest.mark.parametrize("again", range(3))
@@ -86,7 +112,7 @@ def test_siblings_that_bring_a_newer_version_leave_that_alone_in_the_saved_state
             graph.add_node(name, node).add_edge(START, name)
         made = graph.compile(checkpointer=saver)
         made.invoke({"messages": [HumanMessage("And now?")]}, config)
-        assert text in json.loads(saved(made, config)["tools"]["house"])["function"]["description"]
+        assert text in json.loads(defined(made, config)[1])["function"]["description"]
 
 
 def test_newer_code_that_binds_its_tools_where_the_graph_is_built_shares_them(chat):
@@ -107,13 +133,13 @@ def test_a_record_that_defines_no_tool_changes_no_request(chat, record):
     """Neither of its own thread nor of those that come after."""
     saver, [own] = InMemorySaver(), kits("The house.")
     _, graph, config = turn(saver, binding(chat, chat.session(HANDBOOK), own))
-    values = graph.get_state(config).values
+    values, (key, _) = graph.get_state(config).values, defined(graph, config)
     restarted = chat.session(HANDBOOK)
     made = binding(chat, restarted, own)
     resumed = StateGraph(State).add_sequence(made[1:]).add_edge(START, "writer").compile()
     chat.provider.reset()
-    broken = {**values[CHANNEL], "tools": {"house": record}}
-    resumed.invoke({"messages": values["messages"], CHANNEL: broken}, {"configurable": {"thread_id": "broken"}})
+    broken = {**values[CHANNEL], "tools": {key: record}}
+    resumed.invoke({"messages": values["messages"], CHANNEL: broken}, config)
     turn(saver, made, "other")
     assert names(chat) == [[], ["house"], ["house"]]
     assert restarted.failures == {}
