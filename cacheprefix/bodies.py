@@ -689,7 +689,7 @@ def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role
         system_texts.append(_text(history.pop(0).get("content")))
     tools = list(body.get("tools") or [])
     shared = all(map(_is_function, tools))
-    differ = adopt_declared(session, role.name, tools) if shared else ()
+    differ = adopt_declared(session, role.name, tools, of_run=True) if shared else ()
     shared_text = session.prefix.system
     span = find_text(shared_text, system_texts[0]) if shared_text.strip() and system_texts else None
     begins = span is not None and not system_texts[0][: span[0]].strip()
@@ -699,14 +699,17 @@ def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role
     return _Read(history, text, tools, shared, begins, holds, differ)
 
 
-def adopt_declared(session: AdapterSession, role: str, tools: Sequence[Any]) -> tuple[str, ...]:
+def adopt_declared(
+    session: AdapterSession, role: str, tools: Sequence[Any], *, of_run: bool = False
+) -> tuple[str, ...]:
     """Put tools, as a body declares them, into the union; gives the names of those that have another schema there.
 
-    With any such clash none is put in, and the role keeps its own tools, which is noted.
+    With any such clash none is put in, and the role keeps its own tools, which is noted. ``of_run`` says that a request
+    brings them, which may be made for its user.
     """
     try:
         # Copies: what the application later does to its dicts must not change the prefix.
-        session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True, of_run=True)
+        session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True, of_run=of_run)
     except ToolClashError as error:
         union = {tool.name: tool.schema for tool in session.prefix.tools}
         mine = (tool_of(tool, dict) for tool in tools)

@@ -120,7 +120,7 @@ def test_a_role_that_is_made_later_shares_with_those_that_are_there(bench):
 
 
 def test_another_thread_keeps_the_tools_that_it_began_with(chat):
-    """The critic is never asked there: nothing that was written for it is written again; a new thread has all tools."""
+    """The critic is never asked there: nothing that was written for it is written again, in a new thread neither."""
     session, saver = chat.session(HANDBOOK), InMemorySaver()
     early = nodes(chat, session, EARLY)
     turn(saver, early, "other")
@@ -128,7 +128,7 @@ def test_another_thread_keeps_the_tools_that_it_began_with(chat):
     turn(saver, late, "one")
     turn(saver, early, "other")
     turn(saver, early, "new")
-    assert names(chat) == [["plan_0"]] * 2 + [["check_0", "plan_0"]] + [["plan_0"]] * 2 + [["check_0", "plan_0"]] * 2
+    assert names(chat) == [["plan_0"]] * 2 + [["check_0", "plan_0"]] + [["plan_0"]] * 4
     assert all(record.outcome.read_tokens > 2_000 for record in chat.provider.requests[3:])
     keys = {record.json.get("prompt_cache_key") for record in chat.provider.requests}
     assert len(keys) == 1
@@ -177,6 +177,27 @@ def test_nobody_is_shown_anothers_tool_of_the_same_name(bench, strict, scoped):
     assert session.failures == {}
 
 
+@pytest.mark.parametrize("built", [False, True], ids=["bound in a run", "built for each"])
+@pytest.mark.parametrize("named", [False, True], ids=["one name", "other names"])
+def test_no_thread_is_shown_a_tool_that_another_one_brought(chat, named, built):
+    """Whoever's run brings a tool, what it says may be of that user, also where nobody names tenants."""
+    session, saver = chat.session(HANDBOOK), InMemorySaver()
+    turn(saver, nodes(chat, session, {"reader": [], "writer": []}), "first")
+    chat.provider.reset()
+    for user in ("alice", "bob", "carol") * 2:
+        (tool,) = described(f"Looks into the inbox of {user}.")
+        kits = {"writer": [], "planner": [{**tool, "name": f"look_{user}"} if named else tool]}
+        turn(saver, (nodes if built else binding)(chat, session, kits), user)
+        others = {"alice", "bob", "carol"} - {user}
+        assert not [record for record in chat.provider.requests[-2:] for other in others if other in str(record.json)]
+        assert f"inbox of {user}" in str(chat.provider.requests[-1].json)
+    # A thread's own it carries, where the others' is of another name.
+    assert [len(one) for one in names(chat)][6::2] == ([1] * 3 if named else [1, 0, 0])
+    # Once each, what all threads have in common is written before such a tool and behind it.
+    assert all(record.outcome.read_tokens > 2_000 for record in chat.provider.requests[6:])
+    assert session.failures == {}
+
+
 @pytest.mark.parametrize("thread", ["one", "other"])
 def test_another_process_carries_what_the_thread_carries(chat, thread):
     """What a thread grew to stands in its checkpoint, and that it did not: who made all roles first sends the same."""
@@ -219,6 +240,8 @@ def test_another_process_knows_the_tools_that_a_run_brought(bench, role, scope):
     _, _, config = turn(saver, first, scope=scope)
     graph = StateGraph(State).add_sequence(first).add_edge(START, first[0][0]).compile(checkpointer=saver)
     saved = graph.get_state(config).config
+    # LangGraph's own configuration of a checkpoint does not say whose it is.
+    saved["configurable"]["cacheprefix_scope"] = scope
     bench.provider.reset()
 
     def asked(session):

@@ -281,7 +281,7 @@ def test_schemas_are_found_in_the_code_of_every_kind_of_node(chat):
     """By name, through helpers, closures and modules; what only running it would tell is not guessed."""
     for node, expected in nodes(chat.model()):
         assert sorted(map(str, bound_schemas(node))) == sorted(
-            f"Schema(schema={schema!r}, method={method!r}, late=False)" for schema, method in expected
+            f"Schema(schema={schema!r}, method={method!r})" for schema, method in expected
         ), node
 
 

@@ -27,7 +27,8 @@ def render(tool: Any) -> Mapping[str, Any]:
 def adopt(session: AdapterSession, tools: Sequence[Any], *, of_code: bool = False) -> None:
     """Put a role's tools into the union; a binding that has one of the provider's own stays what it is.
 
-    ``of_code`` says that they stand in the code of the application, which all may be shown, whoever's run is under way.
+    ``of_code`` says that they stand in the code of the application: all may be shown them, or all of the tenant whose
+    run is under way.
     """
     own = [name_of(tool) for tool in tools if by_provider(tool)]
     if own:
@@ -47,10 +48,10 @@ def _adopt(session: AdapterSession, tool: Any, *, of_code: bool) -> None:
     """Put one tool into the union; one whose name has another schema there stays out, with a note."""
     try:
         # What is bound while a run is under way may be made for its user.
-        of_run, scope = (False, None) if of_code else (runs(), running_scope())
+        of_run = runs() and not of_code
         # What a provider is told beside a tool's schema is in no record.
         whole = not getattr(tool, "extras", None)
-        session.adopt_tools([tool], render, grows=True, scope=scope, of_run=of_run, recorded=whole)
+        session.adopt_tools([tool], render, grows=True, scope=running_scope(), of_run=of_run, recorded=whole)
     except ToolClashError as error:
         session.note(f"{error}; roles that bind another one keep their own tools")
 
