@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from cacheprefix.cache.verdict import Cause
@@ -508,13 +510,18 @@ def _goes_on(own: SentRequest, before: SentRequest, found: Change) -> bool:
 def _another_application(own: SentRequest, before: SentRequest) -> bool:
     """Whether two requests without any name, whose system texts differ, are two agents' of one client.
 
-    One agent's are those that go on with the same conversation, and those that differ in times, ids and counters alone.
+    One agent's are those that go on with the same conversation, those that differ in times, ids and counters alone, and
+    those with more in common behind what differs than differs: a name was put into one text.
     """
     asked, said = before.sections[before.prompt.head :], own.sections[own.prompt.head :]
     if any(map(answers, said)) and 2 * kept(asked, said, 0) >= sum(one.tokens for one in asked):
         return False
-    ours, theirs = (Counter(_system_words(one)) for one in (own, before))
-    return not all(map(_mostly_numbers, (ours - theirs, theirs - ours)))
+    ours, theirs = _system_words(own), _system_words(before)
+    news, olds = Counter(ours) - Counter(theirs), Counter(theirs) - Counter(ours)
+    behind = sum(1 for _ in takewhile(operator.truth, map(operator.eq, reversed(ours), reversed(theirs))))
+    if behind > max(news.total(), olds.total()):
+        return False
+    return not all(map(_mostly_numbers, (news, olds)))
 
 
 def _system_words(record: SentRequest) -> list[str]:

@@ -275,6 +275,18 @@ def test_a_clock_in_the_system_text_of_calls_without_a_role_is_a_break(servers):
     assert session.last_verdict.alarm
 
 
+def test_a_name_in_front_of_the_system_text_of_calls_without_a_role_is_a_break(servers):
+    """All that stands behind it is lost."""
+    servers["anthropic"].reset()
+    session = Session(caching=Caching(provider="anthropic"))
+    with make_client("anthropic", servers["anthropic"]) as plain:
+        client = wrap(plain, session)
+        for name in ("alice", "bob"):
+            _asked_alone(client, f"You serve {name}. {HANDBOOK}", f"What is new, {name}?")
+    assert [call.verdict.cause for call in session.calls] == ["cold_start", "system_changed"]
+    assert session.last_verdict.alarm
+
+
 def test_a_system_text_that_is_reworded_in_the_middle_of_a_conversation_is_a_break(servers):
     """The conversation goes on, so the same application asked, whatever its words are."""
     servers["anthropic"].reset()
