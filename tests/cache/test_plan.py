@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacheprefix.cache import Breakpoint, mark, plan_breakpoints
+from cacheprefix.cache.breakpoints.read import marks
 from cacheprefix.profiles import Profile, default_registry
 from cacheprefix.prompt import Api, Prompt
 from cacheprefix.server import ProviderCache
@@ -365,3 +366,20 @@ def test_only_what_is_marked_is_copied() -> None:
     assert marked["messages"] is body["messages"]
     assert marked["tools"] is body["tools"]
     assert marked["system"][0]["cache_control"] == {"type": "ephemeral"}
+
+
+def test_marks_over_the_limit_are_dropped_and_those_that_are_too_short_anyway_are_among_them() -> None:
+    """Three marks over OpenAI's limit, two of which stand before the minimum: one more is not written, all are read."""
+    row = rules("openai-5.6")
+    texts = ["short", "short", *[LONG] * (row.max_breakpoints + 1)]
+    mark_field = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    body = {
+        "model": "gpt-5.6",
+        "prompt_cache_options": {"mode": "explicit"},
+        "messages": [{"role": "user", "content": [{"type": "text", "text": one, **mark_field}]} for one in texts],
+    }
+    prompt = decode(body, "openai-chat")
+    found = marks(prompt, row, prompt.totals)
+    assert (found.short, found.dropped) == ((0, 1), (2,))
+    assert list(found.written) == list(range(3, len(texts)))
+    assert found.reading == tuple(range(2, len(texts)))
