@@ -119,13 +119,12 @@ def install(session: Session | None = None, *, role: str = "", conversation: str
 
 def _bound(session: Session | None, role: str, conversation: str) -> Bound:
     joined = given_or_configured(session)
-    bound = bound_role(role, "", conversation)
     if role:
         joined.join(role)
     for name, own in _OWN.items():
         if getattr(litellm, name) is own:
             setattr(litellm, name, inside(nullcontext, partial(_call, name), own))
-    return joined, bound
+    return joined, bound_role(role, "", conversation)
 
 
 def _attempts(name: str, session: AdapterSession, role: Role | None) -> property:
@@ -182,10 +181,9 @@ def _read(session: AdapterSession, own: Any, given: Any, named: Any) -> tuple[An
     asked = {**dict(zip(inspect.signature(own).parameters, given, strict=False)), **named}
     body = {name: value for name, value in asked.items() if name in _BODY and value is not None}
     said, custom, schema = body.get("messages"), asked.get("custom_llm_provider"), body.get("response_format")
-    if not isinstance(said, (list, tuple)) or not body.get("model"):
-        return None
-    body["messages"] = [one.model_dump(exclude_none=True) if hasattr(one, "model_dump") else one for one in said]
-    if not well_formed(body, "openai-chat"):
+    if isinstance(said, (list, tuple)):
+        body["messages"] = [one.model_dump(exclude_none=True) if hasattr(one, "model_dump") else one for one in said]
+    if not body.get("model") or not well_formed(body, "openai-chat"):
         return None
     body |= {"response_format": type_to_response_format_param(schema)} if isinstance(schema, type) else {}
     body["model"] = f"{custom}/{body['model']}" if custom else body["model"]
