@@ -321,9 +321,7 @@ async def test_tools_that_come_with_a_call_are_shown_in_no_other_stream(fresh, a
             agents = wrap([agent(name, config, tools=[named("look")]) for name in NAMES[:2]], shared)
         else:
             ours = PrefixConfig(config, shared)
-            agents = [
-                agent(name, ours, tools=[named("look")], assembly=[PrefixPolicy(shared)]) for name in NAMES[:2]
-            ]
+            agents = [agent(name, ours, tools=[named("look")], assembly=[PrefixPolicy(shared)]) for name in NAMES[:2]]
         for person in ("alice", "bob", ""):
             stream = MemoryStream()
             for each in agents:

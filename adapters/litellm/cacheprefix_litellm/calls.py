@@ -17,23 +17,17 @@ from litellm.constants import OPENAI_CHAT_COMPLETION_PARAMS
 from litellm.llms.base_llm.base_utils import type_to_response_format_param
 from litellm.router import Router
 
-from cacheprefix import Session
+from cacheprefix import Session, adapter
 from cacheprefix.adapter import (
     AdapterSession,
     BlockVar,
     ForkBody,
     Role,
-    agreed,
-    bound_role,
     current_role,
     derived,
     fork_body,
     given_or_configured,
     inside,
-    reason,
-    supported,
-    watched_stream,
-    well_formed,
 )
 from cacheprefix.adapter import in_role as role
 from cacheprefix.errors import SetupError
@@ -119,13 +113,12 @@ def install(session: Session | None = None, *, role: str = "", conversation: str
 
 def _bound(session: Session | None, role: str, conversation: str) -> Bound:
     joined = given_or_configured(session)
-    bound = bound_role(role, "", conversation)
     if role:
         joined.join(role)
     for name, own in _OWN.items():
         if getattr(litellm, name) is own:
             setattr(litellm, name, inside(nullcontext, partial(_call, name), own))
-    return joined, bound
+    return joined, adapter.bound_role(role, "", conversation)
 
 
 def _attempts(name: str, session: AdapterSession, role: Role | None) -> property:
@@ -140,7 +133,7 @@ def _attempts(name: str, session: AdapterSession, role: Role | None) -> property
 
 def _call(name: str, *given: Any, **named: Any) -> Any:
     """Call LiteLLM's own function with the request as the session lays it out."""
-    own, bound = _OWN[name], _BOUND.get() or agreed(tuple(_INSTALLED))
+    own, bound = _OWN[name], _BOUND.get() or adapter.agreed(tuple(_INSTALLED))
     # With fallbacks LiteLLM calls itself once for each attempt, and each of those calls comes here.
     if bound is None or bound[0].off or named.get("fallbacks"):
         return own(*given, **named)
@@ -149,7 +142,7 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
     if read is None:
         return own(*given, **named)
     asked, body, rules = read
-    unknown = () if rules.known else (reason("rules_unknown", body["model"].partition("/")[0]),)
+    unknown = () if rules.known else (adapter.reason("rules_unknown", body["model"].partition("/")[0]),)
     # ``lists=False``: LiteLLM takes no list of allowed tools as ``tool_choice``.
     fork = fork_body(session, body, "openai-chat", bound[1] or current_role(), lists=False, own=unknown)
 
@@ -182,10 +175,9 @@ def _read(session: AdapterSession, own: Any, given: Any, named: Any) -> tuple[An
     asked = {**dict(zip(inspect.signature(own).parameters, given, strict=False)), **named}
     body = {name: value for name, value in asked.items() if name in _BODY and value is not None}
     said, custom, schema = body.get("messages"), asked.get("custom_llm_provider"), body.get("response_format")
-    if not isinstance(said, (list, tuple)) or not body.get("model"):
-        return None
-    body["messages"] = [one.model_dump(exclude_none=True) if hasattr(one, "model_dump") else one for one in said]
-    if not well_formed(body, "openai-chat"):
+    if isinstance(said, (list, tuple)):
+        body["messages"] = [one.model_dump(exclude_none=True) if hasattr(one, "model_dump") else one for one in said]
+    if not body.get("model") or not adapter.well_formed(body, "openai-chat"):
         return None
     body |= {"response_format": type_to_response_format_param(schema)} if isinstance(schema, type) else {}
     body["model"] = f"{custom}/{body['model']}" if custom else body["model"]
@@ -199,7 +191,7 @@ def _streamed(watch: Callable[..., Any], answer: Any, fork: ForkBody, turn: Any)
         turn.fail()  # LiteLLM's own cache has answered, and no provider
     if cached or not stream:
         return answer if cached else None
-    return watched_stream(answer, lambda chunks: watch(fork, turn, chunks, _usage))
+    return adapter.watched_stream(answer, lambda chunks: watch(fork, turn, chunks, _usage))
 
 
 def _usage(chunk: Any) -> Any:
@@ -211,4 +203,4 @@ def _hidden(answer: Any) -> Mapping[str, Any]:
     return getattr(answer, "_hidden_params", None) or {}
 
 
-supported("cacheprefix-litellm")
+adapter.supported("cacheprefix-litellm")
