@@ -412,7 +412,7 @@ def test_the_example_runs_offline_in_both_layouts(monkeypatch, capsys, pattern, 
 def test_what_fails_around_a_call_leaves_it_as_it_was_asked(fresh, monkeypatch, stream):
     """What LiteLLM is given, and its stream; each failure is counted."""
     provider, own = fresh("openai"), session()
-    place = (calls, "watched_stream") if stream else (litellm, "get_supported_openai_params")
+    place = (calls.adapter, "watched_stream") if stream else (litellm, "get_supported_openai_params")
     monkeypatch.setattr(*place, lambda *_, **__: {}["gone"])
     with pytest.warns(CacheprefixWarning):
         answers = ask("openai", provider, wrap(litellm.completion, own), stream=stream)

@@ -16,7 +16,7 @@ STEPS = (
     "cacheprefix_litellm.calls._read",
     "cacheprefix_litellm.calls._streamed",
     "cacheprefix_litellm.calls._usage",
-    "cacheprefix_litellm.calls.watched_stream",
+    "cacheprefix.adapter.watched_stream",
     "cacheprefix.bodies._fork_layout",
     "cacheprefix.bodies._read",
     "cacheprefix.bodies.views_of",
