@@ -220,6 +220,8 @@ class ToolSets:
         entry = digest_of(*union)
         if conversation.decided(_UNIONS, entry) is None:
             conversation.decide(_UNIONS, entry, "\n".join(union))
+        if _owner(conversation) is None:
+            return
         recorded = _definitions(conversation)
         known = team.of_runs.union(recorded).intersection(union) - team.unrecorded
         tools = (tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in known)
@@ -369,10 +371,14 @@ def _apart(team: Team) -> list[Tool]:
 
 
 def _owner(who: Decided | str) -> tuple[str, str] | None:
-    """Whose a tool is that a request brings: its tenant's, or where none is named, the conversation's alone."""
-    if isinstance(who, str):
-        return (who, "") if who else None
-    return (who.scope, "") if who.scope else ("", who.id)
+    """Whose a tool is that a request brings: its tenant's, or where none is named, the conversation's.
+
+    None where the conversation has no name either: two users who say the same would be taken for one.
+    """
+    scope = who if isinstance(who, str) else who.scope
+    if scope:
+        return scope, ""
+    return None if isinstance(who, str) or not is_named(who.id) else ("", who.id)
 
 
 def _versions_in(team: Team, conversation: Decided) -> tuple[set[str], set[str]]:
@@ -390,6 +396,8 @@ def _definitions(conversation: Decided) -> dict[str, str]:
     """What defines the tools of runs that a conversation has carried, by their names."""
     # Privacy: decisions of another conversation may stand in its record, as where LangGraph's cache of a node gives one
     # tenant what it kept of another's run. What they define may speak of that tenant.
+    if _owner(conversation) is None:
+        return {}
     mine = _mine(conversation)
     keys = [key for key in conversation.decided_keys(_TOOLS) if key.startswith(mine)]
     return {key.removeprefix(mine): conversation.decided(_TOOLS, key) or "" for key in keys}

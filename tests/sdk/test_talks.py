@@ -214,6 +214,40 @@ def test_a_generator_that_is_left_inside_a_role_leaves_its_role_to_nobody(server
     assert not errors
 
 
+def _house(api, name, user):
+    """A tool, as a body declares it, that speaks of its user."""
+    told, form = f"Asks the house of {user}.", {"type": "object", "properties": {"at": {"type": "string"}}}
+    tool = {"name": name, "description": told, "parameters": form}
+    return {
+        "anthropic": {"name": name, "description": told, "input_schema": form},
+        "openai-chat": {"type": "function", "function": tool},
+        "openai-responses": {"type": "function", **tool},
+    }[api]
+
+
+@pytest.mark.parametrize("talks", ["named", "unnamed"])
+@pytest.mark.parametrize("tools", ["one name", "other names"])
+@pytest.mark.parametrize("api", tuple(RULES))
+def test_no_conversation_is_shown_a_tool_that_another_one_brought(servers, api, tools, talks):
+    """Whoever's request brings a tool, what it says may be of that user, in a session's first request too."""
+    server, history = servers[api], {}
+    server.reset()
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=RULES[api], counter=ESTIMATE), gate=None)
+    with make_client(api, server) as client:
+        for user in ("alice", "bob", "carol") * 2:
+            seen, said = len(server.requests), history.setdefault(user, [])
+            house = _house(api, f"house_{user}" if tools == "other names" else "house", user)
+            for name, kit in (("planner", {"tools": [house]}), ("critic", {})):
+                said.append(_said(user, len(said), wordy=False))
+                with role(name, conversation=user if talks == "named" else ""):
+                    creator(wrap(client, session), api)(**_body(api, said), **kit)
+                said.append({"role": "assistant", "content": "Yes."})
+            shown = [str(record.json) for record in server.requests[seen:]]
+            assert f"house of {user}" in shown[0]
+            assert not [text for text in shown if text.count("house of ") != text.count(f"house of {user}")]
+    assert session.failures == {}
+
+
 @pytest.mark.parametrize("api", tuple(RULES))
 def test_no_tenant_is_shown_anothers_tool_of_the_same_name(servers, api):
     """Nor are its roles that have none of that name; tenants are children of one session."""
@@ -222,14 +256,7 @@ def test_no_tenant_is_shown_anothers_tool_of_the_same_name(servers, api):
     session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=RULES[api], counter=ESTIMATE), gate=None)
     with make_client(api, server) as client:
         for tenant, other in (("acme", "beta"), ("beta", "acme")) * 2:
-            seen, told = len(server.requests), f"Asks the house of {tenant}."
-            form = {"type": "object", "properties": {"at": {"type": "string"}}}
-            tool = {"name": "house", "description": told, "parameters": form}
-            house = {
-                "anthropic": {"name": "house", "description": told, "input_schema": form},
-                "openai-chat": {"type": "function", "function": tool},
-                "openai-responses": {"type": "function", **tool},
-            }[api]
+            seen, house = len(server.requests), _house(api, "house", tenant)
             wrapped = wrap(client, session.child(tenant, scope=tenant))
             for name, kit in (("planner", {"tools": [house]}), ("critic", {})):
                 with role(name, conversation="one"):
