@@ -19,11 +19,17 @@ Owner = tuple[str, str]
 KEPT: Final = 1_000
 """Conversations without a name that are kept at most."""
 _MARK: Final = "unnamed-"
+_RUN: Final = "unnamed-run-"
 
 
-def new_name() -> str:
-    """An id that no other conversation has."""
-    return f"{_MARK}{secrets.token_hex(16)}"
+def new_name(*, of_run: bool = False) -> str:
+    """An id that no other conversation has; ``of_run`` where a run says which requests are its."""
+    return f"{_RUN if of_run else _MARK}{secrets.token_hex(16)}"
+
+
+def is_of_run(conversation: str) -> bool:
+    """Whether a conversation without a name is that of a run, and not told by what is said in it alone."""
+    return conversation.startswith(_RUN)
 
 
 def is_named(conversation: str) -> bool:
@@ -54,6 +60,8 @@ class Found(NamedTuple):
     conversation: str
     gone: Sequence[tuple[Owner, str]]
     """Those that are forgotten to make room for it."""
+    by_content: bool = False
+    """Whether what was said before is all that tells that it is this one: another user may have said the very same."""
 
 
 class Unnamed:
@@ -84,16 +92,17 @@ class Unnamed:
         with self._lock:
             kin = ""
             found = self._of_run(owner, run)
+            by_content = found is None
             if found is None:
                 found = self._continued(owner, said)
             if found is None:
-                found, kin = new_name(), self._resembles(owner, said)
+                found, kin = new_name(of_run=run is not None), self._resembles(owner, said)
             if run is not None:
                 self._note_run(owner, run, found)
             known = self._said.get((owner, found))
             # What a member of a run says to itself goes on from nothing that the others know of.
             gone = [] if known is not None and not _begins(said, known) else self._record(owner, found, said, kin)
-        return Found(found, gone)
+        return Found(found, gone, by_content)
 
     def _of_run(self, owner: Owner, run: object) -> str | None:
         """The conversation of an earlier request of the same run."""

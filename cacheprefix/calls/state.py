@@ -113,9 +113,12 @@ class SharedState:
 
     def find(self, owner: Owner, said: Sequence[Hashable], run: object = None) -> str:
         """The id of a request's conversation that has no name; those that make room for it are let go."""
-        found, gone = self.unnamed.find(owner, said, run=run)
+        found, gone, by_content = self.unnamed.find(owner, said, run=run)
         for each in gone:
             self.let_go(*each)
+        if by_content:
+            # Privacy: where another user said and was told the very same, what its requests brought is not shown.
+            self.tool_sets.forget(found)
         return found
 
     def let_go(self, owner: Owner, conversation: str) -> None:
@@ -123,6 +126,7 @@ class SharedState:
         with self.lock:
             self.conversations.pop((*owner, conversation), None)
         self.positions.forget(owner[1], conversation)
+        self.tool_sets.forget(conversation)
         self.kept.forget((*owner, conversation))
         self.model.let_go(conversation)
 

@@ -22,7 +22,7 @@ from cacheprefix.layout.worth_sharing import rules_in
 from cacheprefix.locks import Lock
 from cacheprefix.prompt import digest_of, loads
 from cacheprefix.services import Services
-from cacheprefix.unnamed import common_key, is_named
+from cacheprefix.unnamed import common_key, is_named, is_of_run
 
 _KNOWN = 4
 """Messages from which on their own length counts."""
@@ -114,8 +114,8 @@ class ToolSets:
         self._talks: Bounded[tuple[str, str], _Talk] = Bounded(_TALKS)
         # The shared tools that requests of a tenant to a model have carried, in whichever conversation.
         self._sent: Bounded[tuple[str, str, tuple[str, ...]], bool] = Bounded(_TALKS)
-        # Versions of tools that not all may be shown, and whose requests have brought them (``_owner``).
-        self._brought: Bounded[tuple[tuple[str, str], tuple[str, str]], bool] = Bounded(_TALKS)
+        # By whose requests brought them (``_owner``): versions of tools that not all may be shown.
+        self._brought: Bounded[tuple[str, str], Bounded[tuple[str, str], bool]] = Bounded(_TALKS)
         self._lock = Lock()
 
     def bring(
@@ -130,7 +130,7 @@ class ToolSets:
             # Privacy: who declares a tool otherwise has another one of that name; the union's may speak of a tenant.
             for tool in apart:
                 if tool.name not in differ and owner is not None:
-                    self._brought[tool.version, owner] = True
+                    self._brought.of(owner, lambda: Bounded(_KITS))[tool.version] = True
             theirs = {tool.name for tool in apart}.intersection(differ).difference(self._shown(team, who))
             return frozenset(theirs | team.versions.intersection(names, differ))
 
@@ -144,8 +144,14 @@ class ToolSets:
         # Privacy: a tool that came while requests were under way may be made for one user, its description too. Another
         # version that comes in its place may be another user's.
         owner = _owner(who)
-        closed = {tool.name for tool in _apart(team) if owner is None or not self._brought.get((tool.version, owner))}
+        brought = self._brought.get(owner, ()) if owner is not None else ()
+        closed = {tool.name for tool in _apart(team) if tool.version not in brought}
         return tuple(name for name in team.prefix.tool_names if name not in closed)
+
+    def forget(self, conversation: str) -> None:
+        """Forget which tools the requests of a conversation that has no tenant brought."""
+        with self._lock:
+            self._brought.pop(("", conversation), None)
 
     def resume(self, team: Team, conversation: Decided) -> None:
         """Make known which tools a conversation's requests have carried by its own record, to its tenant alone."""
@@ -220,7 +226,7 @@ class ToolSets:
         entry = digest_of(*union)
         if conversation.decided(_UNIONS, entry) is None:
             conversation.decide(_UNIONS, entry, "\n".join(union))
-        if _owner(conversation) is None:
+        if not _saved_by(conversation):
             return
         recorded = _definitions(conversation)
         known = team.of_runs.union(recorded).intersection(union) - team.unrecorded
@@ -373,12 +379,19 @@ def _apart(team: Team) -> list[Tool]:
 def _owner(who: Decided | str) -> tuple[str, str] | None:
     """Whose a tool is that a request brings: its tenant's, or where none is named, the conversation's.
 
-    None where the conversation has no name either: two users who say the same would be taken for one.
+    None where nobody names the conversation either, and no run: two users who say the same would be taken for one.
     """
     scope = who if isinstance(who, str) else who.scope
     if scope:
         return scope, ""
-    return None if isinstance(who, str) or not is_named(who.id) else ("", who.id)
+    if isinstance(who, str):
+        return None
+    return ("", who.id) if is_named(who.id) or is_of_run(who.id) else None
+
+
+def _saved_by(conversation: Decided) -> bool:
+    """Whether a conversation's record defines tools: for another process it must have a name."""
+    return bool(conversation.scope) or is_named(conversation.id)
 
 
 def _versions_in(team: Team, conversation: Decided) -> tuple[set[str], set[str]]:
@@ -396,7 +409,7 @@ def _definitions(conversation: Decided) -> dict[str, str]:
     """What defines the tools of runs that a conversation has carried, by their names."""
     # Privacy: decisions of another conversation may stand in its record, as where LangGraph's cache of a node gives one
     # tenant what it kept of another's run. What they define may speak of that tenant.
-    if _owner(conversation) is None:
+    if not _saved_by(conversation):
         return {}
     mine = _mine(conversation)
     keys = [key for key in conversation.decided_keys(_TOOLS) if key.startswith(mine)]

@@ -178,8 +178,8 @@ def test_schemas_of_a_compiled_graphs_nodes_are_shared_too(servers):
     assert len(set(tools_of(bench))) == 1
 
 
-def test_a_schema_that_comes_after_the_first_request_makes_the_shared_tools_grow(chat):
-    """A node that is made later shares all the same: a new conversation has its schema from the beginning."""
+def test_a_schema_that_comes_after_the_first_request_is_shown_to_nobody_who_may_be_another_user(chat):
+    """Outside of a graph what was said is all that tells whose a request is."""
     session = session_of(chat)
     model = wrap_model(chat.model(), session)
     chat.script(answer)
@@ -193,7 +193,7 @@ def test_a_schema_that_comes_after_the_first_request_makes_the_shared_tools_grow
     forked(session, role="judge")(judge)(asked)
     writer(asked)
     sent = [[one["function"]["name"] for one in record.json.get("tools", [])] for record in chat.provider.requests]
-    assert sent == [[], ["Verdict"], ["Verdict"]]
+    assert sent == [[], ["Verdict"], []]
     assert chat.provider.requests[-1].outcome.read_tokens > 2_000
 
 
