@@ -60,8 +60,6 @@ class Found(NamedTuple):
     conversation: str
     gone: Sequence[tuple[Owner, str]]
     """Those that are forgotten to make room for it."""
-    by_content: bool = False
-    """Whether what was said before is all that tells that it is this one: another user may have said the very same."""
 
 
 class Unnamed:
@@ -92,9 +90,9 @@ class Unnamed:
         with self._lock:
             kin = ""
             found = self._of_run(owner, run)
-            by_content = found is None
             if found is None:
-                found = self._continued(owner, said)
+                # Privacy: a run that begins with no more than another one has said may be another user's.
+                found = self._continued(owner, said, most=len(said) - (run is not None))
             if found is None:
                 found, kin = new_name(of_run=run is not None), self._resembles(owner, said)
             if run is not None:
@@ -102,7 +100,7 @@ class Unnamed:
             known = self._said.get((owner, found))
             # What a member of a run says to itself goes on from nothing that the others know of.
             gone = [] if known is not None and not _begins(said, known) else self._record(owner, found, said, kin)
-        return Found(found, gone, by_content)
+        return Found(found, gone)
 
     def _of_run(self, owner: Owner, run: object) -> str | None:
         """The conversation of an earlier request of the same run."""
@@ -116,9 +114,12 @@ class Unnamed:
         while len(self._runs) > self._keep:
             self._runs.popitem(last=False)
 
-    def _continued(self, owner: Owner, said: Sequence[int]) -> str | None:
-        """The conversation that a request goes on from: all of what is recorded of it stands at the request's start."""
-        for length in range(len(said), 0, -1):
+    def _continued(self, owner: Owner, said: Sequence[int], most: int) -> str | None:
+        """The conversation that a request goes on from: all of what is recorded of it stands at the request's start.
+
+        That may be ``most`` messages.
+        """
+        for length in range(most, 0, -1):
             ends = self._ends.get((owner, said[length - 1]), ())
             # Privacy: a last message that is the same (``ok``) is no proof. All before it must be the same as well.
             alike = [one for one in ends if self._said[owner, one].length == length]

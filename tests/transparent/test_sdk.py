@@ -126,7 +126,7 @@ async def create(stage):
     ask = creator(stage.client(), stage.api)
     gave = []
     for name, more in (("critic", {"tools": stage.tools()}), ("planner", {}), ("planner", {})):
-        with stage.role(name):
+        with stage.role(name, "one"):
             gave.append(await got(ask(**stage.body(name, **more))))
     return gave
 
