@@ -236,14 +236,23 @@ def prefix_stands(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> I
             if None in (*olds, *news) or not _begins(olds[1].sections, olds[0].sections) or paths[0] != paths[1]:
                 continue
             shared, now = shared_part(news[0], own), news[1].sections
-            if {one.data for one in news[0].tier("tools")} < {one.data for one in news[1].tier("tools")}:
-                # Another agent brought tools, and to begin anew with all of them costs less: another epoch.
+            was, brought = ({one.data for one in new.tier("tools")} for new in news)
+            if was < brought or (was != brought and _may_be_another(app, first, second)):
+                # Another agent brought tools, and to begin anew with all of them costs less: another epoch. In another
+                # conversation they are not shown, as they may be made for whose that was.
                 shared, now = _untooled(shared), _untooled(now)
             if not _begins(now, shared):
                 at = _parted(shared, now)
-                was, found = ("".join(one.text[:120] for one in sections[at : at + 1]) for sections in (shared, now))
+                old, found = ("".join(one.text[:120] for one in sections[at : at + 1]) for sections in (shared, now))
                 number = 7 if shared[at].tier == "messages" else 1
-                yield Broken(number, f"{second} after {first}: {shared[at].path} was {was!r}, is {found!r}")
+                yield Broken(number, f"{second} after {first}: {shared[at].path} was {old!r}, is {found!r}")
+
+
+def _may_be_another(app: Application, first: Key, second: Key) -> bool:
+    """Whether two requests of a person may be of two conversations: nobody named them, or one was begun anew."""
+    turns = [int(key[0].split("/")[1]) for key in (first, second)]
+    between = app.turns[turns[0] : turns[1] + 1]
+    return turns[0] != turns[1] and (not app.named or any(turn.act == "reset" for turn in between))
 
 
 def is_fork(prompt: Prompt | None, own: Callable[[str], bool]) -> bool:
