@@ -407,10 +407,10 @@ def _versions_in(team: Team, conversation: Decided) -> tuple[set[str], set[str]]
 
 def _definitions(conversation: Decided) -> dict[str, str]:
     """What defines the tools of runs that a conversation has carried, by their names."""
-    # Privacy: decisions of another conversation may stand in its record, as where LangGraph's cache of a node gives one
-    # tenant what it kept of another's run. What they define may speak of that tenant.
     if not _saved_by(conversation):
         return {}
+    # Privacy: decisions of another conversation may stand in its record, as where LangGraph's cache of a node gives one
+    # tenant what it kept of another's run. What they define may speak of that tenant.
     mine = _mine(conversation)
     keys = [key for key in conversation.decided_keys(_TOOLS) if key.startswith(mine)]
     return {key.removeprefix(mine): conversation.decided(_TOOLS, key) or "" for key in keys}

@@ -239,3 +239,11 @@ def test_an_application_whose_ids_stand_still_gets_no_conversation_of_another(mo
     session = _session().adapter
     alice, bob = (session.unnamed([f"I am {name}."]) for name in ("alice", "bob"))
     assert alice != bob
+
+
+def test_two_runs_that_have_said_as_much_are_two_conversations():
+    """Who begins with the same words as a run that is under way may be somebody else."""
+    session, (alice, bob) = _session(), (object() for _ in range(2))
+    first = session.adapter.unnamed(["Hello."], run=alice)
+    assert session.adapter.unnamed(["Hello."], run=bob) != first
+    assert session.adapter.unnamed(["Hello.", "Hello, Alice.", "Go on."], run=alice) == first
