@@ -232,11 +232,12 @@ class AdapterSession:
 
         Raises ``ToolClashError`` when one name has two schemas. A tool that arrives after the first request
         stays outside the union and is noted, since it would change every prompt from its beginning. ``grows`` is for
-        adapters that send of the union what ``RequestPlan.tools`` names: such a tool comes in, conversations that begin
-        from then on carry it, and those under way where that costs less (``ToolSets.choose``). ``scope`` is the tenant
-        whose they are, where that is not the session's own: others' requests carry those alone that they have too.
-        ``of_run`` says that a request brings them, which others are shown no more of: a conversation whose own requests
-        have one carries it, and records what defines it unless ``recorded`` says that its schema does not do so.
+        adapters that send of the union what ``RequestPlan.tools`` names: such a tool comes in. As it may be made for
+        one user, conversations carry it whose own requests have it, where that costs less (``ToolSets.choose``).
+        ``scope`` is the tenant whose tools these are, where that is not the session's own: all its conversations may
+        carry them. ``of_run`` says that they come with a request, and not where the application is built: they are
+        treated so before the first request too, and conversations record what defines them, unless ``recorded`` says
+        that a schema alone does not.
         """
         given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
         tenant = None if scope in (None, self.scope) else scope
@@ -255,9 +256,12 @@ class AdapterSession:
         with self.team.lock:
             return frozenset(self.team.late)
 
-    def tools_open_to(self, scope: str) -> frozenset[str]:
-        """Names of the shared tools that a tenant's requests may carry, for adapters that choose by themselves."""
-        return frozenset(self.shared.tool_sets.open_to(self.team, scope))
+    def tools_open_to(self, who: Conversation | str) -> frozenset[str]:
+        """Names of the shared tools that requests may carry, for adapters that choose by themselves.
+
+        ``who`` is their conversation, or the tenant that has many.
+        """
+        return frozenset(self.shared.tool_sets.open_to(self.team, who))
 
     def union_in(self, conversation: Conversation) -> tuple[str, ...]:
         """Names of the shared tools that a conversation's requests carry where they carry those of all."""

@@ -333,30 +333,34 @@ async def test_tools_that_come_with_a_call_are_shown_in_no_other_stream(fresh, a
     assert not shared.failures
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["wrapped first", "wrapped later"])
-async def test_no_tenant_is_shown_anothers_tool_of_the_same_name(fresh, before):
-    """Nor are its agents that have none of that name; tenants are children of one session."""
+@pytest.mark.parametrize("way", ["tenants wrapped first", "tenants wrapped later", "conversations"])
+async def test_nobody_is_shown_a_tool_that_was_made_for_another(fresh, way):
+    """Tenants are children of one session and have a tool of one name; else agents are made anew for each person."""
     server, shared = fresh("openai-chat"), session()
 
-    def made(tenant, config):
+    def made(user, config):
         def run() -> str:
             """Asks."""
             return "none"
 
-        house = tool(run, name="house", description=f"Asks the house of {tenant}.")
+        name, its = ("house", shared.child(user, scope=user)) if way != "conversations" else (f"house_{user}", shared)
+        house = tool(run, name=name, description=f"Asks the house of {user}.")
+        talk = user if way == "conversations" else "one"
         agents = [agent("planner", config, tools=[house]), agent("critic", config)]
-        return wrap(agents, shared.child(tenant, scope=tenant), conversation=lambda _: "one")
+        return wrap(agents, its, conversation=lambda _: talk)
 
     async with configured("openai-chat", server) as config:
-        teams = {tenant: made(tenant, config) for tenant in ("acme", "beta")} if before else {}
-        for tenant, other in (("acme", "beta"), ("beta", "acme")) * 2:
-            if tenant not in teams:
-                teams[tenant] = made(tenant, config)
+        for each in wrap([agent("greeter", config), agent("guide", config)], shared, conversation=lambda _: "first"):
+            await each.ask("Good morning.", stream=MemoryStream())
+        teams = {user: made(user, config) for user in ("acme", "beta")} if way == "tenants wrapped first" else {}
+        for user, other in (("acme", "beta"), ("beta", "acme")) * 2:
+            if user not in teams:
+                teams[user] = made(user, config)
             seen = len(server.requests)
             stream = MemoryStream()
-            for each in teams[tenant]:
+            for each in teams[user]:
                 await each.ask("What now?", stream=stream)
             shown = [record.body for record in server.requests[seen:]]
-            assert f"house of {tenant}".encode() in shown[0]
+            assert f"house of {user}".encode() in shown[0]
             assert not [body for body in shown if f"house of {other}".encode() in body]
     assert not shared.failures

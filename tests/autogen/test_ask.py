@@ -106,6 +106,24 @@ async def test_an_option_that_does_not_exist_is_named(provide, new_client):
         await ask(team, "Why?", polcy=ForkPolicy.worker())
 
 
+async def test_no_team_is_shown_a_tool_that_was_made_for_another(provide, new_client):
+    """Teams are made anew for each person, whom no tenant tells apart."""
+    provider, session = provide("openai", Says()), Session()
+    for user, other in (("acme", "beta"), ("beta", "acme")) * 2:
+
+        def run(q: str) -> str:
+            return q
+
+        kit = [FunctionTool(run, name=f"house_{user}", description=f"Asks the house of {user}.")]
+        agents = [role(n, new_client(provider), tools=kit if n == ROLES[0] else []) for n in ROLES]
+        seen = len(provider.requests)
+        await wrap(RoundRobinGroupChat(agents, max_turns=3), session).run(task=TASK)
+        shown = b"".join(record.body for record in provider.requests[seen:])
+        assert b"house of " + user.encode() in shown
+        assert b"house of " + other.encode() not in shown
+    assert session.failures == {}
+
+
 @pytest.mark.parametrize("before", [True, False], ids=["wrapped first", "wrapped later"])
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
 async def test_no_tenant_is_shown_anothers_tool_of_the_same_name(provide, new_client, api, before):

@@ -435,6 +435,24 @@ def test_no_tenant_is_shown_anothers_tool_of_the_same_name(equipped, first) -> N
     assert session.failures == {}
 
 
+def test_no_crew_that_is_installed_later_is_shown_anothers_tools(equipped) -> None:
+    """Crews are made anew for each person, whom no tenant tells apart."""
+    provider, made = equipped
+    session = Session(f"The house. {BRIEF * 4}")
+    first = made("plan")
+    with install(first, session):
+        first.kickoff(inputs={"brief": BRIEF})
+    for user, other in (("acme", "beta"), ("beta", "acme")) * 2:
+        crew, seen = made(f"house_{user}"), len(provider.requests)
+        crew.agents[0].tools[0].description = f"Asks the house of {user}."
+        with install(crew, session):
+            crew.kickoff(inputs={"brief": BRIEF})
+        shown = b"".join(record.body for record in provider.requests[seen:])
+        assert b"house of " + user.encode() in shown
+        assert b"house of " + other.encode() not in shown
+    assert session.failures == {}
+
+
 def test_a_crew_that_is_installed_later_shares_its_own_tools(equipped) -> None:
     """They are in all of its tasks' requests, and the first crew's begin as they did."""
     provider, made = equipped

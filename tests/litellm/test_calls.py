@@ -293,18 +293,19 @@ def test_two_users_do_not_mix(fresh):
     assert {call.conversation for call in own.calls} == {"Anna", "Berta"}
 
 
-def test_no_tenant_is_shown_anothers_tool_of_the_same_name(fresh):
-    """Nor are its roles that have none of that name; tenants are children of one session."""
+@pytest.mark.parametrize("tenants", [True, False], ids=["tenants", "conversations"])
+def test_nobody_is_shown_a_tool_that_came_with_anothers_call(fresh, tenants):
+    """Tenants are children of one session and have a tool of one name; else each person has a conversation."""
     provider, own = fresh("openai"), session()
-    for tenant, other in (("acme", "beta"), ("beta", "acme")) * 2:
-        seen, house = len(provider.requests), tool("house")
-        house["function"]["description"] = f"Asks the house of {tenant}."
-        ask_ = wrap(litellm.completion, own.child(tenant, scope=tenant))
+    for user, other in (("acme", "beta"), ("beta", "acme")) * 2:
+        seen, house = len(provider.requests), tool("house" if tenants else f"house_{user}")
+        house["function"]["description"] = f"Asks the house of {user}."
+        ask_ = wrap(litellm.completion, own.child(user, scope=user) if tenants else own)
         for name, kit in (("planner", {"tools": [house]}), ("critic", {})):
-            with role(name, conversation="one"):
+            with role(name, conversation="one" if tenants else user):
                 ask_(MODELS["openai"], messages(name), **place("openai", provider), **kit)
         shown = [record.body for record in provider.requests[seen:]]
-        assert f"house of {tenant}".encode() in shown[0]
+        assert f"house of {user}".encode() in shown[0]
         assert not [body for body in shown if f"house of {other}".encode() in body]
     assert own.failures == {}
 

@@ -147,6 +147,24 @@ async def test_a_tool_made_for_one_tenant_before_anybody_asks_is_in_no_other_ten
     assert session.failures == {}
 
 
+async def test_no_conversation_is_shown_a_tool_that_was_made_for_another(servers):
+    """Agents are made anew for each person, whom no tenant tells apart."""
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat") as (client, provider):
+        await chat([wrap(role(client, name), session, conversation="first") for name in ("greeter", "guide")], 1)
+        for user, other in (("acme", "beta"), ("beta", "acme")) * 2:
+            form = {"type": "object", "properties": {"query": {"type": "string"}}}
+            told = f"Asks the house of {user}."
+            house = FunctionTool(name=f"house_{user}", description=told, func=lambda query="": query, input_model=form)
+            agents = [role(client, "planner", tools=[house]), role(client, "critic")]
+            seen = len(provider.requests)
+            await chat([wrap(agent, session, conversation=user) for agent in agents], 2)
+            shown = [record.body for record in provider.requests[seen:]]
+            assert b"house of " + user.encode() in shown[0]
+            assert not [body for body in shown if b"house of " + other.encode() in body]
+    assert session.failures == {}
+
+
 @pytest.mark.parametrize("before", [True, False], ids=["made first", "made later"])
 async def test_no_tenant_is_shown_anothers_tool_of_the_same_name(servers, before):
     """Nor are its agents that have none of that name, whether both tenants' are made before anybody asks or not."""

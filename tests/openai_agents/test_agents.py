@@ -438,27 +438,31 @@ def test_agents_whose_tools_of_one_name_differ_are_wrapped(provider):
     assert unwrap(planner).model is critic.model is model
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["wrapped first", "wrapped later"])
-def test_no_tenant_is_shown_anothers_tool_of_the_same_name(provider, before):
-    """Nor are its agents that have none of that name; tenants are children of one session."""
+@pytest.mark.parametrize("way", ["tenants wrapped first", "tenants wrapped later", "conversations"])
+def test_nobody_is_shown_a_tool_that_was_made_for_another(provider, way):
+    """Tenants are children of one session and have a tool of one name; else agents are made anew for each person."""
     own, form = session(), {"type": "object", "properties": {}}
 
-    def made(tenant):
-        house = tool("house", f"Asks the house of {tenant}.", form, lambda: "")
-        model, its = model_for("openai-chat", provider), own.child(tenant, scope=tenant)
+    def made(user):
+        name = f"house_{user}" if way == "conversations" else "house"
+        house = tool(name, f"Asks the house of {user}.", form, lambda: "")
+        model, its = model_for("openai-chat", provider), own if way == "conversations" else own.child(user, scope=user)
+        talk = user if way == "conversations" else "one"
         kits = {"planner": [house], "critic": []}
-        return [wrap(agent(name, model, tools=kit), its, conversation="one") for name, kit in kits.items()]
+        return [wrap(agent(name, model, tools=kit), its, conversation=talk) for name, kit in kits.items()]
 
     async def go():
-        teams = {tenant: made(tenant) for tenant in ("acme", "beta")} if before else {}
-        for tenant, other in (("acme", "beta"), ("beta", "acme")) * 2:
-            if tenant not in teams:
-                teams[tenant] = made(tenant)
+        first = wrap(agent("greeter", model_for("openai-chat", provider)), own, conversation="first")
+        await Runner.run(first, "Good morning.")
+        teams = {user: made(user) for user in ("acme", "beta")} if way == "tenants wrapped first" else {}
+        for user, other in (("acme", "beta"), ("beta", "acme")) * 2:
+            if user not in teams:
+                teams[user] = made(user)
             seen = len(provider.requests)
-            for each in teams[tenant]:
+            for each in teams[user]:
                 await Runner.run(each, "What now?")
             shown = [record.body for record in provider.requests[seen:]]
-            assert f"house of {tenant}".encode() in shown[0]
+            assert f"house of {user}".encode() in shown[0]
             assert not [body for body in shown if f"house of {other}".encode() in body]
 
     asyncio.run(go())

@@ -233,8 +233,8 @@ def _placed(
 def _seated(team: Team, talk: Talk, seat: Seat, given: GivenTools) -> tuple[Seat, list[ToolSchema]]:
     """The agent's seat with its tools' names, and the tools that it carries where it carries the union.
 
-    A tool that came after this conversation began joins the union of later conversations only: here it would change
-    the prompt from the beginning. The agent's own such tools stand behind the union.
+    A tool that came after this conversation began would change its prompt from the beginning: the agent's own such
+    tools stand behind the union.
     """
     own = [tool for tool in given.schemas if isinstance(tool, FunctionToolSchema)]
     seat = replace(seat, tools=tuple(tool.function.name for tool in own), plain=len(own) != len(given.schemas))
@@ -247,7 +247,9 @@ def _seated(team: Team, talk: Talk, seat: Seat, given: GivenTools) -> tuple[Seat
     brought = {tool.function.name: _schema(tool) for tool in own if tool not in joining}
     if union is None or any(known.get(name, schema) != schema for name, schema in brought.items()):
         return replace(seat, plain=True), []
-    talk.tools = talk.tools or [tool.function.name for tool in union]
+    # Privacy: an agent that was made later may have been made for one user, and so may its tools.
+    shown = team.session.tools_open_to(team.session.conversation(talk.id)) | {tool.function.name for tool in joining}
+    talk.tools = talk.tools or [tool.function.name for tool in union if tool.function.name in shown]
     extra = [tool for tool in own if tool.function.name not in talk.tools]
     return seat, [*(tool for tool in union if tool.function.name in talk.tools), *extra]
 
