@@ -441,7 +441,8 @@ def test_agents_whose_tools_of_one_name_differ_are_wrapped(provider):
 @pytest.mark.parametrize("way", ["tenants wrapped first", "tenants wrapped later", "conversations"])
 def test_nobody_is_shown_a_tool_that_was_made_for_another(provider, way):
     """Tenants are children of one session and have a tool of one name; else agents are made anew for each person."""
-    own, form = session(), {"type": "object", "properties": {}}
+    own = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE))
+    form = {"type": "object", "properties": {}}
 
     def made(user):
         name = f"house_{user}" if way == "conversations" else "house"
