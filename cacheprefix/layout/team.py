@@ -66,9 +66,9 @@ class Team:
     late: set[str] = field(default_factory=set)
     """Names of tools that came after the first request."""
     of_runs: set[str] = field(default_factory=set)
-    """Names of tools that a run brought: a process that resumes it does not know them before."""
+    """Names of tools that came with a request: a process that resumes its conversation does not know them before."""
     unrecorded: set[str] = field(default_factory=set)
-    """Names of those that more defines than their schemas."""
+    """Names of tools that their schemas alone do not define."""
     resumed: set[str] = field(default_factory=set)
     """Names of those that are known by what a conversation has saved, and by no request."""
     clashing: set[str] = field(default_factory=set)
@@ -141,10 +141,9 @@ class Team:
 
         ``late`` is told of tools that come after the first request (None before it): they stay outside, since they
         would change every prompt from its beginning. With ``grows`` they come in all the same: which conversations
-        carry them is ``ToolSets``' to decide. ``of_run`` says that a request brings them, and ``recorded`` that their
-        schemas are all that defines them. Raises
-        ``ToolClashError`` when one name has two schemas, but for what is known from a saved conversation alone: the
-        code may be newer.
+        carry them is ``ToolSets``' to decide. ``of_run`` says that they come with a request, and ``recorded`` that
+        their schemas are all that defines them. Raises ``ToolClashError`` when one name has two schemas, but for what
+        is known from a saved conversation alone: the code may be newer.
         """
         given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
         with self.lock:

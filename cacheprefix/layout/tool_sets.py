@@ -38,8 +38,8 @@ _UNION, _OWN = "union", "own"
 _UNIONS = "unions"
 """The section of a conversation's decisions that says which tools it carries, where more came after it began."""
 _TOOLS = "tools"
-"""The section that defines those of them that a run brought (``Tool.saved``), which another process may not know: by
-their names, each behind a digest of the conversation and its tenant (``_definitions``)."""
+"""The section that defines those of them that requests brought (``Tool.saved``), which another process may not know:
+by their names, each behind a digest of the conversation and its tenant (``_definitions``)."""
 _KITS_OF = "kits"
 """The section that says which tools requests with a role's own carried: others with the very same share with them."""
 

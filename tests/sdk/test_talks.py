@@ -290,26 +290,22 @@ def test_two_applications_on_one_client_without_a_role_are_no_break(servers, scr
     assert session.report().breaks == ()
 
 
-def test_a_clock_in_the_system_text_of_calls_without_a_role_is_a_break(servers):
-    """What differs is a date: the same application asked."""
+@pytest.mark.parametrize(
+    "systems",
+    [
+        (f"{HANDBOOK}It is Monday, March 31, 10:02.", f"{HANDBOOK}It is Tuesday, April 1, 10:03."),
+        (f"You serve alice. {HANDBOOK}", f"You serve bob. {HANDBOOK}"),
+    ],
+    ids=["a clock at the end", "a name in front"],
+)
+def test_what_changes_in_the_system_text_of_calls_without_a_role_is_a_break(servers, systems):
+    """The same application asked: a date differs, or what stands behind a name is the same."""
     servers["anthropic"].reset()
     session = Session(caching=Caching(provider="anthropic"))
     with make_client("anthropic", servers["anthropic"]) as plain:
         client = wrap(plain, session)
-        for number, day in enumerate(("Monday, March 31, 10:02", "Tuesday, April 1, 10:03")):
-            _asked_alone(client, f"{HANDBOOK}It is {day}.", f"Bill {number}.")
-    assert [call.verdict.cause for call in session.calls] == ["cold_start", "system_changed"]
-    assert session.last_verdict.alarm
-
-
-def test_a_name_in_front_of_the_system_text_of_calls_without_a_role_is_a_break(servers):
-    """All that stands behind it is lost."""
-    servers["anthropic"].reset()
-    session = Session(caching=Caching(provider="anthropic"))
-    with make_client("anthropic", servers["anthropic"]) as plain:
-        client = wrap(plain, session)
-        for name in ("alice", "bob"):
-            _asked_alone(client, f"You serve {name}. {HANDBOOK}", f"What is new, {name}?")
+        for number, system in enumerate(systems):
+            _asked_alone(client, system, f"Bill {number}.")
     assert [call.verdict.cause for call in session.calls] == ["cold_start", "system_changed"]
     assert session.last_verdict.alarm
 

@@ -18,17 +18,6 @@ from litellm.llms.base_llm.base_utils import type_to_response_format_param
 from litellm.router import Router
 
 from cacheprefix import Session, adapter
-from cacheprefix.adapter import (
-    AdapterSession,
-    BlockVar,
-    ForkBody,
-    Role,
-    current_role,
-    derived,
-    fork_body,
-    given_or_configured,
-    inside,
-)
 from cacheprefix.adapter import in_role as role
 from cacheprefix.errors import SetupError
 from cacheprefix.wire import for_litellm
@@ -36,8 +25,8 @@ from cacheprefix.wire import for_litellm
 __all__ = ["install", "role", "unwrap", "wrap"]
 
 T = TypeVar("T")
-Bound = tuple[AdapterSession, Role | None]
-_BOUND: BlockVar[Bound] = BlockVar("cacheprefix_litellm")
+Bound = tuple[adapter.AdapterSession, adapter.Role | None]
+_BOUND: adapter.BlockVar[Bound] = adapter.BlockVar("cacheprefix_litellm")
 _INSTALLED: list[Bound] = []
 _OWN: dict[str, Callable[..., Any]] = {name: getattr(litellm, name) for name in ("completion", "acompletion")}
 _CONNECTION = {"api_base", "api_key", "api_version", "base_url", "default_headers", "deployment_id", "extra_headers"}
@@ -67,15 +56,16 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
     if isinstance(target, Router):
         router: Any = unwrap(target)
         if _ATTEMPTS:
-            router.__class__ = derived(type(router), **{each: _attempts(each, joined, bound) for each in _ATTEMPTS})
+            attempts = {each: _attempts(each, joined, bound) for each in _ATTEMPTS}
+            router.__class__ = adapter.derived(type(router), **attempts)
         else:
             for each in _OWN:
                 own = getattr(router, each)
-                made: Any = inside(partial(_BOUND.within, (joined, bound)), own, own)
+                made: Any = adapter.inside(partial(_BOUND.within, (joined, bound)), own, own)
                 made.cacheprefix_own = own
                 setattr(router, each, made)
         return target
-    wrapped: T = inside(partial(_BOUND.within, (joined, bound)), partial(_call, name), _OWN[name])
+    wrapped: T = adapter.inside(partial(_BOUND.within, (joined, bound)), partial(_call, name), _OWN[name])
     return wrapped
 
 
@@ -112,21 +102,21 @@ def install(session: Session | None = None, *, role: str = "", conversation: str
 
 
 def _bound(session: Session | None, role: str, conversation: str) -> Bound:
-    joined = given_or_configured(session)
+    joined = adapter.given_or_configured(session)
     if role:
         joined.join(role)
     for name, own in _OWN.items():
         if getattr(litellm, name) is own:
-            setattr(litellm, name, inside(nullcontext, partial(_call, name), own))
+            setattr(litellm, name, adapter.inside(nullcontext, partial(_call, name), own))
     return joined, adapter.bound_role(role, "", conversation)
 
 
-def _attempts(name: str, session: AdapterSession, role: Role | None) -> property:
+def _attempts(name: str, session: adapter.AdapterSession, role: adapter.Role | None) -> property:
     """A router's method for one attempt, bound to the caller's role: it may run in a thread that has none."""
 
     def method(router: Any) -> Any:
         own = getattr(type(router).__unwrapped__, name).__get__(router)
-        return inside(partial(_BOUND.within, (session, role or current_role())), own, own)
+        return adapter.inside(partial(_BOUND.within, (session, role or adapter.current_role())), own, own)
 
     return property(method)
 
@@ -144,7 +134,7 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
     asked, body, rules = read
     unknown = () if rules.known else (adapter.reason("rules_unknown", body["model"].partition("/")[0]),)
     # ``lists=False``: LiteLLM takes no list of allowed tools as ``tool_choice``.
-    fork = fork_body(session, body, "openai-chat", bound[1] or current_role(), lists=False, own=unknown)
+    fork = adapter.fork_body(session, body, "openai-chat", bound[1] or adapter.current_role(), lists=False, own=unknown)
 
     def arguments(laid: Mapping[str, Any]) -> dict[str, Any]:
         laid = dict(laid) if rules.markers in (None, "openai") else for_litellm(dict(laid))
@@ -158,16 +148,17 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
         made = None if laid is fork.given else session.attempt("body", lambda: arguments(laid), None)
         return own(*given, **named) if made is None else own(**made)
 
-    def streamed(answer: Any, fork: ForkBody, turn: Any) -> Any:
+    def streamed(answer: Any, fork: adapter.ForkBody, turn: Any) -> Any:
         if fork.body.get("stream_options") != fork.given.get("stream_options"):
             # We asked for the usage, and not the application: LiteLLM keeps it out of the chunks that it sees.
             answer.stream_options, answer.send_stream_usage = None, False
-        return _streamed(ForkBody.awatch if name == "acompletion" else ForkBody.watch, answer, fork, turn)
+        form = adapter.ForkBody
+        return _streamed(form.awatch if name == "acompletion" else form.watch, answer, fork, turn)
 
     return (fork.aask if name == "acompletion" else fork.ask)(send, streamed)
 
 
-def _read(session: AdapterSession, own: Any, given: Any, named: Any) -> tuple[Any, Any, Any] | None:
+def _read(session: adapter.AdapterSession, own: Any, given: Any, named: Any) -> tuple[Any, Any, Any] | None:
     """The arguments by name, the body that they make in OpenAI's form, and the rules of the model's provider.
 
     None for what is no request in that form: that is LiteLLM's to refuse, or to read in its own way.
@@ -184,7 +175,7 @@ def _read(session: AdapterSession, own: Any, given: Any, named: Any) -> tuple[An
     return asked, body, session.profile(body["model"])
 
 
-def _streamed(watch: Callable[..., Any], answer: Any, fork: ForkBody, turn: Any) -> Any:
+def _streamed(watch: Callable[..., Any], answer: Any, fork: adapter.ForkBody, turn: Any) -> Any:
     stream = isinstance(answer, litellm.CustomStreamWrapper)
     cached = answer.custom_llm_provider == "cached_response" if stream else _hidden(answer).get("cache_hit")
     if cached:
