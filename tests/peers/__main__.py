@@ -64,6 +64,13 @@ _ASKING_SHORTLY = (
 )
 """Of these a few, of each way to ask one: all of them take the better part of an hour."""
 
+_ASKING_CLIENTS = (
+    *("models/test_openai_model_client.py", "models/test_anthropic_model_client.py"),
+    *("models/test_chat_completion_cache.py", "models/test_reply_chat_completion_client.py", "test_openai_agent.py"),
+    "tools/test_mcp_workbench_model_client.py",
+)
+"""Of AutoGen's extensions the tests of its clients, and of what holds one."""
+
 _OF_NODES = tuple(
     f"tests/test_{name}.py"
     for name in (
@@ -123,6 +130,8 @@ SUITES = {
         Suite("langgraph-supervisor", "", "models", ("tests",), ("tests",)),
         Suite("langgraph-swarm", "", "models", ("tests",), ("tests",)),
         Suite("autogen-agentchat", "autogen", "autogen", ("tests",)),
+        # Of its tests those of what asks a model; MagenticOne's want a browser, which this environment leaves out.
+        Suite("autogen-ext", "autogen", "autogen,clients", tuple(f"tests/{name}" for name in _ASKING_CLIENTS)),
         # Of its 5,800 tests those of what asks a model; some modules want packages of its development alone.
         Suite(
             "crewai",

@@ -6,7 +6,7 @@ package is called ``tests`` too. Read from the environment:
 - ``CACHEPREFIX_LAYER``: ``plain`` (calls come by here, and nothing is put underneath), ``observed``, ``forked`` (a
   session with nothing but its defaults), ``shared`` (one with a handbook and a second role: every request moves) or
   ``answered`` (``shared``, and fake models of the tests' own answer what they would without us)
-- ``CACHEPREFIX_UNDER``: how, a comma list of ``models``, ``agents``, ``nodes``, ``crewai``, ``autogen``
+- ``CACHEPREFIX_UNDER``: how, a comma list of ``models``, ``agents``, ``nodes``, ``crewai``, ``autogen``, ``clients``
 - ``CACHEPREFIX_SEEN``: the file for one JSON line a test
 """
 
@@ -23,6 +23,7 @@ from contextvars import ContextVar
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -255,7 +256,40 @@ def _autogen() -> None:
                 first(kind, name)
 
 
-_HOW = {"models": _models, "agents": _agents, "nodes": _nodes, "crewai": _crewai, "autogen": _autogen}
+def _clients() -> None:
+    """Every model client of AutoGen's own is asked through a ``PrefixClient``, as a role of the session's."""
+    from cacheprefix_autogen import PrefixClient
+    from cacheprefix_autogen.sending import SENDING
+
+    asked: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def through(real: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(self: Any, *given: Any, **named: Any) -> Any:
+            # Ours is asking already, or another client that holds this one.
+            if LAYER == "plain" or SENDING.get() is not None:
+                return real(self, *given, **named)
+            if self not in asked:
+                asked[self] = PrefixClient(self, NOW.session(), role="assistant")
+            return getattr(asked[self], real.__name__)(*given, **named)
+
+        return functools.wraps(real)(ask)
+
+    for name in ("anthropic", "cache", "openai", "replay"):
+        module = importlib.import_module(f"autogen_ext.models.{name}")
+        for kind in {base for one in vars(module).values() if isinstance(one, type) for base in one.__mro__}:
+            if kind.__module__.startswith("autogen_ext.models"):
+                for method in {"create", "create_stream"} & set(vars(kind)):
+                    setattr(kind, method, through(vars(kind)[method]))
+
+
+_HOW = {
+    "models": _models,
+    "agents": _agents,
+    "nodes": _nodes,
+    "crewai": _crewai,
+    "autogen": _autogen,
+    "clients": _clients,
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:

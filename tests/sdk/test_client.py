@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import anthropic
 import openai
 import pytest
+from openai.resources.responses import Responses
 from sdk_driver import MODELS, RULES, creator, make_client
 
 import cacheprefix
@@ -188,7 +190,10 @@ def test_what_parse_adds_to_an_answer_is_not_sent_back(api, session_for):
     script = Queue([_calling("read", "write"), Reply("so be it")])
     with SimulatedProvider(RULES[api], script) as provider, make_client(api, provider) as client, role("reader"):
         asked = _reading(api) | {"tools": [tools[0]]}
-        creator(wrap(client, session), api).__self__.parse(**asked)
+        asking = creator(wrap(client, session), api).__self__
+        if not hasattr(asking, "parse"):
+            pytest.skip("this release parses no answers outside of its beta")
+        asking.parse(**asked)
         assert len(provider.requests) == 2
         assert b"parsed" not in provider.requests[1].body
 
@@ -407,6 +412,10 @@ def test_only_roles_whose_answers_are_gone_on_from_begin_in_their_own_layout(tal
     assert kept == [False, False, True, False, False]
 
 
+@pytest.mark.skipif(
+    "conversation" not in inspect.signature(Responses.create).parameters,
+    reason="this release keeps no conversations",
+)
 def test_a_conversation_is_named_by_all_its_requests(talks):
     """Whoever says none, begins none."""
     with role("critic"):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import inspect
+from functools import partial
 
 import pytest
 
@@ -24,6 +25,8 @@ from tests.transparent.compare import allowed_in
 from tests.transparent.harness import Constructs, Stage
 
 APIS = ("openai-chat", "openai-responses", "anthropic")
+PARSING = APIS if hasattr(anthropic.resources.Messages, "parse") else APIS[:-1]
+"""Anthropic's oldest release that is declared parses no answers outside of its beta."""
 HANDBOOK = "The handbook. " + "Everyone keeps to these rules of the house and cites them by number. " * 120
 TASK = "Compare the two proposals and say which one should be built first."
 
@@ -75,9 +78,9 @@ class Clients(Stage):
 CONSTRUCTS = Constructs("sdk", Clients)
 
 
-def everywhere(run):
+def everywhere(run, apis=APIS):
     """Registers a construct for each API, synchronous and not; it is a coroutine function, see ``got``."""
-    for api in APIS:
+    for api in apis:
         for later in (False, True):
 
             @CONSTRUCTS.add(f"{run.__name__}_{api}{'_async' if later else ''}", rules=RULES[api])
@@ -173,7 +176,7 @@ class Verdict(BaseModel):
     built: str
 
 
-@everywhere
+@partial(everywhere, apis=PARSING)
 async def parse(stage):
     """Answers in a form."""
     stage.script(Reply('{"built": "the first"}'))
