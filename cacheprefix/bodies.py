@@ -531,18 +531,43 @@ def well_formed(body: Mapping[str, Any], api: Api) -> bool:
         said = ()
     if not isinstance(said, (list, tuple)) or not all(isinstance(one, Mapping) for one in said):
         return False
-    texts = [one.get("content") for one in said]
-    roles = responses or all(isinstance(one.get("role"), str) for one in said)
-    blocks = all(
-        one is None or isinstance(one, str) or (isinstance(one, (list, tuple)) and all(map(_is_block, one)))
-        for one in texts
+    tools_listed = tools is None or (isinstance(tools, (list, tuple)) and all(map(_is_tool, tools)))
+    if not tools_listed or not isinstance(body.get("model", ""), str):
+        return False
+    system = body.get("instructions" if responses else "system")
+    if system is not None and not _is_text(system, Mapping):
+        return False
+    return all(_is_item(one) for one in said) if responses else all(_is_message(one, api) for one in said)
+
+
+def _is_message(message: Mapping[str, Any], api: Api) -> bool:
+    calls, content = message.get("tool_calls"), message.get("content")
+    if not isinstance(message.get("role"), str) or (content is None and api == "anthropic"):
+        return False
+    called = calls is None or (isinstance(calls, (list, tuple)) and all(map(_is_call, calls)))
+    return called and (content is None or _is_text(content, (str, Mapping)))
+
+
+def _is_call(call: object) -> bool:
+    return isinstance(call, Mapping) and isinstance(call.get("function") or {}, Mapping)
+
+
+def _is_item(item: Mapping[str, Any]) -> bool:
+    # Whatever has no role is told by its type, of which there are new ones each year.
+    named = isinstance(item.get("role", ""), str) and isinstance(item.get("type", ""), str)
+    content = item.get("content")
+    return named and (content is None or _is_text(content, Mapping))
+
+
+def _is_tool(tool: object) -> bool:
+    return isinstance(tool, Mapping) and isinstance(tool.get("function") or {}, Mapping)
+
+
+def _is_text(content: object, block: type | tuple[type, ...]) -> bool:
+    """Whether this is a text, or a list of blocks of such a type."""
+    return isinstance(content, str) or (
+        isinstance(content, (list, tuple)) and all(isinstance(one, block) for one in content)
     )
-    listed = tools is None or (isinstance(tools, (list, tuple)) and all(isinstance(one, Mapping) for one in tools))
-    return isinstance(body.get("model", ""), str) and roles and blocks and listed
-
-
-def _is_block(block: object) -> bool:
-    return isinstance(block, (str, Mapping))
 
 
 def allowed_choice(names: Sequence[str], api: Api) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,8 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_core.memory import ListMemory, MemoryContent
 from autogen_core.model_context import BufferedChatCompletionContext
+from autogen_core.models import SystemMessage, UserMessage
+from autogen_core.tools import Workbench
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 from pydantic import BaseModel
 
@@ -54,6 +57,89 @@ async def test_the_tools_of_a_server_are_in_the_union_from_the_first_request(pro
     names = [[tool["function"]["name"] for tool in record.json["tools"]] for record in provider.requests]
     assert names == [["search", "z_lookup"]] * 3
     assert "looked up q on the server" in provider.requests[2].prompt.sections[-1].text
+
+
+class Served(Workbench):
+    """A server's workbench, whose ``lists`` of tools (name, description) are given one after the other."""
+
+    def __init__(self, *lists):
+        self.lists = list(lists)
+
+    async def list_tools(self):
+        now = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
+        if isinstance(now, Exception):
+            raise now
+        if now is None:
+            await asyncio.Event().wait()
+        told = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+        return [{"name": name, "description": text, "parameters": told} for name, text in now]
+
+    async def call_tool(self, *args, **options):
+        raise AssertionError
+
+    async def start(self): ...
+
+    async def stop(self): ...
+
+    async def reset(self): ...
+
+    async def save_state(self):
+        return {}
+
+    async def load_state(self, state): ...
+
+
+def two(provider, new_client, bench):
+    """A planner with a server's tools, and a critic with none."""
+    client = new_client(provider)
+    return [role("planner", client, workbench=bench), role("critic", client)]
+
+
+def served(provider, new_client, bench):
+    """A team of these."""
+    return RoundRobinGroupChat(two(provider, new_client, bench), max_turns=4)
+
+
+def told_of(record):
+    """What a request says of its tools."""
+    return [(one["function"]["name"], one["function"]["description"]) for one in record.json.get("tools", [])]
+
+
+async def test_an_agent_is_given_its_tool_as_the_server_declares_it_by_now(provide, new_client):
+    """It may take other arguments, and the one before may have been made for another user: nobody is shown that."""
+    provider = provide("openai", Says())
+    first, later = [("look", "Looks into alice's box.")], [("look", "Looks into bob's box.")]
+    team = wrap(served(provider, new_client, Served(first, first, later)))
+    await team.run(task=TASK)
+    assert [told_of(record) for record in provider.requests] == [first, first, later, []]
+    assert session_of(team).failures == {}
+
+
+async def test_a_servers_tools_are_shown_to_no_other_conversation(provide, new_client):
+    """They come with a run, as the first one's may, and what they say may be of its user."""
+    provider = provide("openai", Says())
+    session = Session(SharedPrefix(system=HANDBOOK))
+    tools = [("look", "Looks into alice's box.")]
+    await wrap(served(provider, new_client, Served(tools)), session).run(task=TASK)
+    assert [told_of(record) for record in provider.requests] == [tools] * 4
+    alone = wrap(new_client(provider), session)
+    await alone.create([SystemMessage(content=HANDBOOK), UserMessage(content="Bob asks.", source="user")])
+    assert told_of(provider.requests[-1]) == []
+
+
+@pytest.mark.parametrize("fault", [None, RuntimeError("down")], ids=["hangs", "is down"])
+async def test_another_agents_server_holds_nobody_up(provide, new_client, monkeypatch, fault):
+    """Where that agent has no turn, AutoGen itself does not ask its server at all."""
+    monkeypatch.setattr("cacheprefix_autogen.tool_servers._PATIENCE", 0.05)
+    provider = provide("openai", Says())
+    agents = [
+        *two(provider, new_client, Served([("look", "Looks.")])),
+        role("writer", new_client(provider), workbench=Served(fault)),
+    ]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=2), Session(SharedPrefix(system=HANDBOOK)))
+    await asyncio.wait_for(team.run(task=TASK), 60)
+    assert [told_of(record) for record in provider.requests] == [[("look", "Looks.")]] * 2
+    assert session_of(team).failures == ({} if fault is None else {"tool server": 1})
 
 
 class Executor(CodeExecutor):

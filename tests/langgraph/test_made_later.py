@@ -17,7 +17,7 @@ from cacheprefix import Session, SharedPrefix
 from cacheprefix.errors import NotSharedError
 from cacheprefix.profiles import default_registry
 from cacheprefix.server import Reply, ToolCall, fill
-from cacheprefix_langgraph import PrefixMiddleware, PrefixState, ask, forked, wrap_model
+from cacheprefix_langgraph import PrefixMiddleware, PrefixState, ask, forked, subgraph, wrap_model
 from tests.langgraph.conftest import KINDS, RULES, Bench
 from tests.langgraph.test_lanes import tools
 
@@ -479,4 +479,65 @@ def test_no_tenant_is_shown_the_schema_of_a_graph_that_was_made_later_for_anothe
     turn(saver, acme, "two", scope="acme")
     turn(saver, beta, "three", scope="beta")
     assert names(bench) == [["Planacme"], ["Planacme"], ["Planbeta"], ["Planbeta"]]
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["before any request", "later"])
+def test_a_graph_that_is_made_in_a_run_may_have_its_users_own_tools(chat, asked):
+    """Of one name with another schema, too: that is no mistake at set-up, and nobody else is shown them."""
+    session, saver = chat.session(HANDBOOK), InMemorySaver()
+    model = wrap_model(chat.model(), session)
+
+    def worker(state, config):
+        user = config["configurable"]["thread_id"]
+        if user == "nobody":
+            return {}
+
+        @tool(description=f"Looks into the box of {user}.")
+        def look(at: str) -> str:
+            return at
+
+        agent = subgraph(create_agent(model, [look], system_prompt=f"You work.\n\n{HANDBOOK}"), session, role="worker")
+        return {"messages": agent.invoke(state)["messages"][-1:]}
+
+    made = [("worker", worker), *nodes(chat, session, {"writer": []})]
+    if asked:
+        turn(saver, made[1:], "first")
+    chat.provider.reset()
+    for user in ("alice", "bob", "nobody"):
+        turn(saver, made, user)
+    shown = [str(record.json.get("tools", "")) for record in chat.provider.requests]
+    assert "box of alice" in shown[0]
+    assert "box of bob" in shown[2]
+    assert not [text for text in shown[2:] if "alice" in text]
+    assert "box of" not in shown[4]
+    assert session.failures == {}
+
+
+def test_a_schema_that_a_node_binds_in_a_run_is_its_users_own_from_the_first_request_on(chat):
+    """A node that is made while a run is under way may be made for one user, and so may what its code binds."""
+    session, saver = chat.session(HANDBOOK), InMemorySaver()
+    model = wrap_model(chat.model(), session)
+    chat.script(
+        lambda asked: Reply(tool_calls=(ToolCall("Plan", {}),)) if asked.body.get("tool_choice") else Reply("Yes.")
+    )
+
+    def worker(state, config):
+        if config["configurable"]["thread_id"] != "alice":
+            return {}
+
+        class Plan(BaseModel):
+            """The plan of alice."""
+
+        def plans(state):
+            said = [SystemMessage(f"You plan.\n\n{HANDBOOK}"), *state["messages"]]
+            model.with_structured_output(Plan, method="function_calling").invoke(said)
+
+        forked(session, role="worker")(plans)(state)
+        return {}
+
+    made = [("worker", worker), *nodes(chat, session, {"writer": []})]
+    for user in ("alice", "bob"):
+        turn(saver, made, user)
+    assert [b"The plan of alice" in record.body for record in chat.provider.requests] == [True, True, False]
     assert session.failures == {}

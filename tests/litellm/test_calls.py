@@ -275,6 +275,26 @@ def test_messages_of_litellm_go_on_in_a_history(fresh):
     assert provider.requests[1].json["response_format"]["json_schema"]["name"] == "Verdict"
 
 
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_calls_of_litellms_own_go_on_in_a_message_of_the_applications(fresh, vendor):
+    """As many applications write the answer down: a dictionary that holds the calls as they came."""
+    provider, own = fresh(vendor), session()
+    function = litellm.types.utils.Function(name="read_log", arguments="{}")
+    called = litellm.ChatCompletionMessageToolCall(id="t1", type="function", function=function)
+    said = [
+        *messages("critic"),
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "t1", "content": "found"},
+    ]
+    for name in ROLES:
+        with role(name, conversation="t"):
+            wrap(litellm.completion, own)(
+                model=MODELS[vendor], messages=said, tools=[tool("read_log")], **place(vendor, provider)
+            )
+    assert own.failures == {}
+    assert [call.layout for call in own.calls] == ["fork"] * len(ROLES)
+
+
 def test_two_users_do_not_mix(fresh):
     """Asked at once on one session: nothing of one stands in the other's requests."""
     provider, own = fresh("openai"), session()
@@ -348,6 +368,9 @@ _SAID = [{"role": "user", "content": "hello"}]
         {"messages": [{"role": 5, "content": "hello"}]},
         {"messages": [{"role": "user", "content": 5}]},
         {"messages": [{"role": "user", "content": [5]}]},
+        {"messages": [*_SAID, {"role": "assistant", "tool_calls": "x"}]},
+        {"messages": [*_SAID, {"role": "assistant", "tool_calls": [5]}]},
+        {"messages": [*_SAID, {"role": "assistant", "tool_calls": [{"function": 5}]}]},
         {"messages": _SAID, "tools": 5},
         {"messages": _SAID, "tools": [5]},
         {"messages": _SAID, "model": None},

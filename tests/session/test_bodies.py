@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.bodies import Role, allowed_choice, fork_body, instruction_of
+from cacheprefix.bodies import Role, allowed_choice, fork_body, instruction_of, well_formed
 from cacheprefix.history import Compaction
 from cacheprefix.layout import Pass
 
@@ -189,3 +189,59 @@ def test_what_a_user_says_in_passing_is_not_cut_out():
     fork = fork_body(session.adapter, {"model": "gpt-5.2", "messages": said}, "openai-chat", Role("critic", "Object."))
     assert fork.forked
     assert any(one["content"] == said[0]["content"] for one in fork.body["messages"])
+
+
+def shaped(api):
+    """A request with a call and its result, in the form of an API."""
+    if api == "anthropic":
+        said = [
+            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "found"}]},
+        ]
+        tools = [{"name": "look", "description": "", "input_schema": {}}]
+        return {"model": "claude-sonnet-4-6", "max_tokens": 9, "system": LONG, "messages": said, "tools": tools}
+    if api == "openai-responses":
+        said = [
+            {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+            {"type": "function_call", "call_id": "t", "name": "look", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "t", "output": "found"},
+        ]
+        tools = [{"type": "function", "name": "look", "parameters": {}}]
+        return {"model": "gpt-5.2", "instructions": LONG, "input": said, "tools": tools}
+    call = {"id": "t", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    said = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "t", "content": "found"}]
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    made = body(tools=tools)
+    return {**made, "messages": [*made["messages"], *said]}
+
+
+def places(value):
+    """Each place in a body: what holds it, and the key or index."""
+    for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+        yield value, key
+        if isinstance(one, (dict, list)):
+            yield from places(one)
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_body_of_a_wrong_shape_fails_in_one_step_at_most(api):
+    """Whatever stands in its place: the application sees its own body sent, and reads of one trouble."""
+    wrong = 0
+    session = Session(SharedPrefix(system=LONG))
+    for at in range(len(list(places(shaped(api))))):
+        for value in (5, "text", ["a"], {"a": 1}):
+            given = shaped(api)
+            holder, key = list(places(given))[at]
+            holder[key] = value
+            if not well_formed(given, api):
+                wrong += 1
+                continue
+            before = copy.deepcopy(given)
+            count = sum(session.failures.values())
+            turn = fork_body(session.adapter, given, api, Role("critic", conversation="c")).begin()
+            turn.finish(USAGE)
+            assert given == before
+            assert sum(session.failures.values()) - count <= 1
+    assert wrong > 10

@@ -61,6 +61,7 @@ from cacheprefix_autogen.run_plan import RunPlan
 from cacheprefix_autogen.settings import PrefixSettings, settings_of
 from cacheprefix_autogen.summaries import Answered, Holds, NewestAnswered
 from cacheprefix_autogen.tool_restriction import Restriction, frozen_schema, own_tools, restricted, set_apart
+from cacheprefix_autogen.tool_servers import ask_servers, served
 from cacheprefix_autogen.transcript import FROM_OUTSIDE, Entry, Transcript, View
 
 ToolMemory = Literal["keep", "drop"]
@@ -144,6 +145,8 @@ class Member:
         """Whether the agent's class builds its requests in its own way: then they keep the application's layout."""
         self.keeps_tools = False
         """Set where a tool has the name of another agent's tool but another schema: its tools stay out of the union."""
+        self._adopted: dict[str, Any] = {}
+        """Its tools in the union, by their names."""
         self.start: int | None = None
         """Index in the agent's own context at which the current turn's messages begin; None outside a turn."""
         self.before = 0
@@ -374,6 +377,8 @@ class Member:
         """Decide a request's layout (None to send it as it came), and give the plan with the reasons."""
         if given.tools:
             self.tools = given.tools
+            # Privacy: a server may declare a tool otherwise by now, and the union's be of whom it served before.
+            self.adopt(self._changed(given.tools))
         if self.group is not None:
             self.group.heed()
         asked = self._read(client, given)
@@ -410,6 +415,29 @@ class Member:
         if plan.reasons[-1].why == "failed":
             return None, plan
         return self._weighed(asked, self._plain(asked), plan)
+
+    def _changed(self, tools: Sequence[Any]) -> list[Any]:
+        """Those of an agent's tools whose names the union has, and that are not those which it has adopted."""
+        known = set(self.session.prefix.tool_names)
+        return [tool for tool in tools if name_of(tool) in known and self._adopted.get(name_of(tool)) != tool]
+
+    def adopt(self, tools: Sequence[Any], *, of_run: bool = False) -> None:
+        """Put the agent's tools into the union; where one clashes the agent keeps all its own tools, with a note.
+
+        ``of_run`` says that they come with a run: they may be made for its user, and others' requests go without.
+        """
+        if not tools or self.keeps_tools:
+            return
+        frozen = [frozen_schema(tool) for tool in tools]
+        try:
+            self.session.adopt_tools(frozen, dict, grows=True, of_run=of_run)
+        except ToolClashError as error:
+            self.keeps_tools = True
+            self.session.note(f"agent {self.name!r} keeps its own tools, which others share no cache with: {error}")
+            return
+        # A server's list may be written into later; of a tool's object making the schema takes a millisecond.
+        for tool, copy in zip(tools, frozen, strict=True):
+            self._adopted[name_of(tool)] = copy if isinstance(tool, Mapping) else tool
 
     def _left(self, asked: Asked, why: Reason) -> Planned:
         """The application's own layout for the reason ``why``, without comparing costs."""
@@ -496,8 +524,10 @@ class Member:
         None where they are not known.
         """
         carried: Carried = "union" if run is None else "open"
-        if lane is not None and self.group is not None:
-            carried = () if self.keeps_tools else tuple(self.group.tools_of(lane.names))
+        if self.keeps_tools:
+            carried = ()
+        elif lane is not None and self.group is not None:
+            carried = tuple(self.group.tools_of(lane.names))
         # A client without a team or a named conversation remembers no place for the role's text: it goes to the end.
         ends = self.view is None and not asked.talk.named
         behind = [*(one.message for one in heard.own), *heard.now]
@@ -804,16 +834,6 @@ class Group:
         decisions = self.session.histories.shorten(self.conversation, (view,))
         return decisions[0].text if decisions else text
 
-    def adopt(self, member: Member, tools: Sequence[Any]) -> None:
-        """Put an agent's tools into the union; where one clashes the agent keeps all its own tools, with a note."""
-        session = self.session
-        try:
-            if tools:
-                session.adopt_tools([frozen_schema(tool) for tool in tools], lambda schema: schema, grows=True)
-        except ToolClashError as error:
-            member.keeps_tools = True
-            session.note(f"agent {member.name!r} keeps its own tools, which others share no cache with: {error}")
-
     def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> Lane:
         """The agents with which ``member`` shares tools and transcript; itself alone where sharing costs more."""
         if self.lanes is None:
@@ -857,9 +877,9 @@ class Group:
 
     def _asks_once(self, agent: Any, member: Member, model: str) -> bool:
         """Whether an agent asks this model exactly once a turn, with the shared text and all public messages."""
-        # A workbench without a fixed list of tools is a server's, which may bring tools later.
-        served = any(not hasattr(one, "_tools") for one in getattr(agent, "_workbench", None) or [])
-        if type(agent) is not AssistantAgent or agent._memory or agent._output_content_type or member.tools or served:
+        if type(agent) is not AssistantAgent or agent._memory or agent._output_content_type:
+            return False
+        if member.tools or served(agent):
             return False
         apart = member.alone or member.bounded or member.broken or member.filtered or member.own_prompts
         client = agent._model_client
@@ -971,14 +991,19 @@ class Group:
         """Ask tool servers for their tools and put these into the union, before the first request is laid out."""
         if self.session.mode == "observe":
             return
+        found = await ask_servers([one for agent, _ in self.members for one in served(agent)])
         for agent, member in self.members:
-            listed = []
-            for workbench in getattr(agent, "_workbench", None) or []:
-                if not hasattr(workbench, "_tools"):
-                    listed += await workbench.list_tools()
+            listed: list[Any] = []
+            for workbench in served(agent):
+                tools = found.get(id(workbench), [])
+                if isinstance(tools, Exception):
+                    # Where the agent needs it, AutoGen asks once more, and its error reaches the application.
+                    self.session.failed("tool server", tools)
+                else:
+                    listed += tools
             member.tools = [*member.tools, *listed]
             if listed and not member.alone:
-                self.adopt(member, listed)
+                member.adopt(listed, of_run=True)
 
 
 def system_texts(agent: Any) -> list[str]:

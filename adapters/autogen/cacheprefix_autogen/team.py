@@ -153,9 +153,9 @@ def _adopt_all(group: Group, nested: Sequence[Any] = ()) -> None:
         return
     for agent, member in group.members:
         if not member.alone:
-            group.adopt(member, tools_of(agent))
+            member.adopt(tools_of(agent))
     for agent in nested:
-        group.adopt(Member(group.session, agent.name), tools_of(agent))
+        Member(group.session, agent.name).adopt(tools_of(agent))
 
 
 def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> None:

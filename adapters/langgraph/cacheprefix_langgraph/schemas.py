@@ -19,6 +19,7 @@ from langchain_core.runnables import Runnable, RunnableSequence
 from pydantic import BaseModel
 
 from cacheprefix.adapter import AdapterSession, names_known_to
+from cacheprefix_langgraph.fork_context import runs
 from cacheprefix_langgraph.tools import adopt
 
 _BINDS: Final = "with_structured_output"
@@ -42,8 +43,8 @@ class Schema(NamedTuple):
 
 def foresee(session: AdapterSession, node: Any) -> None:
     """Remember the schemas that a node will bind; for front doors, at set-up."""
-    if session.shared.totals.last is not None:
-        # Privacy: a node that is made later may be made for one user, and so may what its code binds.
+    if session.shared.totals.last is not None or runs():
+        # Privacy: a node that is made later, or in a run, may be made for one user, and so may what its code binds.
         return
     nothing: list[Schema] = []
     found = session.attempt("schemas", lambda: list(bound_schemas(node)), nothing)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.pregel.protocol import PregelProtocol
@@ -14,10 +15,10 @@ from langgraph.types import Command
 from cacheprefix import ForkPolicy, Session
 from cacheprefix.adapter import AdapterSession, VolatileRole, check_volatile
 from cacheprefix.errors import SetupError
-from cacheprefix_langgraph.fork_context import ForkSettings, Frame, aunder, scope_of, under
+from cacheprefix_langgraph.fork_context import ForkSettings, Frame, aunder, runs, scope_of, under
 from cacheprefix_langgraph.schemas import foresee
 from cacheprefix_langgraph.state import conversation_of, hand_on, ledger_in, messages_in, update_of, writes_of
-from cacheprefix_langgraph.tools import render
+from cacheprefix_langgraph.tools import adopt, render
 
 G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
 
@@ -45,7 +46,8 @@ def subgraph(
     ``pinned=True`` the role's text stands where the graph was entered instead of at the very end; see ``forked``.
     In ``observe`` mode it is the very same graph, whose calls are told by the names of nodes.
     Its models must be wrapped with the same session (``wrap_model``). Raises ``SetupError`` for anything that is
-    not a compiled graph, and ``ToolClashError`` when a tool's name already has another schema.
+    not a compiled graph, and ``ToolClashError`` when a tool's name already has another schema; not for one that is made
+    while a run is under way, whose tools may be its user's: other users' requests go without them.
     """
     given: object = graph
     if not isinstance(given, Pregel):
@@ -60,7 +62,7 @@ def subgraph(
         return graph
     for node in graph.nodes.values():
         if isinstance(node.bound, ToolNode):
-            bound.adopt_tools(list(node.bound.tools_by_name.values()), render, grows=True)
+            _adopt(bound, list(node.bound.tools_by_name.values()))
         else:
             foresee(bound, node.bound)
     name = role or graph.get_name()
@@ -80,6 +82,15 @@ def subgraph(
         policy=policy,
     )
     return copy
+
+
+def _adopt(session: AdapterSession, tools: list[BaseTool]) -> None:
+    """Put a graph's tools into the union; those of one that is made while a run is under way, as that run's alone."""
+    if runs():
+        # Privacy: they may be made for the run's user, and another one's of the same name have another schema.
+        session.attempt("tools", lambda: adopt(session, tools), None)
+    else:
+        session.adopt_tools(tools, render, grows=True)
 
 
 def fork_of(graph: Any) -> ForkSettings | None:

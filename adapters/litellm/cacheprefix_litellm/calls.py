@@ -7,6 +7,7 @@ attempt, with that attempt's model. Both functions are replaced: outside of a se
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -167,12 +168,25 @@ def _read(session: adapter.AdapterSession, own: Any, given: Any, named: Any) -> 
     body = {name: value for name, value in asked.items() if name in _BODY and value is not None}
     said, custom, schema = body.get("messages"), asked.get("custom_llm_provider"), body.get("response_format")
     if isinstance(said, (list, tuple)):
-        body["messages"] = [one.model_dump(exclude_none=True) if hasattr(one, "model_dump") else one for one in said]
+        body["messages"] = [_plain(one) for one in said]
     if not body.get("model") or not adapter.well_formed(body, "openai-chat"):
         return None
     body |= {"response_format": type_to_response_format_param(schema)} if isinstance(schema, type) else {}
     body["model"] = f"{custom}/{body['model']}" if custom else body["model"]
     return asked, body, session.profile(body["model"])
+
+
+def _plain(value: Any) -> Any:
+    """A message, or a part of one, with LiteLLM's own objects as plain fields; the very same object without any."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(exclude_none=True)
+    if isinstance(value, dict):
+        made: Any = {name: one if isinstance(one, str) else _plain(one) for name, one in value.items()}
+        return value if all(made[name] is one for name, one in value.items()) else made
+    if isinstance(value, (list, tuple)):
+        made = [_plain(one) for one in value]
+        return value if all(map(operator.is_, made, value)) else made
+    return value
 
 
 def _streamed(watch: Callable[..., Any], answer: Any, fork: adapter.ForkBody, turn: Any) -> Any:
