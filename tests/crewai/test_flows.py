@@ -131,6 +131,49 @@ def test_agents_are_shown_no_text_of_the_state_that_they_do_not_hold(servers, ne
     assert "SECRET" not in json.dumps(bodies(server))
 
 
+@pytest.mark.parametrize("once", [True, False], ids=["one flow", "a flow each"])
+@pytest.mark.parametrize("same", [True, False], ids=["one name", "two names"])
+def test_a_tool_that_is_made_while_a_flow_runs_is_shown_in_no_other_run(servers, new_llm, once, same) -> None:
+    """It may be made for the one whom the flow runs for; crews of that run share it."""
+    from crewai import Task
+    from crewai.flow.flow import Flow, listen, start
+
+    server = servers("openai", CrewModel(tools=False))
+    llm = new_llm(server)
+
+    def asked(state: Any, *tools: Any) -> None:
+        who = agents(lambda: llm, tools=False)[:2]
+        who[0].tools = list(tools)
+        said = [Task(description="Do it. {brief}", expected_output="A text.", agent=one) for one in who]
+        crew(who, said).kickoff(inputs={"brief": state["brief"]})
+
+    class Mails(Flow):  # type: ignore[misc, type-arg]
+        """Two crews, of which the first has a tool."""
+
+        @start()
+        def read(self) -> None:
+            """For the one who asks."""
+            user = self.state["user"]
+            asked(self.state, SearchTool(name="mails" if same else f"mails_{user}", description=f"Mails of {user}."))
+
+        @listen(read)
+        def write(self) -> None:
+            """Without a tool."""
+            asked(self.state)
+
+    flows = [Mails(suppress_flow_events=True)] * 2 if once else [Mails(suppress_flow_events=True) for _ in range(2)]
+    session = Session(gate=None)
+    for flow, user in zip(flows, ("alice", "bob"), strict=True):
+        flow.memory = None
+        with install(flow, session):
+            flow.kickoff(inputs={"user": user, "brief": BRIEF})
+    shown = [[user for user in ("alice", "bob") if f"Mails of {user}" in json.dumps(body)] for body in bodies(server)]
+    assert shown[:4] == [["alice"]] * 4
+    assert shown[4] == ["bob"]
+    assert not any("alice" in one for one in shown[4:])
+    assert session.failures == {}
+
+
 def test_observing_and_undoing_leave_every_byte_and_class(servers, new_llm) -> None:
     """Observed, requests are counted; taken back, CrewAI's classes are what they were, and made crews nobody's."""
     from crewai import Agent, Crew
