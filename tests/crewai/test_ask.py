@@ -125,7 +125,7 @@ class _Mails(SearchTool):
 
 @pytest.mark.parametrize("way", ["agents", "flow"])
 def test_whoever_is_asked_of_several_people_tells_and_uses_its_own(servers, new_llm, way) -> None:
-    """Agents that were installed in one list, or crews that one flow made, each for a person with a tool of one name."""
+    """Agents installed in one list, or crews that one flow made, each for a person and with a tool of one name."""
     provider, asked = servers("openai", Echo()), {}
     for user in ("Alice", "Bob"):
         agent = Agent(

@@ -132,8 +132,7 @@ def test_agents_are_shown_no_text_of_the_state_that_they_do_not_hold(servers, ne
 
 
 @pytest.mark.parametrize("once", [True, False], ids=["one flow", "a flow each"])
-@pytest.mark.parametrize("same", [True, False], ids=["one name", "two names"])
-def test_a_tool_that_is_made_while_a_flow_runs_is_shown_in_no_other_run(servers, new_llm, once, same) -> None:
+def test_a_tool_that_is_made_while_a_flow_runs_is_shown_in_no_other_run(servers, new_llm, once) -> None:
     """It may be made for the one whom the flow runs for; crews of that run share it."""
     from crewai import Task
     from crewai.flow.flow import Flow, listen, start
@@ -154,7 +153,7 @@ def test_a_tool_that_is_made_while_a_flow_runs_is_shown_in_no_other_run(servers,
         def read(self) -> None:
             """For the one who asks."""
             user = self.state["user"]
-            asked(self.state, SearchTool(name="mails" if same else f"mails_{user}", description=f"Mails of {user}."))
+            asked(self.state, SearchTool(name=f"mails_{user}", description=f"Mails of {user}."))
 
         @listen(read)
         def write(self) -> None:

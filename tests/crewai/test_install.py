@@ -453,6 +453,18 @@ def test_no_crew_that_is_installed_later_is_shown_anothers_tools(equipped) -> No
     assert session.failures == {}
 
 
+def test_what_a_run_is_given_is_crewais_to_judge(servers, new_llm) -> None:
+    """It takes a run without inputs among others, and refuses what is none by an error of its own."""
+    who = agents(lambda: new_llm(servers("openai", CrewModel(tools=False))), tools=False)
+    team = crew(who[:1], tasks(who, brief=False)[:1])
+    with install(team) as installed:
+        for inputs in ([None], [{"item": "north"}, None]):
+            assert len(team.kickoff_for_each(inputs=inputs)) == len(inputs)
+        with pytest.raises(TypeError, match="inputs must be a dict or Mapping, got int"):
+            team.kickoff_for_each(inputs=[1])
+    assert installed.session.failures == {}
+
+
 def test_a_crew_that_ran_before_it_was_installed_tells_nobody_whom_it_ran_for(servers, new_llm) -> None:
     """Its roles name an input, and delegation names the roles."""
     provider = servers("openai", CrewModel(tools=False))

@@ -43,7 +43,7 @@ def ask(target: Any, text: str, **options: Unpack[AskOptions]) -> ForkResult:
         raise SetupError(message)
     newest = _newest(binding, target)
     if newest is None or not newest.body:
-        message = "ask continues what it is asked of has said (in a kickoff, there): nothing yet; kick the crew off first"
+        message = "ask continues what was said, and nothing was yet, here or in this kickoff: kick the crew off first"
         raise SetupError(message)
     body = _with_answer(newest)
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cacheprefix_crewai.binding import Binding, WhileUsed, binding_of, owners_of
+from cacheprefix_crewai.binding import ALONE, Binding, WhileUsed, binding_of, owners_of
 from cacheprefix_crewai.crew import agents_of, as_installed, bind_agent, bind_crew, freed, run_inside
 from cacheprefix_crewai.flow_run import FLOW, FlowRun
+from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.llm import unswap
 from cacheprefix_crewai.tools import RunTools, adopt, crew_tools
 
@@ -119,7 +120,11 @@ def _alone(agent: Any, *_: Any) -> Iterator[None]:
         yield
         return
     with binding.agent_kickoff():
-        yield
+        own = (ALONE.get() or ("",))[-1]
+        try:
+            yield
+        finally:
+            binding.session.attempt("kickoff", lambda: binding.part(Executions).ended(own), None)
 
 
 def _running_flow(method: Any) -> Any:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _MARKS = "_cacheprefix"
 """Where the core notes that a message is a summary; no provider knows the field."""
 _KEEP = 2_000
+_KEEP_OVER = 100
 _REF = re.compile(r"\bread_full_result\(ref='(\w+)'")
 _FEWEST_LOOPS = 2.0
 """Further requests of a task with tools that are reckoned with at least: a guess, since one is asked to use them."""
@@ -68,6 +69,8 @@ class Execution:
     """
 
     conversation: Conversation
+    kickoff: str = ""
+    """The id of its kickoff, a crew's or an agent's own; empty outside of one."""
     llm: Any = None
     api: Api = "openai-chat"
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -104,12 +107,15 @@ class Executions:
         self._opened = self._looped = self._further = 0
         self._newest: Bounded[str, Execution] = Bounded(_KEEP)
         """The run whose request was answered last, by kickoff; the last one of all under the empty name."""
+        self._over: Bounded[str, Execution] = Bounded(_KEEP_OVER)
+        """The same of kickoffs that are over, which can still be asked."""
 
     @property
     def newest(self) -> Execution | None:
         """The run whose request was answered last: in a kickoff of this installation, of that kickoff alone."""
         # Privacy: another kickoff, before this one or beside it, is somebody else's.
-        return self._newest.get(self._binding.own_kickoff)
+        own = self._binding.own_kickoff
+        return self._newest.get(own) or self._over.get(own)
 
     @property
     def none_yet(self) -> bool:
@@ -126,7 +132,17 @@ class Executions:
             return run.said and (id(one) in askers if crew is None else one is crew)
 
         with self._binding.lock:
-            return next((run for run in reversed(self._kept.values()) if theirs(run)), None)
+            runs = (*reversed(self._kept.values()), *reversed(self._over.values()))
+            return next(filter(theirs, runs), None)
+
+    def ended(self, kickoff: str) -> None:
+        """A kickoff is over: what it said is let go, but for its newest request."""
+        with self._binding.lock:
+            for key in [key for key, run in self._kept.items() if run.kickoff == kickoff]:
+                del self._kept[key]
+            newest = self._newest.pop(kickoff, None)
+            if newest is not None:
+                self._over[kickoff] = newest
 
     def answered(self, execution: Execution) -> None:
         """A run's request was answered."""
@@ -164,7 +180,8 @@ class Executions:
         conversation = self._binding.held.fork()
         conversation.id = self._binding.kickoff_id or self._binding.new_kickoff_id()
         # Kept, so that no other message has its place in memory meanwhile.
-        return Execution(conversation, refs=readable_refs(self._binding), opening=opening)
+        refs, kickoff = readable_refs(self._binding), self._binding.own_kickoff
+        return Execution(conversation, kickoff, refs=refs, opening=opening)
 
     def asked(self, execution: Execution, *, has_tools: bool) -> None:
         """Count a request; of tasks with tools, those that began and those that went on."""
