@@ -173,6 +173,43 @@ def test_a_tool_that_is_made_while_a_flow_runs_is_shown_in_no_other_run(servers,
     assert session.failures == {}
 
 
+def test_crews_of_one_flow_delegate_to_their_own_agents(servers, new_llm) -> None:
+    """Each names its own coworkers, and not those of the crew that ran before it."""
+    from crewai import Task
+    from crewai.flow.flow import Flow, listen, start
+
+    server = servers("openai", CrewModel(tools=False))
+    llm = new_llm(server)
+
+    def asked(place: str, brief: str) -> None:
+        who = agents(lambda: llm, tools=False, allow_delegation=True)[:2]
+        for one in who:
+            one.role = f"{one.role} of the {place}"
+        crew(who, [Task(description=f"Do it. {brief}", expected_output="A text.", agent=one) for one in who]).kickoff()
+
+    class Places(Flow):  # type: ignore[misc, type-arg]
+        """Two crews."""
+
+        @start()
+        def north(self) -> None:
+            """The first."""
+            asked("north", self.state["brief"])
+
+        @listen(north)
+        def south(self) -> None:
+            """The second."""
+            asked("south", self.state["brief"])
+
+    flow, session = Places(suppress_flow_events=True), Session(gate=None)
+    flow.memory = None
+    with install(flow, session):
+        flow.kickoff(inputs={"brief": BRIEF})
+    tools = [json.dumps(body["tools"]) for body in bodies(server)]
+    named = [[place for place in ("north", "south") if f"of the {place}" in one] for one in tools]
+    assert named == [["north"]] * 2 + [["south"]] * 2
+    assert session.failures == {}
+
+
 def test_observing_and_undoing_leave_every_byte_and_class(servers, new_llm) -> None:
     """Observed, requests are counted; taken back, CrewAI's classes are what they were, and made crews nobody's."""
     from crewai import Agent, Crew

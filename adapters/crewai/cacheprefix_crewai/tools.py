@@ -181,21 +181,27 @@ def _added(binding: Binding, tools: Sequence[Mapping[str, Any]], *, of_run: bool
     return ""
 
 
-def _shown(binding: Binding) -> list[Any]:
-    """The shared tools that a request of the run under way here may carry.
+def _shown(binding: Binding, own: Sequence[Any] | None) -> list[Any]:
+    """The shared tools that a request of the run under way here may carry, which has tools of its ``own``.
 
     Tools that came after the session's first request are in it for the crews that were installed with them: others'
     requests would begin otherwise from then on. Those of one tenant's crews alone are in no other tenant's.
     """
+    tools, here = binding.session.prefix.tools, binding.part(RunTools).here - binding.tools
     # Privacy: what came with a run may be made for one user, its description too.
-    apart = binding.session.late_tools - binding.tools - binding.part(RunTools).here
-    return [tool for tool in binding.session.prefix.tools if tool.name not in apart]
+    apart = binding.session.late_tools - binding.tools - here
+    rosters = {tool.name: _roster(_native(tool)) for tool in tools if tool.name in DELEGATION & here}
+    for one in own or ():
+        # Crews of one flow delegate to their own agents each.
+        if (name := name_of(one)) in rosters and not _roster(one) <= rosters[name]:
+            apart |= {name}
+    return [tool for tool in tools if tool.name not in apart]
 
 
 def differing(binding: Binding, tools: Sequence[Any] | None) -> str:
     """The name of a tool of a request that the union has with another meaning; empty where there is none."""
     session = binding.session
-    by_name = {tool.name: _native(tool) for tool in _shown(binding)}
+    by_name = {tool.name: _native(tool) for tool in _shown(binding, tools)}
     for tool in map(ordered, tools or ()):
         name = name_of(tool)
         if name in by_name and name not in DELEGATION and _meaning(by_name[name]) != _meaning(tool):
@@ -206,7 +212,7 @@ def differing(binding: Binding, tools: Sequence[Any] | None) -> str:
 
 def offer(binding: Binding, model: str, llm: Any, tools: Sequence[Any] | None) -> Offer:
     """The union in place of a request's tools, none of which contradicts it."""
-    session, union = binding.session, _shown(binding)
+    session, union = binding.session, _shown(binding, tools)
     tools = [ordered(tool) for tool in tools or ()]
     if not union:
         return Offer(tools or None)
@@ -228,12 +234,20 @@ def offer(binding: Binding, model: str, llm: Any, tools: Sequence[Any] | None) -
 def coworkers_note(tools: Sequence[Any] | None) -> str:
     """Whom a delegation tool of this request names, for the tail: in the union it names the whole crew."""
     for tool in tools or ():
-        if name_of(tool) in DELEGATION:
-            text = str(tool.get("function", tool).get("description", ""))
-            named = text.partition("coworkers: ")[2].partition("\n")[0].strip()
-            if named:
-                return coworkers(named)
+        if name_of(tool) in DELEGATION and (named := _named_coworkers(tool)):
+            return coworkers(named)
     return ""
+
+
+def _named_coworkers(tool: Mapping[str, Any]) -> str:
+    """Whom a delegation tool names."""
+    text = str(tool.get("function", tool).get("description", ""))
+    return text.partition("coworkers: ")[2].partition("\n")[0].strip()
+
+
+def _roster(tool: Mapping[str, Any]) -> set[str]:
+    """Whom a delegation tool names, one by one."""
+    return set(_named_coworkers(tool).split(", "))
 
 
 def with_choice(params: dict[str, Any], names: Choice, api: Api) -> dict[str, Any]:
