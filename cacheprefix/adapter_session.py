@@ -252,9 +252,9 @@ class AdapterSession:
 
     @property
     def late_tools(self) -> frozenset[str]:
-        """Names of the shared tools that came after the first request, for adapters that let the union grow."""
+        """Names of the shared tools that came after the first request or with one, for adapters that let them grow."""
         with self.team.lock:
-            return frozenset(self.team.late)
+            return frozenset(self.team.late | self.team.of_runs)
 
     def tools_open_to(self, who: Conversation | str) -> frozenset[str]:
         """Names of the shared tools that requests may carry, for adapters that choose by themselves.

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 from crew_wire import INPUTS, heads, outputs, prompts, raw, shared
+from crewai import Agent, Task
+from crewai.flow.flow import Flow, start
 
-from benchmarks.crewai_workloads import agents, crew, tasks
+from benchmarks.crewai_workloads import SearchTool, agents, crew, tasks
 from cacheprefix import ForkPolicy
 from cacheprefix.errors import SetupError
-from cacheprefix.server import Queue, Reply, ToolCall
+from cacheprefix.server import Echo, Queue, Reply, ToolCall
 from cacheprefix_crewai import ask, install
 
 KINDS = ("openai", "responses", "anthropic", "litellm", "litellm-anthropic")
@@ -100,14 +102,63 @@ def test_a_question_can_be_asked_while_the_crew_runs(servers, new_llm) -> None:
 
 
 def test_agents_of_a_flow_can_be_asked(servers, new_llm) -> None:
-    """A list of agents, or one of them, stands for what they have said."""
+    """A list of agents stands for what they have said, and one of them for what it has said itself."""
     provider = servers("openai")
     who = agents(lambda: new_llm(provider), tools=False)
     with install(who, shared_context=INPUTS["brief"]):
         who[0].kickoff(f"Collect. (plan research)\n\n{INPUTS['brief']}")
         provider.simulator.script = Queue([Reply("Yes."), Reply("Also.")])
         assert ask(who, "Done?").text == "Yes."
-        assert ask(who[1], "Really?").text == "Also."
+        assert ask(who[0], "Really?").text == "Also."
+        with pytest.raises(SetupError, match="kick the crew off first"):
+            ask(who[1], "Really?")
+
+
+class _Mails(SearchTool):
+    """Finds what is its owner's."""
+
+    owner: str = ""
+
+    def _run(self, query: str, region: str = "all") -> str:
+        return f"Mails of {self.owner}"
+
+
+@pytest.mark.parametrize("way", ["agents", "flow"])
+def test_whoever_is_asked_of_several_people_tells_and_uses_its_own(servers, new_llm, way) -> None:
+    """Agents installed in one list, or crews that one flow made, each for a person and with a tool of one name."""
+    provider, asked = servers("openai", Echo()), {}
+    for user in ("Alice", "Bob"):
+        agent = Agent(
+            role=f"Clerk of {user}", goal="g", backstory="b", llm=new_llm(provider), tools=[_Mails(owner=user)]
+        )
+        task = Task(description=f"{user} asks.", expected_output="A text.", agent=agent)
+        asked[user] = agent if way == "agents" else crew([agent], [task])
+
+    class Desk(Flow):  # type: ignore[misc, type-arg]
+        @start()
+        def open(self) -> None:
+            for team in asked.values():
+                team.kickoff()
+
+    flow = Desk(suppress_flow_events=True)
+    flow.memory = None
+    with install(list(asked.values()) if way == "agents" else flow):
+        if way == "flow":
+            flow.kickoff()
+        else:
+            for user, agent in asked.items():
+                agent.kickoff(f"{user} asks.")
+        for user, other in (("Alice", "Bob"), ("Bob", "Alice")):
+            call = ToolCall("search_market_data", {"query": "x"})
+            provider.simulator.script, seen = (
+                Queue([Reply(tool_calls=(call,)), Reply("Found.")]),
+                len(provider.requests),
+            )
+            assert ask(asked[user], "Look it up.", policy=ForkPolicy.worker()).text == "Found."
+            first, last = (record.body.decode() for record in provider.requests[seen:])
+            assert f"{user} asks." in first
+            assert f"Mails of {user}" in last
+            assert other not in last
 
 
 def test_only_what_is_installed_and_has_spoken_can_be_asked(servers, new_llm) -> None:

@@ -131,6 +131,85 @@ def test_agents_are_shown_no_text_of_the_state_that_they_do_not_hold(servers, ne
     assert "SECRET" not in json.dumps(bodies(server))
 
 
+@pytest.mark.parametrize("once", [True, False], ids=["one flow", "a flow each"])
+def test_a_tool_that_is_made_while_a_flow_runs_is_shown_in_no_other_run(servers, new_llm, once) -> None:
+    """It may be made for the one whom the flow runs for; crews of that run share it."""
+    from crewai import Task
+    from crewai.flow.flow import Flow, listen, start
+
+    server = servers("openai", CrewModel(tools=False))
+    llm = new_llm(server)
+
+    def asked(state: Any, *tools: Any) -> None:
+        who = agents(lambda: llm, tools=False)[:2]
+        who[0].tools = list(tools)
+        said = [Task(description="Do it. {brief}", expected_output="A text.", agent=one) for one in who]
+        crew(who, said).kickoff(inputs={"brief": state["brief"]})
+
+    class Mails(Flow):  # type: ignore[misc, type-arg]
+        """Two crews, of which the first has a tool."""
+
+        @start()
+        def read(self) -> None:
+            """For the one who asks."""
+            user = self.state["user"]
+            asked(self.state, SearchTool(name=f"mails_{user}", description=f"Mails of {user}."))
+
+        @listen(read)
+        def write(self) -> None:
+            """Without a tool."""
+            asked(self.state)
+
+    flows = [Mails(suppress_flow_events=True)] * 2 if once else [Mails(suppress_flow_events=True) for _ in range(2)]
+    session = Session(gate=None)
+    for flow, user in zip(flows, ("alice", "bob"), strict=True):
+        flow.memory = None
+        with install(flow, session):
+            flow.kickoff(inputs={"user": user, "brief": BRIEF})
+    shown = [[user for user in ("alice", "bob") if f"Mails of {user}" in json.dumps(body)] for body in bodies(server)]
+    assert shown[:4] == [["alice"]] * 4
+    assert shown[4] == ["bob"]
+    assert not any("alice" in one for one in shown[4:])
+    assert session.failures == {}
+
+
+def test_crews_of_one_flow_delegate_to_their_own_agents(servers, new_llm) -> None:
+    """Each names its own coworkers, and not those of the crew that ran before it."""
+    from crewai import Task
+    from crewai.flow.flow import Flow, listen, start
+
+    server = servers("openai", CrewModel(tools=False))
+    llm = new_llm(server)
+
+    def asked(place: str, brief: str) -> None:
+        who = agents(lambda: llm, tools=False, allow_delegation=True)[:2]
+        for one in who:
+            one.role = f"{one.role} of the {place}"
+        crew(who, [Task(description=f"Do it. {brief}", expected_output="A text.", agent=one) for one in who]).kickoff()
+
+    class Places(Flow):  # type: ignore[misc, type-arg]
+        """Two crews."""
+
+        @start()
+        def north(self) -> None:
+            """The first."""
+            asked("north", self.state["brief"])
+
+        @listen(north)
+        def south(self) -> None:
+            """The second."""
+            asked("south", self.state["brief"])
+
+    flow, session = Places(suppress_flow_events=True), Session(gate=None)
+    flow.memory = None
+    with install(flow, session):
+        flow.kickoff(inputs={"brief": BRIEF})
+    tools = [json.dumps(body["tools"]) for body in bodies(server)]
+    named = [[place for place in ("north", "south") if f"of the {place}" in one] for one in tools]
+    assert named == [["north"]] * 2 + [["south"]] * 2
+    assert session.failures == {}
+
+
 def test_observing_and_undoing_leave_every_byte_and_class(servers, new_llm) -> None:
     """Observed, requests are counted; taken back, CrewAI's classes are what they were, and made crews nobody's."""
     from crewai import Agent, Crew

@@ -8,9 +8,9 @@ import weakref
 
 import pytest
 
-from benchmarks.crewai_workloads import BRIEF, agents, crew, tasks
+from benchmarks.crewai_workloads import BRIEF, CrewModel, agents, crew, tasks
 from cacheprefix import Session, ToolResultBudget
-from cacheprefix_crewai import install
+from cacheprefix_crewai import ask, install
 
 
 def _gone(session) -> bool:
@@ -43,6 +43,28 @@ def test_a_session_goes_with_its_installation(provide, new_llm, undone) -> None:
     session, _team = run()
     assert _gone(session)
     assert llm.call([{"role": "user", "content": "still there"}])
+
+
+def test_what_a_kickoff_said_goes_when_it_is_over(provide, new_llm) -> None:
+    """Of a crew that is kicked off for many people; its last task can still be asked."""
+    provider = provide("openai", CrewModel(tools=False))
+    who = agents(lambda: new_llm(provider), tools=False)
+    team = crew(who, tasks(who))
+
+    def held(words: str) -> int:
+        bodies = [one for one in gc.get_objects() if isinstance(one, dict) and {"model", "messages"} <= one.keys()]
+        return sum(words in str(body["messages"]) for body in bodies)
+
+    # What stands by now is not looked through.
+    gc.freeze()
+    with install(team):
+        team.kickoff_for_each(inputs=[{"brief": f"For {user}. {BRIEF}"} for user in ("Alice", "Bob")])
+        provider.reset()
+        gc.collect()
+        assert held("Collect the facts") == 0
+        assert held("Write the memo") > 0
+        assert ask(team, "In one word?").text
+    gc.unfreeze()
 
 
 def test_what_was_changed_in_crewai_goes_with_a_dropped_crew(provide, new_llm) -> None:

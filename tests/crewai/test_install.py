@@ -453,6 +453,46 @@ def test_no_crew_that_is_installed_later_is_shown_anothers_tools(equipped) -> No
     assert session.failures == {}
 
 
+def test_what_a_run_is_given_is_crewais_to_judge(servers, new_llm) -> None:
+    """It takes a run without inputs among others, and refuses what is none by an error of its own."""
+    who = agents(lambda: new_llm(servers("openai", CrewModel(tools=False))), tools=False)
+    team = crew(who[:1], tasks(who, brief=False)[:1])
+    with install(team) as installed:
+        for inputs in ([None], [{"item": "north"}, None]):
+            assert len(team.kickoff_for_each(inputs=inputs)) == len(inputs)
+        with pytest.raises(TypeError, match="inputs must be a dict or Mapping, got int"):
+            team.kickoff_for_each(inputs=[1])
+    assert installed.session.failures == {}
+
+
+def test_a_crew_that_ran_before_it_was_installed_tells_nobody_whom_it_ran_for(servers, new_llm) -> None:
+    """Its roles name an input, and delegation names the roles."""
+    provider = servers("openai", CrewModel(tools=False))
+    who = agents(lambda: new_llm(provider), tools=False, allow_delegation=True)
+    for agent in who:
+        agent.role = f"{agent.role} of {{customer}}"
+    team, session = crew(who, tasks(who)), Session(f"The house. {BRIEF * 4}")
+    team.kickoff(inputs={"brief": BRIEF, "customer": "Alice"})
+    seen = len(provider.requests)
+    with install(team, session):
+        team.kickoff(inputs={"brief": BRIEF, "customer": "Bob"})
+    assert {call.layout for call in session.calls} == {"fork"}
+    assert all(b"of Bob" in record.body and b"Alice" not in record.body for record in provider.requests[seen:])
+    assert session.failures == {}
+
+
+def test_no_crew_is_shown_a_tool_that_another_frameworks_request_brought(equipped) -> None:
+    """Before the session's first request: a LangGraph node may bind one while it runs."""
+    provider, made = equipped
+    session, team = Session(f"The house. {BRIEF * 4}"), made("plan")
+    with install(team, session):
+        brought = {"name": "mails", "description": "Mails of Alice.", "parameters": {"type": "object"}}
+        session.adapter.adopt_tools([brought], dict, grows=True, of_run=True)
+        team.kickoff(inputs={"brief": BRIEF})
+    assert carried(provider) == [["plan"]] * 3
+    assert session.failures == {}
+
+
 def test_a_crew_that_is_installed_later_shares_its_own_tools(equipped) -> None:
     """They are in all of its tasks' requests, and the first crew's begin as they did."""
     provider, made = equipped

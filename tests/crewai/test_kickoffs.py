@@ -72,6 +72,42 @@ def test_a_kickoff_is_a_conversation_of_its_own(servers, new_llm, way, bounded) 
     assert not session.failures
 
 
+@pytest.mark.parametrize("way", ["kickoff", "kickoff_for_each_async"])
+def test_an_input_for_all_tasks_is_of_the_kickoff_under_way(servers, new_llm, way) -> None:
+    """Also in the task that says the same whoever asks."""
+    provider = servers("openai", CrewModel(tools=False))
+    who = agents(lambda: new_llm(provider), tools=False)
+    says = ("Read it. {brief}", "Take leave.", "Read it again. {brief}")
+    work = [
+        Task(description=one, expected_output="A text.", agent=a, context=[]) for one, a in zip(says, who, strict=True)
+    ]
+    team, session = crew(who, work), Session(SharedPrefix(system=f"The house. {prose(1_500)}"), gate=None)
+    with install(team, session, shared_inputs=["brief"]):
+        _run(team, way, [_brief(user) for user in USERS])
+    shown = ["".join(user for user in USERS if f"{user}-value" in record.body.decode()) for record in provider.requests]
+    assert sorted(shown) == ["alice"] * 3 + ["bob"] * 3
+    assert len([record for record in provider.requests if "Take leave." in record.body.decode()]) == 2
+    assert not session.failures
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["one name", "two names"])
+def test_a_tool_that_comes_with_a_kickoff_is_shown_in_no_other(servers, new_llm, same) -> None:
+    """A crew gets its tools for each person anew, once it was installed."""
+    provider = servers("openai", CrewModel(tools=False))
+    who = agents(lambda: new_llm(provider), tools=False)
+    team, session = crew(who, tasks(who)), Session(SharedPrefix(system=f"The house. {prose(1_500)}"), gate=None)
+    inputs = {"brief": prose(300)}
+    with install(team, session):
+        for user in (*USERS, *USERS):
+            who[0].tools = [_Look(name="look" if same else f"look_{user}", description=f"Look up {user}-value.")]
+            seen = len(provider.requests)
+            team.kickoff(inputs=inputs)
+            sent = [record.body.decode() for record in provider.requests[seen:]]
+            assert f"{user}-value" in sent[0]
+            assert not [body for body in sent for other in USERS if other != user and f"{other}-value" in body]
+    assert not session.failures
+
+
 EQUAL = ("the weather", "the market")
 PARTS = st.tuples(
     st.integers(0, 2),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Unpack
@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from cacheprefix.adapter import AskOptions, ask_options
 from cacheprefix.errors import SetupError
 from cacheprefix_crewai.clients import sender
-from cacheprefix_crewai.crew import binding_on
+from cacheprefix_crewai.crew import agents_of, binding_on, is_flow, parts_of
 from cacheprefix_crewai.history import Execution, Executions
 from cacheprefix_crewai.tools import name_of, schemas
 
@@ -26,11 +26,12 @@ _TRANSPORT = ("stream", "stream_options")
 def ask(target: Any, text: str, **options: Unpack[AskOptions]) -> ForkResult:
     """Ask a fork of what an installed crew, or agents, have said, and leave no trace in it.
 
-    The fork continues the newest request of an agent, with its answer; results of other finished tasks that are
-    not in it stand before the question. ``policy`` is ``ForkPolicy.ephemeral()`` by default: one call, nothing
-    kept, nothing written behind the shared part. Under a policy with more turns the fork may call the agents' own
-    tools. ``overrides`` replaces fields of the request body. Works while the crew runs (from a callback or a tool,
-    of what was said until then) and afterwards, as long as it is installed. From asynchronous code:
+    The fork continues the newest request of what is asked, all that is installed or a part of it (in a kickoff, that
+    kickoff's), with its answer; results of other finished tasks that are not in it stand before the question.
+    ``policy`` is ``ForkPolicy.ephemeral()`` by default: one call, nothing kept, nothing written behind the shared part.
+    Under a policy with more turns the fork may call the tools of the agent that it continues, and of its crew.
+    ``overrides`` replaces fields of the request body. Works while the crew runs (from a callback or a tool, of what was
+    said until then) and afterwards, as long as it is installed. From asynchronous code:
     ``await asyncio.to_thread(ask, crew, text)``.
 
     Raises ``SetupError`` for what is not installed or has sent nothing yet, ``UnsafeForkError`` when the fork could
@@ -40,14 +41,14 @@ def ask(target: Any, text: str, **options: Unpack[AskOptions]) -> ForkResult:
     if binding is None:
         message = "ask takes a crew or agents that are installed; install(target) first, and ask before its undo()"
         raise SetupError(message)
-    newest = binding.part(Executions).newest
+    newest = _newest(binding, target)
     if newest is None or not newest.body:
-        message = "ask continues what was said, and nothing was yet, in this kickoff: kick the crew off first"
+        message = "ask continues what was said, and nothing was yet, here or in this kickoff: kick the crew off first"
         raise SetupError(message)
     body = _with_answer(newest)
 
     def run_tool(_: str, name: str, arguments: Mapping[str, Any]) -> str:
-        return _call_tool(binding, target, name, arguments)
+        return _call_tool(newest, target, name, arguments)
 
     return binding.session.side_forks.run(
         "\n\n".join([*_results_beside(binding, newest, body), text]),
@@ -59,6 +60,17 @@ def ask(target: Any, text: str, **options: Unpack[AskOptions]) -> ForkResult:
         scope=binding.scope,
         **ask_options(options),
     )
+
+
+def _newest(binding: Binding, target: Any) -> Execution | None:
+    """What a question continues: in a kickoff that kickoff's newest run, else the newest of what is asked."""
+    runs = binding.part(Executions)
+    if binding.own_kickoff or is_flow(target):
+        return runs.newest
+    crew, agents = parts_of(target)
+    installed, asked = ({id(one) for one in some} for some in (binding.agents, agents))
+    # Privacy: the crews that a flow makes, and the agents of a list, may be several people's.
+    return runs.newest if installed and installed <= asked else runs.newest_of(crew, agents)
 
 
 def _with_answer(execution: Execution) -> dict[str, Any]:
@@ -87,10 +99,14 @@ def _results_beside(binding: Binding, newest: Execution, body: Mapping[str, Any]
     return found
 
 
-def _call_tool(binding: Binding, target: Any, name: str, arguments: Mapping[str, Any]) -> str:
-    """What one of the agents' or tasks' tools answers. Raises ``LookupError`` for a tool that none of them has."""
-    tasks: Sequence[Any] = getattr(target, "tasks", None) or ()
-    for owner in (*binding.agents, *tasks):
+def _call_tool(run: Execution, target: Any, name: str, arguments: Mapping[str, Any]) -> str:
+    """What a tool of the agent that asked answers, or of its crew. Raises ``LookupError`` where none has that name."""
+    asker, crew = (None if one is None else one() for one in (run.asker, run.crew))
+    if run.crew is not None and crew is None:
+        crew = parts_of(target)[0]  # the copy of one run is gone
+    # Privacy: an agent beside it, installed with it or by the same flow, may be somebody else's.
+    crews_own = () if crew is None else (*agents_of(crew), *crew.tasks)
+    for owner in (*filter(None, (asker,)), *crews_own):
         for tool in owner.tools or ():
             if name_of(schemas([tool])[0]) == name:
                 return str(tool.run(**arguments))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from cacheprefix_crewai.binding import RUN, Binding, bind, binding_of, owners_of, subclassed, unbind
+from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.llm import swap, unswap
 from cacheprefix_crewai.tasks import same_tools_for_all
 from cacheprefix_crewai.tool_cache import forget, new_turn
@@ -260,7 +261,11 @@ def _kickoff(crew: Any, name: str, _: Any) -> Iterator[None]:
             binding.runs_left = max(0, binding.runs_left - 1)
         new_turn(binding, crew)
     with _running(crew), binding.kickoff():
-        yield
+        own = binding.kickoff_id
+        try:
+            yield
+        finally:
+            binding.session.attempt("kickoff", lambda: binding.part(Executions).ended(own), None)
 
 
 @contextmanager
@@ -286,18 +291,24 @@ def _for_each(crew: Any, _: str, inputs: Any) -> Iterator[None]:
     if binding is None or not isinstance(inputs, (list, tuple)) or not inputs:
         yield
         return
-    first = inputs[0]
+    nothing: frozenset[str] = frozenset()
+    constant = binding.session.attempt("kickoff_for_each", lambda: _constant_in(inputs), nothing)
     before = binding.constant_inputs, binding.runs_left, binding.runs_known
     with binding.lock:
-        binding.constant_inputs = frozenset(
-            name for name in first if len(inputs) > 1 and all(one.get(name) == first[name] for one in inputs)
-        )
-        binding.runs_left, binding.runs_known = len(inputs), True
+        binding.constant_inputs, binding.runs_left, binding.runs_known = constant, len(inputs), True
     try:
         yield
     finally:
         with binding.lock:
             binding.constant_inputs, binding.runs_left, binding.runs_known = before
+
+
+def _constant_in(inputs: Sequence[Any]) -> frozenset[str]:
+    """The names of inputs that are the same in all of several runs; none where a run has no inputs."""
+    first, *others = inputs
+    if not others or not all(isinstance(one, Mapping) for one in inputs):
+        return frozenset()  # CrewAI takes a run without inputs, and says itself what it does not take
+    return frozenset(name for name, value in first.items() if all(one.get(name) == value for one in others))
 
 
 _BLOCKS = (

@@ -28,6 +28,7 @@ class FlowRun:
     def __init__(self, binding: Binding, flow: Any) -> None:
         self.binding = binding
         self.flow = flow
+        self.id = binding.new_kickoff_id()
         self._texts: dict[str, str] | None = None
         self._first_holders: dict[str, int] = {}
         """The crew or agent that held a text first, by the text."""

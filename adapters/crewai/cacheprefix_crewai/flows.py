@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cacheprefix_crewai.binding import Binding, WhileUsed, binding_of, owners_of
+from cacheprefix_crewai.binding import ALONE, Binding, WhileUsed, binding_of, owners_of
 from cacheprefix_crewai.crew import agents_of, as_installed, bind_agent, bind_crew, freed, run_inside
 from cacheprefix_crewai.flow_run import FLOW, FlowRun
 from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.llm import unswap
-from cacheprefix_crewai.tools import adopt, crew_tools
+from cacheprefix_crewai.tools import RunTools, adopt, crew_tools
 
 _CREWS = (
     "kickoff",
@@ -120,7 +120,11 @@ def _alone(agent: Any, *_: Any) -> Iterator[None]:
         yield
         return
     with binding.agent_kickoff():
-        yield
+        own = (ALONE.get() or ("",))[-1]
+        try:
+            yield
+        finally:
+            binding.session.attempt("kickoff", lambda: binding.part(Executions).ended(own), None)
 
 
 def _running_flow(method: Any) -> Any:
@@ -162,15 +166,20 @@ def _joined(run: FlowRun, target: Any) -> bool:
         return False
     if getattr(target, "crew", None) is not None:  # an agent of a crew, which is asked for itself
         return False
-    return join(run.binding, target)
+    return join(run.binding, target, runs=True)
 
 
-def join(binding: Binding, target: Any) -> bool:
-    """A crew or agent becomes part of a flow's installation, which does not keep it alive."""
+def join(binding: Binding, target: Any, *, runs: bool = False) -> bool:
+    """A crew or agent becomes part of a flow's installation, which does not keep it alive; ``runs`` in its run."""
     crew = target if hasattr(target, "tasks") else None
     agents = [target] if crew is None else agents_of(crew)
     if binding.session.mode != "observe":
-        adopt(binding, crew_tools(crew, agents), early=binding.part(Executions).none_yet)
+        tools = crew_tools(crew, agents)
+        if runs:
+            # Privacy: what a method makes while the flow runs may be made for whom it runs.
+            binding.part(RunTools).bring(tools, asks=False, grows=True)
+        else:
+            adopt(binding, tools)
     if crew is not None:
         bind_crew(binding, crew, copy=True)
         _remember(binding, crew, freed)

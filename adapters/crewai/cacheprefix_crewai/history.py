@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _MARKS = "_cacheprefix"
 """Where the core notes that a message is a summary; no provider knows the field."""
 _KEEP = 2_000
+_KEEP_OVER = 100
 _REF = re.compile(r"\bread_full_result\(ref='(\w+)'")
 _FEWEST_LOOPS = 2.0
 """Further requests of a task with tools that are reckoned with at least: a guess, since one is asked to use them."""
@@ -68,21 +69,29 @@ class Execution:
     """
 
     conversation: Conversation
+    kickoff: str = ""
+    """The id of its kickoff, a crew's or an agent's own; empty outside of one."""
     llm: Any = None
     api: Api = "openai-chat"
     body: Mapping[str, Any] = field(default_factory=dict)
     """As it was before it was marked for the cache."""
     crew: weakref.ref[Any] | None = None
     """The crew whose task it is, perhaps a copy of the one installed; None for an agent without one."""
+    asker: weakref.ref[Any] | None = None
+    """The agent that asked, perhaps a copy too."""
     agent: str = ""
     answer: str = ""
     """The newest answer in text; empty while tools are being called."""
+    said: bool = False
+    """Whether a request of it was answered."""
     steps: int = 0
     """Requests so far."""
     tokens: int = 0
     """Of the newest request."""
     refs: set[str] = field(default_factory=set)
     """Of the cut results that its kickoff may read in full."""
+    beside: str = ""
+    """Names what its layout goes by beside its own words."""
     opening: Any = None
     """The very message that its history begins with, which outside of a kickoff tells it from others that began alike.
     """
@@ -98,36 +107,72 @@ class Executions:
         self._opened = self._looped = self._further = 0
         self._newest: Bounded[str, Execution] = Bounded(_KEEP)
         """The run whose request was answered last, by kickoff; the last one of all under the empty name."""
+        self._over: Bounded[str, Execution] = Bounded(_KEEP_OVER)
+        """The same of kickoffs that are over, which can still be asked."""
 
     @property
     def newest(self) -> Execution | None:
         """The run whose request was answered last: in a kickoff of this installation, of that kickoff alone."""
         # Privacy: another kickoff, before this one or beside it, is somebody else's.
-        return self._newest.get(self._binding.own_kickoff)
+        own = self._binding.own_kickoff
+        return self._newest.get(own) or self._over.get(own)
 
     @property
     def none_yet(self) -> bool:
         """Whether no request was answered yet, in any kickoff."""
         return not self._newest
 
+    def newest_of(self, crew: Any, agents: Sequence[Any]) -> Execution | None:
+        """The newest run of a crew, or without one of these agents, that was answered, outside of a kickoff."""
+        askers = {id(agent) for agent in agents}
+
+        def theirs(run: Execution) -> bool:
+            by = run.asker if crew is None else run.crew
+            one = None if by is None else by()
+            return run.said and (id(one) in askers if crew is None else one is crew)
+
+        with self._binding.lock:
+            runs = (*reversed(self._kept.values()), *reversed(self._over.values()))
+            return next(filter(theirs, runs), None)
+
+    def ended(self, kickoff: str) -> None:
+        """A kickoff is over: what it said is let go, but for its newest request."""
+        with self._binding.lock:
+            for key in [key for key, run in self._kept.items() if run.kickoff == kickoff]:
+                del self._kept[key]
+            newest = self._newest.pop(kickoff, None)
+            if newest is not None:
+                self._over[kickoff] = newest
+
     def answered(self, execution: Execution) -> None:
         """A run's request was answered."""
         with self._binding.lock:
+            execution.said = True
             self._newest[self._binding.own_kickoff] = self._newest[""] = execution
 
     def of(self, digest: str, agent: Any, messages: Sequence[Any], *, first: bool) -> Execution:
         """The run of a task that a request belongs to. Without an ``agent``, the kickoff's newest with this opening."""
-        kickoff, opening = self._binding.kickoff_id, messages[0]
+        with self._binding.lock:
+            key = self._key(digest, agent, messages[0])
+            if first:
+                self._kept.pop(key, None)
+            return self._kept.of(key, lambda: self._new(messages[0]))
+
+    def known(self, digest: str, agent: Any, messages: Sequence[Any]) -> Execution | None:
+        """The run of a task that a later request belongs to; None where no request of it was seen."""
+        with self._binding.lock:
+            return self._kept.get(self._key(digest, agent, messages[0]))
+
+    def _key(self, digest: str, agent: Any, opening: Any) -> tuple[str, str, int]:
+        """By what the run of a task is kept that a request belongs to."""
+        kickoff = self._binding.kickoff_id
         # Privacy: agents and tasks are run without a crew too, for several people at a time who may ask alike. The list
         # of messages is copied for some requests, its messages are not.
         key = (kickoff, digest, id(agent if kickoff else opening))
-        with self._binding.lock:
-            if agent is None and kickoff:
-                # Privacy: one of another kickoff that began alike is somebody else's.
-                key = next((known for known in reversed(self._kept) if known[:2] == (kickoff, digest)), key)
-            if first:
-                self._kept.pop(key, None)
-            return self._kept.of(key, lambda: self._new(opening))
+        if agent is not None or not kickoff:
+            return key
+        # Privacy: one of another kickoff that began alike is somebody else's.
+        return next((known for known in reversed(self._kept) if known[:2] == (kickoff, digest)), key)
 
     def _new(self, opening: Any) -> Execution:
         """A run with decisions of its own."""
@@ -135,7 +180,8 @@ class Executions:
         conversation = self._binding.held.fork()
         conversation.id = self._binding.kickoff_id or self._binding.new_kickoff_id()
         # Kept, so that no other message has its place in memory meanwhile.
-        return Execution(conversation, refs=readable_refs(self._binding), opening=opening)
+        refs, kickoff = readable_refs(self._binding), self._binding.own_kickoff
+        return Execution(conversation, kickoff, refs=refs, opening=opening)
 
     def asked(self, execution: Execution, *, has_tools: bool) -> None:
         """Count a request; of tasks with tools, those that began and those that went on."""

@@ -144,7 +144,7 @@ def install(
         bound.adopt_system(SYSTEM)
         none: list[dict[str, Any]] = []
         found = bound.attempt("tools", lambda: crew_tools(crew, agents), none)
-        adopt(binding, found, early=True)
+        adopt(binding, found)
         if bound.histories.budget is not None:
             binding.undo.append(RESULT_BUDGET.use(binding))
         if bound.tool_cache is not None:

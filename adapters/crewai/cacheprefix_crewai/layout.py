@@ -14,6 +14,7 @@ from cacheprefix.adapter import (
     Reason,
     RolePosition,
     digest_of,
+    dumps,
     find_text,
     reason,
 )
@@ -43,7 +44,7 @@ from cacheprefix_crewai.tasks import (
     tool_names,
     words_of,
 )
-from cacheprefix_crewai.tools import Offer, adopt, coworkers_note, differing, name_of, offer, ordered
+from cacheprefix_crewai.tools import Offer, RunTools, coworkers_note, differing, name_of, offer, ordered
 
 if TYPE_CHECKING:
     from cacheprefix import Profile
@@ -67,8 +68,9 @@ class Layouts:
     def __init__(self, binding: Binding) -> None:
         self.binding = binding
         self.sent = SentTexts(binding)
-        self._settled: Bounded[tuple[str, str, str | None, tuple[str, ...]], TaskLayout] = Bounded(_KEEP_LAYOUTS)
-        """By model, opening, why its kickoff or role is left alone (None: it is not), and what was said to the crew."""
+        self._settled: Bounded[tuple[str, str, str | None, tuple[str, ...], str], TaskLayout] = Bounded(_KEEP_LAYOUTS)
+        """By model, opening, why its kickoff or role is left alone (None: it is not), what was said to the crew, and
+        what else it goes by (``_beside``)."""
         self._asked: Bounded[tuple[str, str], TaskWords] = Bounded(_KEEP_TEXTS)
         """What agents without a crew were asked, by model and opening."""
         self._common: Bounded[tuple[str, int], tuple[Any, CommonTexts]] = Bounded(_KEEP_TEXTS)
@@ -85,28 +87,58 @@ class Layouts:
         # Before others have to wait: the application's own consolidation may ask a model.
         self.durable.of(opening.digest, first=len(call.messages) <= opening.rest)
         with self.binding.lock:
-            known = self.settled(call.model, opening, call.agent)
-            if known is not None or call.agent is None or not from_executor(call, opening):
+            asks = call.agent is not None and from_executor(call, opening)
+            if asks and len(call.messages) <= opening.rest:
+                self._bring(call)
+            known = self.settled(call, opening)
+            if known is not None or not asks:
                 return known
-            durable = self.durable.of(opening.digest, first=False)
-            layout = settle(self, call, opening, durable)
-            self._settled[call.model, opening.digest, self._left(call.agent), durable] = layout
+            durable, beside = self.durable.of(opening.digest, first=False), self._beside(call, opening)
+            layout = replace(settle(self, call, opening, durable), beside=beside)
+            self._settled[call.model, opening.digest, self._left(call.agent), durable, beside] = layout
             return layout
 
-    def settled(self, model: str, opening: Opening, agent: Any = None) -> TaskLayout | None:
+    def _bring(self, call: LLMCall) -> None:
+        """Let the run under way here carry the tools of its first request, where that may be a fork."""
+        binding = self.binding
+        if not binding.rewrites or binding.clash or _stays_own(binding, call, role_of(call.agent)) is not None:
+            return
+        # Those of servers are known when the first task begins. Before the first request of all the session's others
+        # grow by them: no request sent changes by that.
+        early = binding.part(Executions).none_yet
+        if early and binding.scope != binding.session.scope:
+            # What other crews of this tenant were installed with comes in too.
+            binding.tools |= binding.session.tools_open_to(binding.scope)
+        binding.part(RunTools).bring(call.tools or (), asks=True, grows=early)
+
+    def _beside(self, call: LLMCall, opening: Opening) -> str:
+        """Names what a task's layout goes by beside its own words: inputs that are for all tasks, and tools.
+
+        Both may be a user's own, where the words are everybody's.
+        """
+        run = None
+        if len(call.messages) > opening.rest or call.agent is None:
+            run = self.binding.part(Executions).known(opening.digest, call.agent, call.messages)
+        if run is not None:
+            return run.beside
+        inputs = inputs_of(crew_of(call.agent))
+        given = [f"{name}={inputs.get(name)}" for name in self.binding.options.shared_inputs or ()]
+        tools = [dumps(ordered(tool), f"tool {name_of(tool)}").decode() for tool in call.tools or ()]
+        return digest_of(*given, "", *tools, "", *sorted(self.binding.part(RunTools).here))
+
+    def settled(self, call: LLMCall, opening: Opening) -> TaskLayout | None:
         """The layout that a task's earlier request with this opening got; None for one that is not settled yet.
 
         The same task has another one in kickoffs that are left alone (``fork_share``), behind a guard that returned its
         role to its own layout, and after something new was said to the crew's conversation.
         """
-        binding = self.binding
-        durable = self.durable.of(opening.digest, first=False)
-        left = self._left(agent)
+        durable, beside = self.durable.of(opening.digest, first=False), self._beside(call, opening)
+        left = self._left(call.agent)
         # Without an agent nobody knows whether its role was returned to its own layout, so that is looked for too.
-        ways = (left,) if agent is not None else (left, "dearer_as_fork")
-        with binding.lock:
+        ways = (left,) if call.agent is not None else (left, "dearer_as_fork")
+        with self.binding.lock:
             for way in ways:
-                key = (model, opening.digest, way, durable)
+                key = (call.model, opening.digest, way, durable, beside)
                 if key in self._settled:
                     self._settled.move_to_end(key)
                     return self._settled[key]
@@ -192,7 +224,7 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
     if not binding.rewrites:
         return own
     own = replace(own, durable=durable, missing=_missing_in(opening.text, binding, own.role, durable))
-    kept_own = _stays_own(binding, call, own.role)
+    kept_own = _stays_own(binding, call, own.role) or _tools_stay_own(binding, call)
     if kept_own is not None:
         if kept_own.why == "kept_by_provider" and not opening.system:
             # It would be said in a message, which the provider keeps: that of the system text is for one request alone.
@@ -227,28 +259,14 @@ def _stays_own(binding: Binding, call: LLMCall, role: str) -> Reason | None:
     if kept:
         return reason("kept_by_provider")
     option = own_prompt_option(call.agent)
-    if option:
-        # The prompt is the application's own, and stays; only a text that is declared and not in it is added.
-        return reason("own_prompt", option)
-    differs = _differing_tool(binding, call.tools)
+    # The prompt is the application's own, and stays; only a text that is declared and not in it is added.
+    return reason("own_prompt", option) if option else None
+
+
+def _tools_stay_own(binding: Binding, call: LLMCall) -> Reason | None:
+    """That a tool of the request is another one than the shared one of its name; None where none is."""
+    differs = differing(binding, call.tools)
     return reason("tool_schema_differs", differs) if differs else None
-
-
-def _differing_tool(binding: Binding, tools: Sequence[Any] | None) -> str:
-    """The name of a tool in ``tools`` that the shared tools define differently; empty where there is none.
-
-    Before the first request of all it adds tools that are new to the shared ones: no request sent changes by that.
-    """
-    session = binding.session
-    early = binding.part(Executions).none_yet
-    if early and binding.scope != session.scope:
-        # What other crews of this tenant were installed with comes in too.
-        binding.tools |= session.tools_open_to(binding.scope)
-    if early and tools:
-        # Those of servers are known when the first task begins.
-        known = {tool.name for tool in session.prefix.tools}
-        adopt(binding, [tool for tool in tools if name_of(tool) not in known], early=True)
-    return binding.clash or differing(session, tools)
 
 
 def _planned_own(binding: Binding, own: TaskLayout, model: str, why: Reason) -> TaskLayout:

@@ -330,9 +330,8 @@ def _bounding(base: Any) -> dict[str, Any]:
 
     def summarize_messages(self: Any, messages: Any, callbacks: Any, verbose: Any = True) -> Any:  # noqa: FBT002
         binding = _bounding_binding(self)
-        model = str(getattr(self, "model", ""))
         if binding is not None and binding.session.attempt(
-            "compaction", lambda: halved(binding, model, messages), otherwise=False
+            "compaction", lambda: halved(binding, LLMCall(self, messages)), otherwise=False
         ):
             return None
         return base.summarize_messages(self, messages, callbacks, verbose)

@@ -163,6 +163,8 @@ class PendingRequest:
         self.layout, self.agent, self.task, self.plan = layout, layout.role, layout.task, layout.plan
         run = functools.partial(runs.of, opening.digest, call.agent, call.messages, first=first)
         self.execution = session.attempt("layout", run, None)
+        if self.execution is not None:
+            self.execution.beside = layout.beside
         if not binding.rewrites:
             return self
         if call.response_model is None and layout.forked:
@@ -189,8 +191,8 @@ class PendingRequest:
             names = tuple(map(name_of, offered.tools))
             limits = restrict(names, names, session.profile(model), calls=False)
             offered = replace(offered, choice=limits.allowed, forbidden=True)
-        elif [name_of(tool) for tool in tools or ()] != [name_of(tool) for tool in layout.tools or ()]:
-            if differing(session, tools):
+        elif list(tools or ()) != list(layout.tools or ()):
+            if differing(self.binding, tools):
                 offered = Offer(list(tools) if tools else None)
             else:
                 offered = offer(self.binding, model, self.call.llm, tools)
@@ -326,7 +328,9 @@ class PendingRequest:
         if execution is not None:
             execution.llm, execution.api, execution.body = self.call.llm, api, body
             execution.agent, execution.answer = self.agent, ""
-            if (crew := crew_of(self.call.agent)) is not None:
+            if (agent := self.call.agent) is not None:
+                execution.asker = weakref.ref(agent)
+            if (crew := crew_of(agent)) is not None:
                 execution.crew = weakref.ref(crew)
         asked = self._request(body, api, original)
         self.pending = self.binding.session.begin(asked, self.leave or FOLLOW)
@@ -461,10 +465,10 @@ def stopped(error: CacheprefixError) -> CacheprefixError:
     return made
 
 
-def halved(binding: Binding, model: str, messages: Sequence[Mapping[str, Any]]) -> bool:
+def halved(binding: Binding, call: LLMCall) -> bool:
     """Shorten a history that the provider refused; the request that follows replays what was decided."""
-    opening = opening_of(messages)
-    layout = None if opening is None else binding.part(Layouts).settled(model, opening)
+    model, messages, opening = call.model, call.messages, opening_of(call.messages)
+    layout = None if opening is None else binding.part(Layouts).settled(call, opening)
     if layout is None:
         return False
     execution = binding.part(Executions).of(layout.opening.digest, None, messages, first=False)

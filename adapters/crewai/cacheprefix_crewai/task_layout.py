@@ -124,6 +124,8 @@ class TaskLayout:
     """Whether the tools are described in the system text, and called in the answer's text."""
     durable: tuple[str, ...] = ()
     """What the application said to the crew's conversation."""
+    beside: str = ""
+    """Names what it goes by beside the task's own words and those."""
     missing: str = ""
     """What a request in the application's own layout leaves to the session to say."""
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.adapter import AdapterSession, Api, allowed_choice, dumps, loads, restrict
+from cacheprefix.adapter import AdapterSession, Api, Bounded, allowed_choice, dumps, loads, restrict
 from cacheprefix.errors import ToolClashError
 from cacheprefix_crewai.binding import WhileUsed
+from cacheprefix_crewai.flow_run import FLOW
 from cacheprefix_crewai.framing import coworkers
 from cacheprefix_crewai.native import KEPT_IN_WORDS
 
@@ -19,6 +20,7 @@ DELEGATION = frozenset({"delegate_work_to_coworker", "ask_question_to_coworker"}
 """CrewAI words these for each agent by its coworkers; in the union they name the whole crew."""
 
 _LAST = "additionalProperties"
+_KEEP_RUNS = 2_000
 
 Choice = tuple[str, ...] | None
 
@@ -58,18 +60,39 @@ def crew_tools(crew: Any, agents: Sequence[Any]) -> list[dict[str, Any]]:
     if crew is None:
         return own
     from crewai import Process  # noqa: PLC0415 - CrewAI loads slowly
-    from crewai.tools.agent_tools.agent_tools import AgentTools  # noqa: PLC0415 - as above
 
     found = own + [schema for task in crew.tasks for schema in schemas(task.tools or [])]
     if crew.process == Process.hierarchical or any(agent.allow_delegation for agent in crew.agents):
-        # With one roster, the whole crew's: what an agent's own names stands in its tail (``coworkers_note``).
-        found += schemas(AgentTools(agents=crew.agents).tools())
+        found += schemas(_delegation(crew.agents))
     memory = getattr(crew, "_memory", None)
     if memory is not None:
         from crewai.tools.memory_tools import create_memory_tools  # noqa: PLC0415 - CrewAI loads slowly
 
         found += schemas(create_memory_tools(memory))
     return found
+
+
+def _delegation(agents: Sequence[Any]) -> list[Any]:
+    """A crew's tools of delegation, with one roster: what an agent's own names stands in its tail (``coworkers_note``).
+
+    Raises ``LookupError`` where CrewAI words the roster otherwise.
+    """
+    from crewai.tools.agent_tools.agent_tools import AgentTools  # noqa: PLC0415 - CrewAI loads slowly
+
+    made = AgentTools(agents=agents).tools()
+    here, said = (", ".join(map(str, roles)) for roles in ([one.role for one in agents], map(_role_given, agents)))
+    for tool in made:
+        if here not in tool.description:
+            message = f"the tool {tool.name!r} does not name the coworkers {here}"
+            raise LookupError(message)
+        # Privacy: roles that name inputs hold those of the crew's last kickoff, which was another one's.
+        tool.description = tool.description.replace(here, said)
+    return made
+
+
+def _role_given(agent: Any) -> str:
+    """An agent's role as the application gave it, with the names of inputs in their places."""
+    return str(getattr(agent, "_original_role", None) or agent.role)
 
 
 def name_of(tool: Any) -> str:
@@ -90,18 +113,60 @@ def ordered(tool: Any) -> Any:
     return {key: ordered(tool[key]) for key in keys}
 
 
-def adopt(binding: Binding, tools: Sequence[Mapping[str, Any]], *, early: bool) -> None:
-    """Add an installation's tools to those that the session's requests share; ``early``, before it sent any.
+def adopt(binding: Binding, tools: Sequence[Mapping[str, Any]]) -> None:
+    """Add the tools of what is installed to those that the session's requests share.
 
     Where two of one name differ, ``binding.clash`` names them and nothing is added.
     """
-    if early:
-        binding.tools |= frozenset(map(name_of, tools))
+    binding.tools |= frozenset(map(name_of, tools))
     if not binding.clash:
-        binding.clash = _added(binding, tools)
+        binding.clash = _added(binding, tools, of_run=False)
 
 
-def _added(binding: Binding, tools: Sequence[Mapping[str, Any]]) -> str:
+class RunTools:
+    """Tools that runs of an installation came with, by run: a flow's, a kickoff's.
+
+    They may be made for whom the run is, so that the requests of no other run are shown them.
+    """
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+        self._names: Bounded[str, frozenset[str]] = Bounded(_KEEP_RUNS)
+        self._asked: Bounded[str, bool] = Bounded(_KEEP_RUNS)
+
+    @property
+    def here(self) -> frozenset[str]:
+        """The names of those of the run under way here."""
+        return self._names.get(self._run, frozenset())
+
+    def bring(self, tools: Sequence[Mapping[str, Any]], *, asks: bool, grows: bool) -> None:
+        """Let the run under way here carry tools that it comes with.
+
+        ``asks`` with its first request: what comes behind that would change its prompts from their beginning. ``grows``
+        where tools that are new to the session may join its others.
+        """
+        run = self._run
+        with self._binding.lock:
+            # Privacy: where no run is under way nobody can tell whose they are.
+            if not run or run in self._asked:
+                return
+            if asks:
+                self._asked[run] = True
+            if grows:
+                _added(self._binding, tools, of_run=True)
+            known = {tool.name: _meaning(_native(tool)) for tool in self._binding.session.prefix.tools}
+            # Privacy: another's tool of the same name says something else.
+            same = {name_of(tool) for tool in tools if known.get(name_of(tool)) == _meaning(tool)}
+            self._names[run] = self.here | same
+
+    @property
+    def _run(self) -> str:
+        """The run of this installation that is under way here, the flow's where there is one; empty without."""
+        flow = FLOW.get()
+        return flow.id if flow is not None and flow.binding is self._binding else self._binding.own_kickoff
+
+
+def _added(binding: Binding, tools: Sequence[Mapping[str, Any]], *, of_run: bool) -> str:
     """The name of two tools that differ, so that none was added; empty where all were."""
     session = binding.session
     unique: dict[str, Mapping[str, Any]] = {}
@@ -110,15 +175,33 @@ def _added(binding: Binding, tools: Sequence[Mapping[str, Any]]) -> str:
         if known is not tool and _meaning(known) != _meaning(tool) and name_of(tool) not in DELEGATION:
             return _clash(session, name_of(tool))
     try:
-        session.adopt_tools(unique.values(), render, grows=True, scope=binding.scope)
+        session.adopt_tools(unique.values(), render, grows=True, scope=binding.scope, of_run=of_run)
     except ToolClashError as error:
         return _clash(session, error.name)
     return ""
 
 
-def differing(session: AdapterSession, tools: Sequence[Any] | None) -> str:
+def _shown(binding: Binding, own: Sequence[Any] | None) -> list[Any]:
+    """The shared tools that a request of the run under way here may carry, which has tools of its ``own``.
+
+    Tools that came after the session's first request are in it for the crews that were installed with them: others'
+    requests would begin otherwise from then on. Those of one tenant's crews alone are in no other tenant's.
+    """
+    tools, here = binding.session.prefix.tools, binding.part(RunTools).here - binding.tools
+    # Privacy: what came with a run may be made for one user, its description too.
+    apart = binding.session.late_tools - binding.tools - here
+    rosters = {tool.name: _roster(_native(tool)) for tool in tools if tool.name in DELEGATION & here}
+    for one in own or ():
+        # Crews of one flow delegate to their own agents each.
+        if (name := name_of(one)) in rosters and not _roster(one) <= rosters[name]:
+            apart |= {name}
+    return [tool for tool in tools if tool.name not in apart]
+
+
+def differing(binding: Binding, tools: Sequence[Any] | None) -> str:
     """The name of a tool of a request that the union has with another meaning; empty where there is none."""
-    by_name = {tool.name: _native(tool) for tool in session.prefix.tools}
+    session = binding.session
+    by_name = {tool.name: _native(tool) for tool in _shown(binding, tools)}
     for tool in map(ordered, tools or ()):
         name = name_of(tool)
         if name in by_name and name not in DELEGATION and _meaning(by_name[name]) != _meaning(tool):
@@ -128,14 +211,8 @@ def differing(session: AdapterSession, tools: Sequence[Any] | None) -> str:
 
 
 def offer(binding: Binding, model: str, llm: Any, tools: Sequence[Any] | None) -> Offer:
-    """The union in place of a request's tools, none of which contradicts it.
-
-    Tools that came after the session's first request are in it for the crews that were installed with them: others'
-    requests would begin otherwise from then on. Those of one tenant's crews alone are in no other tenant's.
-    """
-    session = binding.session
-    foreign = session.late_tools - binding.tools
-    union = [tool for tool in session.prefix.tools if tool.name not in foreign]
+    """The union in place of a request's tools, none of which contradicts it."""
+    session, union = binding.session, _shown(binding, tools)
     tools = [ordered(tool) for tool in tools or ()]
     if not union:
         return Offer(tools or None)
@@ -157,12 +234,20 @@ def offer(binding: Binding, model: str, llm: Any, tools: Sequence[Any] | None) -
 def coworkers_note(tools: Sequence[Any] | None) -> str:
     """Whom a delegation tool of this request names, for the tail: in the union it names the whole crew."""
     for tool in tools or ():
-        if name_of(tool) in DELEGATION:
-            text = str(tool.get("function", tool).get("description", ""))
-            named = text.partition("coworkers: ")[2].partition("\n")[0].strip()
-            if named:
-                return coworkers(named)
+        if name_of(tool) in DELEGATION and (named := _named_coworkers(tool)):
+            return coworkers(named)
     return ""
+
+
+def _named_coworkers(tool: Mapping[str, Any]) -> str:
+    """Whom a delegation tool names."""
+    text = str(tool.get("function", tool).get("description", ""))
+    return text.partition("coworkers: ")[2].partition("\n")[0].strip()
+
+
+def _roster(tool: Mapping[str, Any]) -> set[str]:
+    """Whom a delegation tool names, one by one."""
+    return set(_named_coworkers(tool).split(", "))
 
 
 def with_choice(params: dict[str, Any], names: Choice, api: Api) -> dict[str, Any]:
