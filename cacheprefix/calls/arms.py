@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import takewhile
 from math import inf, sqrt
 
 from cacheprefix.bounded import Bounded
@@ -50,8 +51,13 @@ def comparable(call: Call, sent: Prompt, own: Prompt | None) -> bool:
     if verdict.cause == "provider_miss" or call.unsure_units > (DEARER - 1) * unmodified:
         return False
     # Text that the user gave to the session alone costs in either layout, and shortened histories in neither.
-    theirs, ours = (sum(one.tokens for one in prompt.sections if one.tier != "tools") for prompt in (own, sent))
+    theirs, ours = _said(own), _said(sent)
     return abs(ours - theirs) <= _WORDS + _PART * theirs
+
+
+def _said(prompt: Prompt) -> int:
+    """Tokens of a prompt without its tools, which stand in front."""
+    return prompt.tokens - sum(one.tokens for one in takewhile(lambda one: one.tier == "tools", prompt.sections))
 
 
 @dataclass(slots=True)

@@ -159,7 +159,8 @@ def test_roles_that_read_what_others_said_stay_forks():
 
 def test_text_that_the_session_alone_knows_is_not_held_against_forks():
     """The estimate is of requests without it."""
-    session = many(said=lambda role, number: f"Case {number} of the {role}.", system=lambda role: f"You are the {role}.")
+    alone = {"system": lambda role: f"You are the {role}."}
+    session = many(said=lambda role, number: f"Case {number} of the {role}.", **alone)
     assert session.report().total.ratio > 1
     assert layouts(session, 23) == {"fork"}
 
