@@ -76,8 +76,7 @@ class AgentPreview:
         """One line: who, in which layout and why, what is shared, what it costs."""
         why = "; ".join(plain(one.said) for one in self.reasons)
         cost = f"{self.units:,.0f} cost units"
-        if self.unmodified_units is not None:
-            cost += f", unmodified {self.unmodified_units:,.0f}"
+        cost += f", unmodified {'unknown' if self.unmodified_units is None else f'{self.unmodified_units:,.0f}'}"
         sizes = f"{self.input_tokens:,} tokens, {self.shared_tokens:,} shared with an earlier request"
         return f"{plain(self.agent) or 'unnamed'}: {self.layout} ({why}); {sizes}; {cost}"
 

@@ -4,6 +4,11 @@
 
 Both arms are counted by what the provider reported, and by nothing that is estimated here. Where those counts show that
 a role got dearer as a fork, the guard returns it to its own layout.
+
+Where all conversations are forked there is no second arm: then each fork is held against what the application's own
+request is estimated to have cost, and roles go back only where all forks together cost more. A layout is chosen within
+one conversation. Across many of them each role's own opening is in the cache already, so that what sharing saves in
+one, by the formulas, may cost in all.
 """
 
 from __future__ import annotations
@@ -11,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import takewhile
 from math import inf, sqrt
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.calls.report import Arm, ArmLine, Arms, Call
 from cacheprefix.locks import Lock
-from cacheprefix.prompt import Reason, reason
+from cacheprefix.prompt import Prompt, Reason, reason
 
 CONVERSATIONS = 20
 """Conversations of each arm that a judgement takes: the number from which on an estimate of their spread is of use."""
@@ -25,9 +31,33 @@ DEVIATIONS = 3.5
 the usual two would be passed by chance sooner or later (``tests/session/test_arms.py`` counts how often)."""
 DEARER = 1.02
 """Of the other arm's cost, below which a difference is none that another layout is worth."""
+_WORDS, _PART = 64, 0.01
+"""By how many tokens, and by what part of its own, a fork's text may differ from its application's to be held against
+it: what stands around a role's text is more than that nowhere, and less than that is no difference in cost."""
 _KEEP = 20_000
 _AGENTS = 1_000
 _ALL = "\0all"
+_BEYOND = "\0beyond"
+_UNMODIFIED = "\0unmodified"
+"""Behind the id of a conversation: what its forks would have cost as the application made them."""
+
+
+def comparable(call: Call, sent: Prompt, own: Prompt | None) -> bool:
+    """Whether a fork's cost may be held against the estimate of the application's own request."""
+    verdict, unmodified = call.verdict, call.unmodified_units
+    if call.layout != "fork" or own is None or unmodified is None or call.usage.cache_read_tokens is None:
+        return False
+    # What a real cache misses by chance the estimate does not miss: it would be held against forks alone.
+    if verdict.cause == "provider_miss" or call.unsure_units > (DEARER - 1) * unmodified:
+        return False
+    # Text that the user gave to the session alone costs in either layout, and shortened histories in neither.
+    theirs, ours = _said(own), _said(sent)
+    return abs(ours - theirs) <= _WORDS + _PART * theirs
+
+
+def _said(prompt: Prompt) -> int:
+    """Tokens of a prompt without its tools, which stand in front."""
+    return prompt.tokens - sum(one.tokens for one in takewhile(lambda one: one.tier == "tools", prompt.sections))
 
 
 @dataclass(slots=True)
@@ -86,6 +116,13 @@ class ForkShare:
     _lines: dict[Arm, ArmLine] = field(default_factory=lambda: {"fork": ArmLine("fork"), "own": ArmLine("own")})
     _unreported: int = 0
     _returned: dict[str, Reason] = field(default_factory=dict)
+    _beyond: _Costs = field(default_factory=_Costs)
+    """What forks cost beyond the estimate of the application's own requests and a little more (``DEARER``)."""
+    _rounds: int = 0
+    """How often roles were returned by that: then it begins anew, since the others' requests are other ones now."""
+    _in_all: Reason | None = None
+    """Why all roles were returned by it, but for those that are ``_cheap``; None where none was."""
+    _cheap: frozenset[str] = frozenset()
     _lock: Lock = field(default_factory=Lock)
 
     def arm(self, scope: str, conversation: str) -> Arm | None:
@@ -100,11 +137,10 @@ class ForkShare:
 
     def kept_own(self, scope: str, conversation: str, agent: str) -> Reason | None:
         """Why a role's request keeps the application's own layout, whatever sharing saves; None where it may share."""
-        if self.share is None:
-            return None
         if self.arm(scope, conversation) == "own":
             return reason("not_in_fork_share")
-        return self._returned.get(agent)
+        # Money: whoever was not heard yet would begin what did not pay for those that were.
+        return self._returned.get(agent) or (self._in_all if agent not in self._cheap else None)
 
     def take(self, call: Call, scope: str) -> Mapping[str, Reason]:
         """Count a finished call; the roles that go back to their own layout by it, and why."""
@@ -127,6 +163,30 @@ class ForkShare:
                 cost_units=line.cost_units + call.units,
             )
             return self.count(arm, (scope, call.conversation), call.agent, call.units)
+
+    def weigh(self, talk: tuple[str, str], agent: str, units: float, unmodified: float) -> Mapping[str, Reason]:
+        """Count what a fork cost beside the application's own request, where there is no second arm; as ``take``."""
+        if self.share is not None:
+            return {}
+        with self._lock:
+            if agent not in self._agents and len(self._agents) >= _AGENTS:
+                return {}
+            self._agents.add(agent)
+            first, beside = (*talk, _ALL) not in self._talks, (talk[0], talk[1] + _UNMODIFIED)
+            for name in (_ALL,) if first else (_ALL, agent):
+                self._count("fork", talk, name, units)
+                self._count("own", beside, name, unmodified)
+            key = (*talk, f"{_BEYOND}{self._rounds}")
+            self._talks[key] = self._beyond.add(self._talks.get(key), units - DEARER * unmodified)
+            # Money: conversation by conversation both costs are of the same requests, so their difference is judged.
+            if not self._beyond.mean > DEVIATIONS * sqrt(self._beyond.variance):
+                return {}
+            forked, own = (round(self._costs[arm, _ALL].mean) for arm in ("fork", "own"))
+            known = self._cheap if self._rounds else self._agents
+            self._cheap = frozenset(one for one in known if self._cheaper(one))
+            self._in_all = reason("dearer_as_fork", forked=forked, own=own)
+            self._beyond, self._rounds = _Costs(), self._rounds + 1
+            return dict.fromkeys(sorted(known - self._cheap), self._in_all)
 
     def count(self, arm: Arm, talk: tuple[str, str], agent: str, units: float) -> Mapping[str, Reason]:
         """Count what one request of a conversation (its tenant and id) cost, and look at the roles; as ``take``."""

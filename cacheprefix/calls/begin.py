@@ -12,6 +12,7 @@ from typing import Any
 from cacheprefix.cache import Breakpoint, Observation, SentBy, mark, plan_breakpoints
 from cacheprefix.cache.breakpoints.plan import carries
 from cacheprefix.cache.lifetimes import AUTO, offered
+from cacheprefix.calls.arms import comparable
 from cacheprefix.calls.gating import AnyGate
 from cacheprefix.calls.pending import PendingCall, Started
 from cacheprefix.calls.report import Call, units_of
@@ -500,8 +501,13 @@ class Requests:
         if call is None:
             return None
         state.totals.remember(call)
-        # Money: a role whose forks cost more by the provider's own counts goes back to its own layout.
-        for agent, why in state.arms.take(call, seen.observation.record.scope).items():
+        # Money: a role whose forks cost more by the provider's own counts goes back to its own layout, and where there
+        # is nothing to compare those with, by the estimate.
+        scope, unmodified = seen.observation.record.scope, call.unmodified_units
+        returned = dict(state.arms.take(call, scope))
+        if unmodified is not None and comparable(call, seen.prompt, None if seen.own is None else seen.own.prompt):
+            returned |= state.arms.weigh((scope, call.conversation), call.agent, call.units, unmodified)
+        for agent, why in returned.items():
             state.notices.note(f"role {agent!r} goes back to its own layout: {why.said}")
         # On record from now on, wherever a conversation goes on.
         for talk in (seen.held, seen.decided) if self.forks else ():

@@ -107,7 +107,9 @@ def test_what_was_foreseen_is_what_is_sent(bench, build):
             assert (reason.why, reason.name) == (came.why, came.name)
             assert dict(reason.numbers) == pytest.approx(dict(came.numbers), rel=0.02)
         assert one.input_tokens == pytest.approx(call.input_tokens, rel=0.02)
-        assert one.unmodified_units == pytest.approx(call.unmodified_units, rel=0.02)
+        # What a function says itself is known in the run alone.
+        foretold = None if build is functions else pytest.approx(call.unmodified_units, rel=0.02)
+        assert one.unmodified_units == foretold
         assert (one.shared_tokens, one.units) == pytest.approx((call.shared_tokens, call.units), rel=0.02)
 
 

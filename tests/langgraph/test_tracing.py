@@ -96,6 +96,19 @@ def test_the_run_tree_ends_with_the_cause_of_each_call(bench, how):
     assert [str(call.verdict.cause) for call in session.calls] == ["cold_start", "hit"]
 
 
+def test_no_key_comes_to_metadata_that_are_being_read(bench):
+    """LangGraph streams the very dictionary: a consumer in another thread would fail while it goes through it."""
+    grown, session = [], bench.session(HANDBOOK)
+
+    class Reading(BaseCallbackHandler):
+        def on_chat_model_start(self, serialized, messages, *, metadata=None, **kwargs):
+            grown.append((metadata, list(metadata)))
+
+    run(bench, session, "invoke", [Reading()])
+    assert [metadata["cacheprefix_cause"] for metadata, _ in grown] == ["cold_start", "hit"]
+    assert all(list(metadata) == names for metadata, names in grown)
+
+
 @pytest.mark.parametrize("how", ["invoke", "astream"])
 def test_usage_in_the_trace_is_what_the_provider_counted(bench, how):
     """LangSmith prices from it."""

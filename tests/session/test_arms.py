@@ -106,3 +106,70 @@ def test_a_share_is_from_none_to_all(share):
     """Anything else is a mistake, said when the session is made."""
     with pytest.raises(SetupError, match="fork_share"):
         Session(caching=Caching(fork_share=share))
+
+
+HANDBOOK = "Every claim names its source and the page on which it stands. " * 130
+DUTY = "You look at one thing and say what you found, in the order in which you found it. " * 12
+
+
+def run_of(session, number, *, said, system, reads=lambda _: True):
+    """Two roles ask twice in one of many conversations, of a provider that reads what it should."""
+    for role in ("finder", "clerk"):
+        messages = [{"role": "system", "content": system(role)}, {"role": "user", "content": said(role, number)}]
+        for again in range(2):
+            body = {"model": "gpt-5.2", "messages": messages}
+            turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation=f"thread {number}")).begin()
+            seen = turn.seen
+            read = seen.observation.expectation.tokens if reads(number) else 0
+            turn.finish({"prompt_tokens": seen.prompt.tokens, "prompt_tokens_details": {"cached_tokens": read}})
+            more = [{"role": "assistant", "content": f"Look {again}."}, {"role": "user", "content": "Go on."}]
+            messages = [*messages, *more]
+
+
+def layouts(session, number):
+    """How the requests of a conversation went out."""
+    return {call.layout for call in session.calls if call.conversation == f"thread {number}"}
+
+
+def many(**how):
+    """A session in which 24 conversations were held."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    for number in range(24):
+        run_of(session, number, **{"system": lambda role: f"You are the {role}. {DUTY}\n\n{HANDBOOK}"} | how)
+    return session
+
+
+def test_roles_that_read_nothing_of_one_another_go_back_to_their_own_layout():
+    """Each role's own opening is in the cache from other conversations: without it forks would be dearer for good."""
+    session = many(said=lambda role, number: f"Case {number} of the {role}.")
+    assert layouts(session, 0) == layouts(session, 19) == {"fork"}
+    assert layouts(session, 23) == {"own"}
+    assert [call.reasons[-1].why for call in session.calls][-4:] == ["dearer_as_fork"] * 4
+    assert any("'clerk' goes back to its own layout" in note for note in session.report().notes)
+    # Who comes later begins nothing anew.
+    assert session.adapter.shared.arms.kept_own("", "thread 30", "a third").why == "dearer_as_fork"
+
+
+def test_roles_that_read_what_others_said_stay_forks():
+    """Their conversation is paid for once instead of once a role."""
+    session = many(said=lambda _, number: f"Case {number}: {number} is what it is about. {number} " * 300)
+    assert session.report().total.ratio < 1
+    assert layouts(session, 23) == {"fork"}
+
+
+def test_text_that_the_session_alone_knows_is_not_held_against_forks():
+    """The estimate is of requests without it."""
+    alone = {"system": lambda role: f"You are the {role}."}
+    session = many(said=lambda role, number: f"Case {number} of the {role}.", **alone)
+    assert session.report().total.ratio > 1
+    assert layouts(session, 23) == {"fork"}
+
+
+def test_what_a_provider_misses_by_chance_is_not_held_against_forks():
+    """The estimate misses nothing."""
+
+    def said(_role, number):
+        return f"Case {number}: {number} is what it is about. {number} " * 60
+
+    session = many(said=said, reads=lambda number: number % 2)
+    assert layouts(session, 23) == {"fork"}

@@ -51,7 +51,10 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
     dry.graph(target, None)
     seen = [preview_of(one) for one in dry.rehearsals]
     notes = dict.fromkeys([*dry.notes, *(note for one in seen for note in one.notes)])
-    return Preview(tuple(request for one in seen for request in one.requests), tuple(notes))
+    requests = (request for one in seen for request in one.requests)
+    # What a function says itself, mostly the shared text, would cost it unmodified: without it that is no cost of its.
+    told = (replace(one, unmodified_units=None) if one.agent in dry.functions else one for one in requests)
+    return Preview(tuple(told), tuple(notes))
 
 
 def _state(task: object) -> dict[str, Any]:
@@ -68,6 +71,8 @@ class _DryRun:
 
     def __init__(self, session: AdapterSession, state: dict[str, Any]) -> None:
         self.notes: list[str] = []
+        self.functions: set[str] = set()
+        """Agents whose requests a function makes, which is not run."""
         self._session, self._state = session, state
         self._rehearsals: dict[int, tuple[AdapterSession, AdapterSession]] = {}
 
@@ -117,7 +122,12 @@ class _DryRun:
             return
         own = None if fork is None else fork.messages_key
         messages = list(messages_in(self._state, own or "messages") or ())
-        self.notes.append(f"{name}: a function that is not run, so what it adds to its messages itself is not counted")
+        self.notes.append(
+            f"{name}: a function that is not run, so what it adds to its messages itself is not counted, and what its "
+            "request costs unmodified is unknown"
+        )
+        if fork is not None:
+            self.functions.add(fork.session.team.agent(fork.role))
         model, options = found[0]
         self._ask(model, messages, options, frame)
 

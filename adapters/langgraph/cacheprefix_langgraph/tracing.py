@@ -44,6 +44,9 @@ def traced_config(config: Any, settled: Mapping[str, Any], frame: Frame, sending
         **(settled.get("metadata") or {}),
         "cacheprefix_role": frame.role,
         "cacheprefix_prefix": frame.session.prefix.key,
+        # Filled in when the call ends. The key stands from the start: LangGraph streams this very dictionary, and who
+        # reads it in another thread would fail by one that grows.
+        "cacheprefix_cause": "",
     }
     listener: BaseCallbackHandler = _Listener(sending)
     callbacks = settled.get("callbacks")
