@@ -125,3 +125,20 @@ def test_long_texts_never_cost_more_than_they_did(servers, new_llm, name) -> Non
 def test_no_plan_gets_dearer(servers, new_llm, plan) -> None:
     """Whatever agents, tasks, texts and answers a crew has."""
     assert ratio(plan, servers, new_llm) <= 1.0
+
+
+def test_by_litellm_an_agents_text_in_front_leaves_the_brief_to_be_read(provide, new_llm) -> None:
+    """CrewAI puts a "." before Claude's system text there, behind which no mark was set: 1.30 of unmodified."""
+    provider = provide("anthropic", answering(20))
+    llm, brief = new_llm(provider, "litellm-anthropic"), prose(1_500)
+    who = [Agent(role=f"r{i}", goal="Do it.", backstory=prose(size, i), llm=llm) for i, size in enumerate((200, 30))]
+    asked = [
+        Task(description=f"Do step {i}.\n\n{{brief}}", expected_output="A line.", agent=agent, context=[])
+        for i, agent in enumerate(who)
+    ]
+    team = Crew(agents=who, tasks=asked)
+    with install(team, Session()) as installed:
+        team.kickoff(inputs={"brief": brief})
+    first, second = installed.session.calls
+    assert "role_kept" in str(first.reasons)
+    assert second.usage.cache_read_tokens > 1_400

@@ -225,6 +225,23 @@ _CHANGING = RLock()
 """May be had twice by one thread: Python lets dropped installations go wherever it is."""
 
 
+def replaced_method(kind: Any, name: str, around: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replace a class's method; the function returned puts it back, where nobody else has replaced it since."""
+    own, method = name in vars(kind), getattr(kind, name)
+    changed = around(method)
+    setattr(kind, name, changed)
+
+    def back() -> None:
+        if vars(kind).get(name) is not changed:
+            return  # a tracer's, which calls ours: that does nothing where nothing is installed
+        if own:
+            setattr(kind, name, method)
+        else:
+            delattr(kind, name)
+
+    return back
+
+
 class Owners:
     """The bindings whose agents use one model object. Weak: a forgotten crew does not live on in its model."""
 

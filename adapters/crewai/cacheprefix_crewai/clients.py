@@ -16,6 +16,17 @@ def is_claude(llm: Any) -> bool:
     return bool(getattr(llm, "is_litellm", False)) and "claude" in str(getattr(llm, "model", "")).lower()
 
 
+def system_first(body: dict[str, Any]) -> dict[str, Any]:
+    """A body for Claude by LiteLLM, its system text in front of the message that CrewAI puts before it.
+
+    CrewAI begins such a body with a user's "." (1.15.30, llm.py). LiteLLM takes the system text out from any place.
+    """
+    messages = body.get("messages") or []
+    lead = next((at for at, one in enumerate(messages) if one.get("role") == "system"), 0)
+    # Money: only a system text that leads is marked behind its end, which is where the next role reads up to.
+    return {**body, "messages": [messages[lead], *messages[:lead], *messages[lead + 1 :]]} if lead == 1 else body
+
+
 def sender(llm: Any, api: Api) -> Callable[[dict[str, Any]], Any]:
     """A function that sends a body by the SDK client of a CrewAI model and gives the SDK's answer."""
     if getattr(llm, "is_litellm", False):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cacheprefix_crewai.binding import ALONE, Binding, WhileUsed, binding_of, owners_of
+from cacheprefix_crewai.binding import ALONE, Binding, WhileUsed, binding_of, owners_of, replaced_method
 from cacheprefix_crewai.crew import agents_of, as_installed, bind_agent, bind_crew, freed, run_inside
 from cacheprefix_crewai.flow_run import FLOW, FlowRun
 from cacheprefix_crewai.history import Executions
@@ -50,7 +50,9 @@ def _watch() -> list[Callable[[], object]]:
     from crewai.flow.flow import Flow  # noqa: PLC0415 - as above
 
     changes = ((Crew, _CREWS, _joining_crew), (Flow, _FLOWS, _running_flow))
-    return [_change(kind, name, around) for kind, names, around in changes for name in names if hasattr(kind, name)]
+    return [
+        replaced_method(kind, name, around) for kind, names, around in changes for name in names if hasattr(kind, name)
+    ]
 
 
 WATCH = WhileUsed(_watch)
@@ -61,28 +63,11 @@ def _watch_agents() -> list[Callable[[], object]]:
     """Have agents that are kicked off without a crew say so, and join an installed flow that they run in."""
     from crewai import Agent  # noqa: PLC0415 - CrewAI loads slowly
 
-    return [_change(Agent, name, _kicked_off) for name in _AGENTS if hasattr(Agent, name)]
+    return [replaced_method(Agent, name, _kicked_off) for name in _AGENTS if hasattr(Agent, name)]
 
 
 WATCH_AGENTS = WhileUsed(_watch_agents)
 """As long as anything is installed."""
-
-
-def _change(kind: Any, name: str, around: Callable[[Any], Any]) -> Callable[[], None]:
-    """Replace a class's method; the function returned puts it back, where nobody else has replaced it since."""
-    own, method = name in vars(kind), getattr(kind, name)
-    changed = around(method)
-    setattr(kind, name, changed)
-
-    def back() -> None:
-        if vars(kind).get(name) is not changed:
-            return  # a tracer's, which calls ours: that does nothing outside of an installed flow
-        if own:
-            setattr(kind, name, method)
-        else:
-            delattr(kind, name)
-
-    return back
 
 
 def _joining_crew(method: Any) -> Any:

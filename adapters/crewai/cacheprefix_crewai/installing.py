@@ -19,6 +19,7 @@ from cacheprefix_crewai.flows import WATCH, WATCH_AGENTS, join, parts_in
 from cacheprefix_crewai.framing import SYSTEM
 from cacheprefix_crewai.history import RESULT_BUDGET
 from cacheprefix_crewai.llm import kind_of
+from cacheprefix_crewai.structured import WATCH_STRUCTURED
 from cacheprefix_crewai.tool_cache import TOOL_CACHE
 from cacheprefix_crewai.tools import adopt, crew_tools
 
@@ -121,8 +122,9 @@ def install(
     was undone; with another, that one is in force until it is undone. Crews may share agents: each crew's runs are its
     own installation's.
     Raises ``SetupError`` for anything else. Models are changed in place and restored. Of what is the process's,
-    CrewAI's tool hooks are used with a budget or a tool cache, the methods that start an agent by itself say so, and
-    with a flow those that start crews and flows look whether they run in one; all ends with the last installation.
+    CrewAI's tool hooks are used with a budget or a tool cache, the methods that start an agent by itself, and what asks
+    for answers by a schema past a model's class, say so, and with a flow those that start crews and flows look whether
+    they run in one; all ends with the last installation.
     """
     flow = target if is_flow(target) else None
     crew, agents = parts_of(target)
@@ -149,7 +151,7 @@ def install(
             binding.undo.append(RESULT_BUDGET.use(binding))
         if bound.tool_cache is not None:
             binding.undo.append(TOOL_CACHE.use(binding))
-    binding.undo.append(WATCH_AGENTS.use(binding))
+    binding.undo += [WATCH_AGENTS.use(binding), WATCH_STRUCTURED.use(binding)]
     if flow is not None:
         bind(flow, binding)
         binding.undo += [lambda: freed(flow, binding), WATCH.use(binding)]

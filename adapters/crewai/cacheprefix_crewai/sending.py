@@ -25,7 +25,7 @@ from cacheprefix.adapter import (
 from cacheprefix.errors import BudgetError, CacheprefixError, NotSharedError
 from cacheprefix.wire import for_litellm
 from cacheprefix_crewai.binding import asks_for
-from cacheprefix_crewai.clients import is_claude
+from cacheprefix_crewai.clients import is_claude, system_first
 from cacheprefix_crewai.events import announce
 from cacheprefix_crewai.history import Around, Execution, Executions, compact_now, condensed, limits, shortened
 from cacheprefix_crewai.layout import Layouts
@@ -303,7 +303,11 @@ class PendingRequest:
         """
         session = self.binding.session
         self.undone = False
-        sent = session.attempt("begin", lambda: self._begun(params, api, original), None)
+        if self._made_anew_by_crewai:
+            self._noted(params, api)
+            sent: dict[str, Any] | None = params  # what goes out is begun in ``made_anew``
+        else:
+            sent = session.attempt("begin", lambda: self._begun(params, api, original), None)
         if sent is None:
             sent = self._own(params, original)
         if not self.volatile:
@@ -325,13 +329,9 @@ class PendingRequest:
         elif execution is not None:
             self.binding.part(Executions).asked(execution, has_tools=layout is not None and layout.has_tools)
         body = with_choice(params, self.offer.choice, api) if self.offer is not None else params
-        if execution is not None:
-            execution.llm, execution.api, execution.body = self.call.llm, api, body
-            execution.agent, execution.answer = self.agent, ""
-            if (agent := self.call.agent) is not None:
-                execution.asker = weakref.ref(agent)
-            if (crew := crew_of(agent)) is not None:
-                execution.crew = weakref.ref(crew)
+        if self.forked and self._claude_by_litellm(api):
+            body = system_first(body)
+        self._noted(body, api)
         asked = self._request(body, api, original)
         self.pending = self.binding.session.begin(asked, self.leave or FOLLOW)
         if self.pending.seen is None:
@@ -342,6 +342,40 @@ class PendingRequest:
         if sent is params:
             return params
         return for_litellm(dict(sent)) if self._claude_by_litellm(api) else dict(sent)
+
+    def _noted(self, body: dict[str, Any], api: Api) -> None:
+        """This is the newest request of its run, which a question beside it goes on from."""
+        execution = self.execution
+        if execution is None:
+            return
+        execution.llm, execution.api, execution.body = self.call.llm, api, body
+        execution.agent, execution.answer = self.agent, ""
+        if (agent := self.call.agent) is not None:
+            execution.asker = weakref.ref(agent)
+        if (crew := crew_of(agent)) is not None:
+            execution.crew = weakref.ref(crew)
+
+    @property
+    def _made_anew_by_crewai(self) -> bool:
+        """Whether the class only takes the messages out of the body, for a request of another kind.
+
+        By LiteLLM, an answer by a schema is asked for in one message. What is streamed first goes out as it is.
+        """
+        llm = self.call.llm
+        by_litellm = bool(getattr(llm, "is_litellm", False))
+        return self.call.response_model is not None and by_litellm and not getattr(llm, "stream", False)
+
+    def made_anew(self, body: dict[str, Any], api: Api) -> PendingRequest:
+        """The request that CrewAI makes of this one and sends past the model's class: measured as it is."""
+        call = replace(self.call, messages=body.get("messages"), tools=body.get("tools"))
+        plan: RequestPlan[Any] | None = None
+        if self.binding.rewrites:
+            plan = RequestPlan("own", (reason("response_schema"),))
+        made = replace(self, call=call, messages=call.messages, tools=call.tools, given=call.messages, plan=plan)
+        made = replace(made, layout=None, offer=None, volatile="", key=b"", leave=None, usage=None, pending=None)
+        asked = made._request(body, api, lambda *_: None)
+        made.pending = self.binding.session.begin(asked, FOLLOW)
+        return replace(made, execution=None)
 
     def _request(self, body: dict[str, Any], api: Api, original: Callable[[Any, Any], Any]) -> Request:
         """What the session is told of this request: its body, whose it is, and what of it may be changed."""
