@@ -29,6 +29,7 @@ from cacheprefix.adapter import (
     RunAhead,
     RunCall,
     Seat,
+    SelectorLane,
     SummaryRequest,
     VolatileRole,
     find_text,
@@ -163,8 +164,8 @@ class Member:
         """What the messages hold with which the turn began, as AutoGen puts them into that context."""
         self.told: list[tuple[int, str]] = []
         """Durable context of the conversation: its index in the agent's own context, and its entry's id."""
-        self.joins: bool | None = None
-        """Whether a selector's requests extend the agents' prefix; decided with the first one, saved with the state."""
+        self.lane: SelectorLane | None = None
+        """What a selector's requests begin with; decided with the first one, saved with the state."""
         self.group: Group | None = None
         """Who decides with whom the agent shares; None for clients that stand alone."""
         self.hears: Callable[[int], Sequence[Entry]] | None = None
