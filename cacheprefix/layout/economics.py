@@ -29,7 +29,7 @@ SURE = 3
 """Of what the others are expected to say in the first round, one part in so many is taken for sure."""
 
 SelectorLane = Literal["joined", "apart", "own"]
-"""What a team's selector asks behind. ``joined``: the agents' shared text and tools, and the conversation; ``apart``: the
+"""What a selector asks behind. ``joined``: its agents' shared text and tools, and the conversation; ``apart``: the
 conversation alone; ``own``: its question is the application's own."""
 
 # ---------------------------------------------------------------------------------- which tools a role carries

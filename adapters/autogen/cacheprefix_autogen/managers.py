@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
 from autogen_agentchat.teams import BaseGroupChat, MagenticOneGroupChat, SelectorGroupChat
 from autogen_core.models import AssistantMessage, ChatCompletionClient, LLMMessage, SystemMessage, UserMessage
 
-from cacheprefix.adapter import AdapterSession, OwnTools, reason, users_session
+from cacheprefix.adapter import AdapterSession, OwnTools, Reason, reason, users_session
 from cacheprefix_autogen.binding import Binding
 from cacheprefix_autogen.client import PrefixClient, unwrapped
 from cacheprefix_autogen.history import condensed
@@ -38,6 +38,8 @@ class SelectorMember(Member):
         self._models = tuple(models)
         self._heads = heads
         """In how many forms what AutoGen's own prompt has in front of the conversation comes again and again."""
+        self.left: Callable[[str, Reason | None], Reason | None] | None = None
+        """Tells for a model why a question goes out as it would without us; None where it may be laid out."""
         self._said: list[str] = []
         """The conversation as AutoGen's own prompt has it, message by message."""
 
@@ -74,6 +76,9 @@ class SelectorMember(Member):
         if found is None or self.view is None or not self.view.entries:
             why = self._why_own() if self.bounded else reason("own_prompt", "selector_prompt")
             return None, self._plan_own(asked, why)
+        left = None if self.left is None else self.left(asked.views.model, None)
+        if left is not None:
+            return None, self._plan_own(asked, left)
         views, (before, after) = asked.views, found
         shared = condensed(views, asked.talk, self.view.forms(), beside=asked.beside).messages
         if self.lane is None:
@@ -190,7 +195,7 @@ def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: S
         "_selector_func", "_model_context", "_selector_prompt", "_allow_repeated_speaker", "_candidate_func"
     )
     member = SelectorMember(group.session, group.transcript, models, group.callers_options, _heads(team))
-    member.context, member.hears = team._model_context, group.told
+    member.context, member.hears, member.left = team._model_context, group.told, group.left_plain
     group.callers.append(member)
     if group.session.mode == "observe":
         return member

@@ -139,6 +139,7 @@ def save_transcript(group: Group) -> dict[str, Any]:
         "joins": {caller.name: caller.lane for caller in group.callers},
         "entries": [entry.as_dict() for entry in ordered],
         "conversation": group.conversation.to_json(places=False),
+        **({} if group.sent_plain is None else {"sent_plain": group.sent_plain}),
         **({"told": [entry.id for entry in group.told_so_far]} if group.told_so_far else {}),
         "places": group.session.places(group.conversation),
         **({"costs": alone} if alone else {}),
@@ -148,7 +149,7 @@ def save_transcript(group: Group) -> dict[str, Any]:
 def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
     """Hold saved messages ready for the members, and take over the decisions."""
     session = group.session
-    group.transcript.id = state["id"]
+    group.transcript.id, group.sent_plain = state["id"], state.get("sent_plain")
     if state["prefix"] != session.prefix.key:
         session.note(
             "the state was saved under another prefix (system text or tools changed since): "
