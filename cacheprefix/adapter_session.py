@@ -36,7 +36,7 @@ from cacheprefix.layout import (
     find_text,
     union_tools,
 )
-from cacheprefix.layout.economics import Lane, Seat
+from cacheprefix.layout.economics import Lane, Seat, SelectorLane
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.prefix import tool_of
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, RoleRequest, Told
@@ -357,10 +357,16 @@ class AdapterSession:
         found = economics.lanes(seats, read=rules.read, opening=shared, least=rules.min_tokens, rounds=rounds)
         return {name: lane for lane in found for name in lane.names}
 
-    def worth_joining(self, model: str, *, carried: int, opening: int, speakers: int) -> bool:
-        """Whether a team's selector gains by carrying what its agents carry, in tokens, with each of its questions."""
-        read = self.profile(model).read
-        return economics.worth_joining(carried=carried, opening=opening, speakers=speakers, read=read)
+    def selector_lane(
+        self, model: str, *, carried: int | None, opening: int, speakers: int, before: int, heads: int
+    ) -> SelectorLane:
+        """What the questions of a team's selector begin with, as ``economics.selector_lane`` weighs it."""
+        rules = self.profile(model)
+        # A provider's rule: where marks or messages end what is kept, of a prompt in one message nothing is read.
+        reads = heads if rules.match != "breakpoint" else 0
+        return economics.selector_lane(
+            carried=carried, opening=opening, speakers=speakers, read=rules.read, before=before, heads=reads
+        )
 
     def told(self, asked: AgentRequest[M]) -> RoleTold:
         """What ``plan`` will tell the role, and its tools: for adapters that ask a model before (a summary)."""

@@ -574,6 +574,9 @@ class Requests:
             return units if seen.known else None, 0.0
         estimate = self.state.unmodified.usage
         found = self.state.notices.attempt("estimate", lambda: estimate(own, seen.observation, usage, times), None)
+        # It went out as the application made it, and so did all before it, of which the estimate may not know.
+        if any(one.why == "began_without_us" for one in seen.reasons):
+            return units, 0.0
         return (None, 0.0) if found is None else (cost_units(found.usage, seen.profile), found.unsure)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Literal
 
 from cacheprefix.prompt.reasons import Reason, reason
 
@@ -26,6 +27,10 @@ NAMED = 12
 """Tokens that a fork says more of a role: its name around its text, and a message of its own."""
 SURE = 3
 """Of what the others are expected to say in the first round, one part in so many is taken for sure."""
+
+SelectorLane = Literal["joined", "apart", "own"]
+"""What a selector asks behind. ``joined``: its agents' shared text and tools, and the conversation; ``apart``: the
+conversation alone; ``own``: its question is the application's own."""
 
 # ---------------------------------------------------------------------------------- which tools a role carries
 
@@ -259,13 +264,23 @@ def reflected(one: Reflection, *, read: float, least: int, block: int) -> tuple[
     return ours, theirs, ours <= now and one.lost + ours - theirs <= now - theirs
 
 
-def worth_joining(*, carried: int, opening: int, speakers: int, read: float) -> bool:
-    """Whether a team's selector gains by carrying the agents' ``carried`` tokens (system text, tools) in each question.
+def selector_lane(
+    *, carried: int | None, opening: int, speakers: int, read: float, before: int = 0, heads: int = 0
+) -> SelectorLane:
+    """What the questions of a team's selector begin with: what its agents carry, the conversation, or what they do now.
 
-        carried * r <= (1 - r) * (REPLY + opening / questions)
+        joined, not apart:  carried * r  <=  (1 - r) * said
+        own, not apart:     (heads - 1) * said  <  before
+        joined, not own:    carried * r + (1 - r) * (before - (heads - 1) * said)  <=  (1 - r) * said
 
-    Reading them costs the left side. In a lane of its own it pays the newest reply in full with each question, and the
-    ``opening`` once in the ``questions`` of ROUNDS rounds of so many ``speakers``.
+    ``said`` is what is new in each question: REPLY, and the ``opening`` spread over ROUNDS rounds of so many
+    ``speakers``. Joined, a question reads the ``carried`` tokens (system text, tools; None where it must not join), and
+    the agents have read what is new. Apart, and joined, it pays in full, behind the conversation, the ``before`` tokens
+    that its own prompt has in front. As the application makes it, it reads those, and pays in full what was said since
+    a question began so: that comes in so many forms (``heads``) in turn; 0 where nothing is read in that way.
     """
-    questions = ROUNDS * max(1, speakers)
-    return carried * read <= (1.0 - read) * (REPLY + opening / questions)
+    said = REPLY + opening / (ROUNDS * max(1, speakers))
+    ahead = before - (heads - 1) * said if heads else 0.0
+    if carried is not None and carried * read <= (1.0 - read) * (said - max(0.0, ahead)):
+        return "joined"
+    return "own" if ahead > 0 else "apart"

@@ -38,6 +38,8 @@ Why = Literal[
     # the application's own layout, since the user forks a share of the conversations
     "not_in_fork_share",
     "dearer_as_fork",
+    # the application's own layout, since the conversation began without us
+    "began_without_us",
     # what the user can remove
     "text_not_found",
     "tool_schema_differs",
@@ -76,6 +78,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "rules_unknown": "how its provider caches is not known ({name})",
         "not_in_fork_share": "its conversation is one of those that fork_share leaves as they are",
         "dearer_as_fork": "as forks requests cost {forked:,} cost units each, in the application's own layout {own:,}",
+        "began_without_us": "its conversation began without cacheprefix, and the provider may still hold its requests",
         "text_not_found": "the text to share does not stand in it as it was given, and is not shared there ({name})",
         "tool_schema_differs": "tool {name!r} has another schema than the shared one of that name",
         "made_too_late": "tool {name!r} came after the first request and stays outside the shared tools",
@@ -97,7 +100,7 @@ FIXES: Mapping[Why, str] = MappingProxyType(
 """What the user can do, for the reasons that ``mode="strict"`` raises for; never for what costs decide."""
 
 
-LEFT_ALONE: frozenset[Why] = frozenset({"not_in_fork_share", "dearer_as_fork"})
+LEFT_ALONE: frozenset[Why] = frozenset({"not_in_fork_share", "dearer_as_fork", "began_without_us"})
 """Reasons for which a request is to be the application's own in all: without our marks and keys too."""
 
 

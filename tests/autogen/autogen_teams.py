@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autogen_agentchat.agents import AssistantAgent
 
+from cacheprefix import Caching, Session
 from cacheprefix.prompt import Prompt, shared_sections
 from cacheprefix.server import Record, Reply, Request, ToolCall
 
@@ -58,6 +60,11 @@ def role(name: str, client: Any, **options: Any) -> AssistantAgent:
     """One agent whose system message begins with its role and ends with the common handbook."""
     text = options.pop("system_message", f"You are the {name}. Mind the duty of a {name}.\n\n{HANDBOOK}")
     return AssistantAgent(name, client, system_message=text, description=f"The {name}.", **options)
+
+
+def after_a_pause(**options: Any) -> Session:
+    """A session an hour later: the provider has forgotten what was sent before."""
+    return Session(caching=Caching(clock=lambda: time.time() + 3_600), **options)
 
 
 def prompts(records: Sequence[Record]) -> list[Prompt]:

@@ -10,6 +10,7 @@ from autogen_agentchat.teams import MagenticOneGroupChat, SelectorGroupChat, Swa
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.profiles import profile_for
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_autogen import conversation_of, session_of, wrap
 from cacheprefix_autogen.messages import ABOVE
@@ -137,6 +138,44 @@ async def test_a_prompt_whose_fields_stand_close_together_is_read_too(provide, n
     assert not any(TASK[:40] in question.sections[-1].text for question in questions)
 
 
+@pytest.mark.parametrize("head", ["{roles}\n", "{roles}\nOne of {participants}.\n"])
+async def test_a_selector_keeps_its_own_question_where_that_is_read_from_the_cache_with_the_roles(
+    provide, new_client, head
+):
+    """Behind the conversation long descriptions were paid in full with each question: they cost 2.5 times as much."""
+    bodies, costs = [], []
+    for session in (None, Session()):
+        provider = provide("openai", Selecting(*ROLES))
+        client = new_client(provider)
+        agents = [role(name, client) for name in ROLES]
+        for agent in agents:
+            agent._description = f"{agent.name}: " + "It is asked for one thing. " * 60
+        team = SelectorGroupChat(
+            agents, client, max_turns=7, selector_prompt=head + "{history}\nOnly return the role of {participants}."
+        )
+        await (team if session is None else wrap(team, session)).run(task=TASK)
+        bodies.append([record.json["messages"] for record in provider.requests[::2]])
+        costs.append(sum(record.outcome.cost_units(profile_for("gpt-4.1")) for record in provider.requests))
+    assert bodies[0] == bodies[1]
+    assert costs[1] < costs[0]
+    assert {call.reasons[-1].why for call in session.calls if call.agent == "selector"} == {"little_to_share"}
+
+
+async def test_a_selector_that_keeps_its_own_question_is_told_what_is_said_to_all(provide, new_client):
+    """What the application says to the conversation arrives behind it, though long descriptions are paid for that."""
+    provider = provide("openai", Selecting(*ROLES))
+    client, session = new_client(provider), Session()
+    agents = [role(name, client) for name in ROLES]
+    agents[0]._description = "It is asked for one thing. " * 200
+    team = wrap(SelectorGroupChat(agents, client, max_turns=2), session)
+    await team.run(task=TASK)
+    session.conversation(conversation_of(team)).append_context("The line is closed.", key="news")
+    await team.run(task="Go on.")
+    told = [record.body.decode().count("The line is closed.") for record in provider.requests[::2]]
+    assert told == [0, 0, 1, 1]
+    assert [ABOVE in record.body.decode() for record in provider.requests[::2]] == [False, False, True, True]
+
+
 async def test_a_selector_on_another_model_does_not_carry_the_agents_system_text(provide, new_client):
     """It cannot read the agents' cache, so only the transcript stands before its question."""
     provider = provide("openai", Selecting(*ROLES))
@@ -210,3 +249,16 @@ async def test_magentic_ones_agents_share_and_its_ledger_keeps_its_own_lane(prov
     assert all(common(a, b) == tail_index(a) for a, b in pairwise(agents))
     assert isinstance(result.messages[-1], TextMessage)
     assert session_of(team).failures == {}
+
+
+@pytest.mark.parametrize(("saved", "lane"), [(True, "joined"), (False, "apart"), ("own", "own")])
+async def test_a_saved_state_says_what_a_selector_asks_behind(provide, new_client, saved, lane):
+    """Also one of an earlier version, which knew two ways and saved whether it is the first."""
+    client = new_client(provide("openai", Selecting(*ROLES)))
+    teams = [wrap(SelectorGroupChat([role(n, client) for n in ROLES], client, max_turns=1)) for _ in range(2)]
+    await teams[0].run(task=TASK)
+    state = await teams[0].save_state()
+    assert state["cacheprefix"]["joins"] == {"selector": "apart"}
+    state["cacheprefix"]["joins"] = {"selector": saved}
+    await teams[1].load_state(state)
+    assert teams[1]._model_client.member.lane == lane

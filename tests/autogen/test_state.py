@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import killing
@@ -21,9 +22,10 @@ from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_core.model_context import UnboundedChatCompletionContext
 from autogen_core.models import AssistantMessage, UserMessage
-from autogen_teams import HANDBOOK, ROLES, TASK, Says, role, search
+from autogen_teams import HANDBOOK, ROLES, TASK, Says, after_a_pause, role, search
 
-from cacheprefix import Compaction, Session, SharedPrefix
+from cacheprefix import Caching, Compaction, Session, SharedPrefix
+from cacheprefix.profiles import profile_for
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix_autogen import session_of, wrap
 
@@ -195,7 +197,7 @@ async def test_a_state_saved_without_us_is_taken_over_without_a_reset(provide, n
     for wrapped in (False, True):
         provider.simulator.script = Says()
         provider.requests.clear()
-        team = wrap(build()) if wrapped else build()
+        team = wrap(build(), after_a_pause()) if wrapped else build()
         await team.load_state(state)
         await team.run(task="Go on.")
         sent.append(list(provider.requests))
@@ -214,15 +216,64 @@ async def test_a_state_saved_without_us_is_taken_over_without_a_reset(provide, n
     assert texts[-1] == "And on."
 
 
+@pytest.mark.parametrize("kind", [RoundRobinGroupChat, SelectorGroupChat])
+async def test_a_conversation_that_began_without_us_goes_on_so_until_a_pause(provide, new_client, kind):
+    """In another layout, or under a routing key, all that the provider holds was paid anew: up to 1.6 of unmodified."""
+
+    def build():
+        selects = {} if kind is RoundRobinGroupChat else {"model_client": client, "selector_func": choose}
+        return kind([role(name, client) for name in ROLES[:2]], max_turns=2, **selects)
+
+    def choose(thread):
+        return "critic" if thread[-1].source == "planner" else None
+
+    sent, costs = [], []
+    for wrapped in (False, True):
+        provider = provide("openai", Says({"nobody": ["planner"] * 9}))
+        client, sessions = new_client(provider), []
+        team = build()
+        await team.run(task=TASK)
+        for _ in range(2):
+            # Saved by the plain team, then by a wrapped one in another process.
+            state = json.loads(json.dumps(await team.save_state()))
+            sessions.append(Session())
+            team = wrap(build(), sessions[-1]) if wrapped else build()
+            await team.load_state(state)
+            await team.run(task="Go on.")
+        sent.append([record.json for record in provider.requests])
+        costs.append(sum(record.outcome.cost_units(profile_for("gpt-4.1")) for record in provider.requests))
+    assert sent[0] == sent[1]
+    assert costs[0] == costs[1]
+    for session in sessions:
+        assert {call.reasons[-1].why for call in session.calls} == {"began_without_us"}
+        assert session.report().total.ratio == 1.0
+    again = wrap(build(), after_a_pause())
+    await again.load_state(json.loads(json.dumps(await team.save_state())))
+    await again.run(task="And on.")
+    assert "fork" in {call.layout for call in session_of(again).calls}
+
+
+async def test_where_nothing_was_marked_a_conversation_that_began_without_us_is_shared_at_once(provide, new_client):
+    """Anthropic holds nothing of it."""
+    provider = provide("anthropic", Says())
+    team = RoundRobinGroupChat([role(name, new_client(provider, api="anthropic")) for name in ROLES], max_turns=3)
+    await team.run(task=TASK)
+    session = session_of(wrap(team))
+    await team.run(task="Go on.")
+    assert [call.layout for call in session.calls] == ["fork"] * 3
+
+
 @pytest.mark.parametrize("way", ["loaded", "wrapped"])
 async def test_an_agent_by_itself_is_taken_over_in_the_middle_of_its_work(provide, new_client, way):
-    """What its own context holds is what it was told: it shares from the next request on."""
+    """What its own context holds is what it was told: it shares once the provider has forgotten what it was sent."""
 
     def build():
         return role("planner", new_client(provider), tools=[search()], reflect_on_tool_use=True)
 
     provider = provide("openai", Says(STEPS))
-    agent, session = build(), Session(SharedPrefix(system=HANDBOOK))
+    later = [0]
+    caching = Caching(clock=lambda: time.time() + later[0])
+    agent, session = build(), Session(SharedPrefix(system=HANDBOOK), caching=caching)
     await agent.run(task=TASK)
     state = json.loads(json.dumps(await agent.save_state()))
     provider.simulator.script = Says()
@@ -238,6 +289,7 @@ async def test_an_agent_by_itself_is_taken_over_in_the_middle_of_its_work(provid
         await agent.load_state(state)
     else:
         wrap(agent, session)
+    later[0] = 3_600
     await agent.run(task="Go on.")
     assert [call.layout for call in session.calls] == ["fork"]
     assert not session.failures
@@ -363,7 +415,7 @@ async def test_wrapping_a_team_that_has_run_continues_with_what_was_said(provide
     provider = provide("openai", Says())
     team = RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=2)
     await team.run(task=TASK)
-    wrap(team)
+    wrap(team, after_a_pause())
     await team.run(task="Go on.")
     heads = [s.text.split("\n")[0] for s in provider.requests[-1].prompt.tier("messages")]
     assert heads[:5] == ["[user]", "[planner]", "[critic]", "[user]", "[writer]"]

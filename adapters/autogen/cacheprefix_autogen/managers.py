@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,12 @@ from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
 from autogen_agentchat.teams import BaseGroupChat, MagenticOneGroupChat, SelectorGroupChat
 from autogen_core.models import AssistantMessage, ChatCompletionClient, LLMMessage, SystemMessage, UserMessage
 
-from cacheprefix.adapter import AdapterSession, OwnTools, reason, users_session
+from cacheprefix.adapter import AdapterSession, OwnTools, Reason, reason, users_session
 from cacheprefix_autogen.binding import Binding
 from cacheprefix_autogen.client import PrefixClient, unwrapped
 from cacheprefix_autogen.history import condensed
 from cacheprefix_autogen.layout import Layout
-from cacheprefix_autogen.member import Group, Member, Options, Planned
+from cacheprefix_autogen.member import Asked, Group, Member, Options, Planned
 from cacheprefix_autogen.messages import ABOVE, SENDER, lead, public, text_of
 from cacheprefix_autogen.provider_clients import Request, model_of
 from cacheprefix_autogen.run_plan import instance_of
@@ -31,10 +32,14 @@ class SelectorMember(Member):
     """
 
     def __init__(
-        self, session: AdapterSession, transcript: Transcript, models: Sequence[str], options: Options
+        self, session: AdapterSession, transcript: Transcript, models: Sequence[str], options: Options, heads: int
     ) -> None:
         super().__init__(session, "selector", View(transcript), options=options)
         self._models = tuple(models)
+        self._heads = heads
+        """In how many forms what AutoGen's own prompt has in front of the conversation comes again and again."""
+        self.left: Callable[[str, Reason | None], Reason | None] | None = None
+        """Tells for a model why a question goes out as it would without us; None where it may be laid out."""
         self._said: list[str] = []
         """The conversation as AutoGen's own prompt has it, message by message."""
 
@@ -71,37 +76,57 @@ class SelectorMember(Member):
         if found is None or self.view is None or not self.view.entries:
             why = self._why_own() if self.bounded else reason("own_prompt", "selector_prompt")
             return None, self._plan_own(asked, why)
-        views = asked.views
+        left = None if self.left is None else self.left(asked.views.model, None)
+        if left is not None:
+            return None, self._plan_own(asked, left)
+        views, (before, after) = asked.views, found
         shared = condensed(views, asked.talk, self.view.forms(), beside=asked.beside).messages
-        if self.joins is None:
+        if self.lane is None:
             opening = sum(views.count(str(form.content)) for form in shared)
-            # Privacy: the selector is not shown a shared text that was only found in the agents' own prompts.
-            may = views.model in self._models and session.holds_shared(())
-            self.joins = may and session.worth_joining(
-                views.model, carried=views.static_tokens(), opening=opening, speakers=len(self._models)
+            self.lane = session.selector_lane(
+                views.model,
+                # Privacy: the selector is not shown a shared text that was only found in the agents' own prompts.
+                carried=views.static_tokens() if views.model in self._models and session.holds_shared(()) else None,
+                opening=opening,
+                speakers=len(self._models),
+                before=views.count(before),
+                heads=self._heads,
             )
-        behind = [UserMessage(content=found, source=SENDER), *given.messages[1:]]
+        if self.lane == "own" and self._holds_all(asked, shared):
+            return None, self._plan_own(asked, reason("little_to_share", cost=views.count(before), saved=0))
+        joins = self.lane == "joined"
+        behind = [UserMessage(content=f"{before}{ABOVE}{after}", source=SENDER), *given.messages[1:]]
         # Joined: it carries the union, to read the agents' cache. Not where its model is another, which reads nothing
         # of that, nor where shared text and tools cost more than they save.
-        tools = OwnTools((), carried="union") if self.joins else None
+        tools = OwnTools((), carried="union") if joins else None
         asked = replace(asked, texts=())
         plan = session.plan(replace(self._request(asked, shared, behind, tools), place="end"))
         if not plan.forks:
             return None, plan
         messages, restriction = list(plan.history), Restriction(given.tools, given.tool_choice)
-        if self.joins:
+        if joins:
             restriction = replace(restricted(session, plan, given, (), self.name), permitted=())
             if session.prefix.text:
                 messages.insert(0, SystemMessage(content=session.prefix.text))
         return Layout(messages, restriction, len(shared)), plan
+
+    def _holds_all(self, asked: Asked, shared: Sequence[LLMMessage]) -> bool:
+        """Whether AutoGen's own prompt has all that ``shared`` holds, and nothing that was decided to leave out."""
+        forms = [] if self.view is None else self.view.forms()
+        cut = self.session.histories.budget is not None
+        same = len(shared) == len(forms) and all(map(operator.is_, shared, forms))
+        return same and not cut and not self._said_to_all(asked.talk)
 
     @property
     def said(self) -> str:
         """The conversation as AutoGen's own prompt has it."""
         return "\n".join(self._said)
 
-    def _question(self, messages: Sequence[LLMMessage]) -> str | None:
-        """AutoGen's prompt without the conversation; None where parts of that are missing or other text is among it."""
+    def _question(self, messages: Sequence[LLMMessage]) -> tuple[str, str] | None:
+        """What AutoGen's prompt has before and behind the conversation.
+
+        None where parts of that are missing or other text is among it.
+        """
         text, lines = messages[0].content if messages else None, sorted(set(self._said), key=len, reverse=True)
         if not isinstance(text, str) or not lines or any(line not in text for line in lines):
             return None
@@ -111,7 +136,7 @@ class SelectorMember(Member):
         rest = text[start:end]
         for line in lines:
             rest = rest.replace(line, "")
-        return None if rest.strip() else f"{text[:start]}{ABOVE}{text[end:]}"
+        return None if rest.strip() else (text[:start], text[end:])
 
 
 def _lines(message: BaseChatMessage) -> list[str]:
@@ -166,9 +191,11 @@ def bind_manager(team: BaseGroupChat, group: Group, binding: Binding) -> None:
 
 def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: Sequence[str]) -> Member:
     """The member that a team's selector is: it asks the model who speaks next, of the thread that it is shown."""
-    binding.patches.expect("_selector_func", "_model_context")
-    member = SelectorMember(group.session, group.transcript, models, group.callers_options)
-    member.context, member.hears = team._model_context, group.told
+    binding.patches.expect(
+        "_selector_func", "_model_context", "_selector_prompt", "_allow_repeated_speaker", "_candidate_func"
+    )
+    member = SelectorMember(group.session, group.transcript, models, group.callers_options, _heads(team))
+    member.context, member.hears, member.left = team._model_context, group.told, group.left_plain
     group.callers.append(member)
     if group.session.mode == "observe":
         return member
@@ -185,6 +212,16 @@ def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: S
         if hasattr(owner.patches.target, "_is_selector_func_async"):
             owner.patches.set("_is_selector_func_async", value=True)
     return member
+
+
+def _heads(team: SelectorGroupChat) -> int:
+    """In how many forms the part of a selector's prompt in front of the conversation comes again; 0 where in none."""
+    if "{participants}" not in team._selector_prompt.partition("{history}")[0]:
+        return 1
+    if team._candidate_func is not None:
+        return 0
+    # AutoGen leaves out of the candidates who spoke last.
+    return 1 if team._allow_repeated_speaker else len(team._participants)
 
 
 def _observe(member: SelectorMember, group: Group, thread: Sequence[Any]) -> None:

@@ -29,6 +29,7 @@ from cacheprefix.adapter import (
     RunAhead,
     RunCall,
     Seat,
+    SelectorLane,
     SummaryRequest,
     VolatileRole,
     find_text,
@@ -166,8 +167,8 @@ class Member:
         """What the messages hold with which the turn began, as AutoGen puts them into that context."""
         self.told: list[tuple[int, str]] = []
         """Durable context of the conversation: its index in the agent's own context, and its entry's id."""
-        self.joins: bool | None = None
-        """Whether a selector's requests extend the agents' prefix; decided with the first one, saved with the state."""
+        self.lane: SelectorLane | None = None
+        """What a selector's requests begin with; decided with the first one, saved with the state."""
         self.group: Group | None = None
         """Who decides with whom the agent shares; None for clients that stand alone."""
         self.hears: Callable[[int], Sequence[Entry]] | None = None
@@ -295,6 +296,9 @@ class Member:
         forms, _ = from_history(messages)
         view.restore([Entry(secrets.token_hex(16), at, FROM_OUTSIDE, (form,)) for at, form in enumerate(forms)], [])
         self.before = len(messages)
+        if self.group is not None:
+            # A context does not say when its messages came: its last request may just have been sent.
+            self.group.sent_plain = self.session.clock()
         self.look()
 
     def give_up(self, why: str) -> None:
@@ -393,6 +397,8 @@ class Member:
             return self._left(asked, why or reason("text_not_found", self.name))
         self._shown = True
         left = self.session.left_alone(self.name, asked.talk.id, asked.talk.scope)
+        if self.group is not None:
+            left = self.group.left_plain(asked.views.model, left)
         if left is not None:
             return self._left(asked, left)
         lane, run = None, None
@@ -761,6 +767,8 @@ class Group:
         """The loaded state, until something is said or decided."""
         self.plan: RunPlan | None = None
         """What is known beforehand of a team's run; None for an agent in no team."""
+        self.sent_plain: float | None = None
+        """When a request without us was last sent in the conversation, in seconds; None once it is laid out by us."""
         self.from_thread = False
         """Whether a state without this adapter's part is being loaded: then views are built from the team's thread."""
         self.joined = False
@@ -807,6 +815,28 @@ class Group:
             entry = Entry(secrets.token_hex(16), depth, FROM_OUTSIDE, (durable(key, text),))
             self._told.append(self.transcript.keep(entry))
         return self._told
+
+    def left_plain(self, model: str, left: Reason | None) -> Reason | None:
+        """Why a request goes out as it would without us: ``left``, or that the provider may hold such ones; else None.
+
+        A conversation that began without us, in a saved state or before it was wrapped, goes on so until a pause in
+        which the provider forgets: what it holds would be paid anew in another layout, and for how long nobody knows.
+        """
+        rules, now = self.session.profile(model), self.session.clock()
+        if left is not None:
+            if left.why == "not_in_fork_share":
+                self.sent_plain = now
+            return left
+        # A provider's rule: without marks nothing is held where it holds what is marked.
+        holds = rules.control != "none" and (rules.markers is None or rules.implicit_breakpoint)
+        if self.sent_plain is None or not holds:
+            return None
+        life = rules.ttls[0].seconds
+        if life is not None and now - self.sent_plain >= life:
+            self.sent_plain = None
+            return None
+        self.sent_plain = now
+        return reason("began_without_us")
 
     def heed(self) -> None:
         """Drop durable context of a conversation that the session has forgotten since."""
@@ -963,7 +993,7 @@ class Group:
         if not any(view.everything() for view in views):
             self.session.forget(self.transcript.id, self.options.scope)
             self._told, self._told_by = [], None
-            self.loaded = {}
+            self.loaded, self.sent_plain = {}, None
             for caller in self.callers:
                 caller.reset()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cacheprefix.adapter import Lane
+from cacheprefix.adapter import Lane, SelectorLane
 from cacheprefix_autogen.binding import Binding
 from cacheprefix_autogen.member import Group, Kept, Member
 from cacheprefix_autogen.model_context import STATE
@@ -13,6 +13,7 @@ from cacheprefix_autogen.own_rounds import Turn
 from cacheprefix_autogen.transcript import Entry, entry_from
 
 VERSION = 1
+_JOINS: Mapping[Any, SelectorLane] = {True: "joined", False: "apart"}
 
 
 def hold(group: Group, state: Mapping[str, Any] | None) -> None:
@@ -45,9 +46,9 @@ def _seen(group: Group) -> Any:
         )
         for _, member in group.members
     ]
-    joins = [caller.joins for caller in group.callers]
+    lanes = [caller.lane for caller in group.callers]
     told = [entry.id for entry in group.told_so_far]
-    return group.transcript.id, group.lanes, joins, told, members
+    return group.transcript.id, group.lanes, lanes, told, members
 
 
 def _decided(group: Group) -> Any:
@@ -135,9 +136,10 @@ def save_transcript(group: Group) -> dict[str, Any]:
         "id": group.transcript.id,
         "prefix": group.session.prefix.key,
         "lanes": None if group.lanes is None else {name: lane.names for name, lane in group.lanes.items()},
-        "joins": {caller.name: caller.joins for caller in group.callers},
+        "joins": {caller.name: caller.lane for caller in group.callers},
         "entries": [entry.as_dict() for entry in ordered],
         "conversation": group.conversation.to_json(places=False),
+        **({} if group.sent_plain is None else {"sent_plain": group.sent_plain}),
         **({"told": [entry.id for entry in group.told_so_far]} if group.told_so_far else {}),
         "places": group.session.places(group.conversation),
         **({"costs": alone} if alone else {}),
@@ -147,7 +149,7 @@ def save_transcript(group: Group) -> dict[str, Any]:
 def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
     """Hold saved messages ready for the members, and take over the decisions."""
     session = group.session
-    group.transcript.id = state["id"]
+    group.transcript.id, group.sent_plain = state["id"], state.get("sent_plain")
     if state["prefix"] != session.prefix.key:
         session.note(
             "the state was saved under another prefix (system text or tools changed since): "
@@ -162,7 +164,9 @@ def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
     group.conversation.restore(state["conversation"], rebase=True, merge=several)
     group.session.restore_places(group.conversation, state.get("places") or {})
     for caller in group.callers:
-        caller.joins = (state.get("joins") or {}).get(caller.name)
+        lane = (state.get("joins") or {}).get(caller.name)
+        # Earlier versions knew two, and saved whether it joins.
+        caller.lane = _JOINS.get(lane, lane)
     saved = state.get("lanes")
     costs = state.get("costs") or {}
     if saved is not None:

@@ -218,6 +218,8 @@ def _take_over_thread(team: BaseGroupChat, group: Group, members: Sequence[Membe
             member.view.receive([m for m in thread if m.id not in waiting.get(member.view.rank, set())])
         if group.session.mode != "observe" and not (member.alone or member.bounded) and _beside(member, thread):
             member.give_up("its model context holds what nobody said in the team")
+    # Money: of agents that are in two teams, those of the other one may long be laid out by us.
+    group.sent_plain = None if group.joined else max(message.created_at for message in thread).timestamp()
 
 
 def _beside(member: Member, thread: Sequence[BaseChatMessage]) -> bool:
