@@ -38,7 +38,7 @@ def _telling(method: Any) -> Any:
 
     def to_pydantic(self: Any) -> Any:
         asked = _of(self)
-        client = getattr(self, "_client", None)
+        client: Any = getattr(self, "_client", None)
         if asked is None or not callable(getattr(client, "on", None)):
             return method(self)
         attempts = _Attempts(*asked)
