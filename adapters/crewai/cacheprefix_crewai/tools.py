@@ -152,9 +152,11 @@ class RunTools:
                 return
             if asks:
                 self._asked[run] = True
+            session = self._binding.session
             if grows:
-                _added(self._binding, tools, of_run=True)
-            known = {tool.name: _meaning(_native(tool)) for tool in self._binding.session.prefix.tools}
+                news = [tool for tool in tools if name_of(tool) not in session.prefix.tool_names]
+                _added(self._binding, news, of_run=True)
+            known = {tool.name: _meaning(_native(tool)) for tool in session.prefix.tools}
             # Privacy: another's tool of the same name says something else.
             same = {name_of(tool) for tool in tools if known.get(name_of(tool)) == _meaning(tool)}
             self._names[run] = self.here | same
