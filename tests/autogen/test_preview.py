@@ -119,7 +119,7 @@ async def test_what_was_foreseen_is_what_is_sent(provide, new_client, build, api
 async def test_a_client_of_autogen_0_7_4_is_foreseen_too(provide, new_client):
     """Which has the tools that it repeats no sooner than with its first request that has some."""
     client = new_client(provide("anthropic", brief), api="anthropic", fresh=True)
-    del client._last_used_tools
+    vars(client).pop("_last_used_tools", None)
     seen = await foreseen(with_tools(client), Session(), task=LONG_TASK)
     assert len(seen.requests) > 1
     assert not any("failed" in note for note in seen.notes)

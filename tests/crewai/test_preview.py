@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -139,6 +140,14 @@ def test_agents_without_a_crew_are_seen_too(servers, new_llm):
     assert [one.agent for one in seen.requests] == [agent.role for agent in who]
     assert [one.layout for one in seen.requests] == ["fork"] * 3
     assert not provider.requests
+
+
+def test_a_crew_of_crewai_1_15_9_is_foreseen_too(servers, new_llm, monkeypatch):
+    """Which has in one module what newer releases have in two."""
+    provider = servers("openai", answering)
+    made = without_tools(lambda: new_llm(provider))
+    monkeypatch.setitem(sys.modules, "crewai.utilities.message_utils", None)
+    assert len(preview(made, Session(), task=BRIEF).requests) == len(made.tasks)
 
 
 def test_a_text_is_the_one_input_that_a_crew_names(servers, new_llm) -> None:

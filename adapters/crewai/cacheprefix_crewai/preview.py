@@ -289,7 +289,6 @@ def _messages(agent: Any, task: Any, text: str, tools: list[Any]) -> tuple[list[
     """An executor's first messages, its tools' schemas, and whether they are called natively."""
     from crewai.llms.cache import mark_cache_breakpoint  # noqa: PLC0415 - loads slowly
     from crewai.utilities import agent_utils as own  # noqa: PLC0415 - loads slowly
-    from crewai.utilities.message_utils import format_message_for_llm  # noqa: PLC0415 - loads slowly
 
     offered = agent._add_skill_loader_tool(list(tools), task=task)
     parsed = own.parse_tools(offered)
@@ -299,7 +298,8 @@ def _messages(agent: Any, task: Any, text: str, tools: list[Any]) -> tuple[list[
         said = str(prompt[part]).replace("{input}", text).replace("{tool_names}", own.get_tool_names(parsed))
         return said.replace("{tools}", own.render_text_description_and_args(parsed))
 
-    message: Any = format_message_for_llm
+    # CrewAI 1.15.9 has it there, newer releases in a module of its own, from which it is imported there.
+    message: Any = getattr(own, "format_message_for_llm")  # noqa: B009 - mypy knows the newest release alone
     roles = (("system", "system"), ("user", "user")) if hasattr(prompt, "system") else (("prompt", "user"),)
     messages: list[Any] = [mark_cache_breakpoint(message(filled(part), role=role)) for part, role in roles]
     native = agent._supports_native_tool_calling(offered)
