@@ -73,7 +73,7 @@ from cacheprefix.layout import (
     with_volatile,
 )
 from cacheprefix.layout.baseline import unmodified
-from cacheprefix.layout.economics import Lane, Seat, SelectorLane
+from cacheprefix.layout.economics import Lane, Seat, SelectorChoice, SelectorLane
 from cacheprefix.layout.known_runs import RunAhead, RunCall
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, failed
 from cacheprefix.layout.reflections import Reflections
@@ -188,6 +188,7 @@ __all__ = [
     "RunCall",
     "SearchedText",
     "Seat",
+    "SelectorChoice",
     "SelectorLane",
     "SideForks",
     "SummaryRequest",

@@ -36,7 +36,7 @@ from cacheprefix.layout import (
     find_text,
     union_tools,
 )
-from cacheprefix.layout.economics import Lane, Seat, SelectorLane
+from cacheprefix.layout.economics import Lane, Seat, SelectorChoice
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.prefix import tool_of
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, RoleRequest, Told
@@ -359,7 +359,7 @@ class AdapterSession:
 
     def selector_lane(
         self, model: str, *, carried: int | None, opening: int, speakers: int, before: int, heads: int
-    ) -> SelectorLane:
+    ) -> SelectorChoice:
         """What the questions of a team's selector begin with, as ``economics.selector_lane`` weighs it."""
         rules = self.profile(model)
         # A provider's rule: where marks or messages end what is kept, of a prompt in one message nothing is read.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cacheprefix.prompt.reasons import Reason, reason
 
@@ -31,6 +31,17 @@ SURE = 3
 SelectorLane = Literal["joined", "apart", "own"]
 """What a selector asks behind. ``joined``: its agents' shared text and tools, and the conversation; ``apart``: the
 conversation alone; ``own``: its question is the application's own."""
+
+
+class SelectorChoice(NamedTuple):
+    """What a selector asks behind, and what asking behind the conversation comes to with each question, in tokens."""
+
+    lane: SelectorLane
+    cost: int
+    """Of what its own prompt has in front of the conversation, which is paid in full then."""
+    saved: int
+    """Of what was said, which its own prompt pays in full."""
+
 
 # ---------------------------------------------------------------------------------- which tools a role carries
 
@@ -266,7 +277,7 @@ def reflected(one: Reflection, *, read: float, least: int, block: int) -> tuple[
 
 def selector_lane(
     *, carried: int | None, opening: int, speakers: int, read: float, before: int = 0, heads: int = 0
-) -> SelectorLane:
+) -> SelectorChoice:
     """What the questions of a team's selector begin with: what its agents carry, the conversation, or what they do now.
 
         joined, not apart:  carried * r  <=  (1 - r) * said
@@ -280,7 +291,7 @@ def selector_lane(
     a question began so: that comes in so many forms (``heads``) in turn; 0 where nothing is read in that way.
     """
     said = REPLY + opening / (ROUNDS * max(1, speakers))
-    ahead = before - (heads - 1) * said if heads else 0.0
-    if carried is not None and carried * read <= (1.0 - read) * (said - max(0.0, ahead)):
-        return "joined"
-    return "own" if ahead > 0 else "apart"
+    saved = (heads - 1) * said if heads else before
+    joins = carried is not None and carried * read <= (1.0 - read) * (said - max(0.0, before - saved))
+    lane: SelectorLane = "joined" if joins else "own" if before > saved else "apart"
+    return SelectorChoice(lane, before, round(saved))

@@ -58,18 +58,18 @@ def test_an_agent_with_many_tools_does_not_make_the_others_carry_them():
 
 def test_a_selector_joins_where_reading_is_cheap_or_the_system_text_short():
     """At half price a long system text in every question costs more than it saves."""
-    assert selector_lane(carried=1200, opening=1500, speakers=3, read=0.1) == "joined"
-    assert selector_lane(carried=1200, opening=1500, speakers=3, read=0.5) == "apart"
-    assert selector_lane(carried=50, opening=1500, speakers=3, read=0.5) == "joined"
-    assert selector_lane(carried=None, opening=1500, speakers=3, read=0.1) == "apart"
+    assert selector_lane(carried=1200, opening=1500, speakers=3, read=0.1).lane == "joined"
+    assert selector_lane(carried=1200, opening=1500, speakers=3, read=0.5).lane == "apart"
+    assert selector_lane(carried=50, opening=1500, speakers=3, read=0.5).lane == "joined"
+    assert selector_lane(carried=None, opening=1500, speakers=3, read=0.1).lane == "apart"
 
 
 def test_a_selector_keeps_a_prompt_that_reads_more_than_the_conversation():
     """It reads what stands in front of the conversation; with three forms of that in turn it misses two replies."""
     for before, heads, lane in ((100, 1, "own"), (100, 3, "apart"), (1100, 3, "own"), (1100, 0, "apart")):
-        assert selector_lane(carried=None, opening=1500, speakers=3, read=0.1, before=before, heads=heads) == lane
-    assert selector_lane(carried=600, opening=1500, speakers=3, read=0.1, before=200, heads=1) == "joined"
-    assert selector_lane(carried=600, opening=1500, speakers=3, read=0.1, before=400, heads=1) == "own"
+        assert selector_lane(carried=None, opening=1500, speakers=3, read=0.1, before=before, heads=heads).lane == lane
+    assert selector_lane(carried=600, opening=1500, speakers=3, read=0.1, before=200, heads=1).lane == "joined"
+    assert selector_lane(carried=600, opening=1500, speakers=3, read=0.1, before=400, heads=1).lane == "own"
 
 
 async def test_long_roles_keep_their_own_requests_on_the_wire(provide, new_client):

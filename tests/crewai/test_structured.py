@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from crewai import Agent, Crew, Task
 from crewai.tools import tool
+from crewai.utilities.internal_instructor import InternalInstructor
 from pydantic import BaseModel
 
 from cacheprefix import Session
 from cacheprefix.profiles import cost_units, normalise_usage
 from cacheprefix.server import Reply, Request, ToolCall
 from cacheprefix_crewai import install
+from cacheprefix_crewai.sending import PendingRequest
 
 WORDS = "The bridge is sound, and its second pier is to be looked at again in the spring. " * 20
 
@@ -102,3 +104,33 @@ def test_an_answer_that_does_not_fit_is_asked_for_again_and_counted(served, new_
     ours, billed = units(session, provider)
     assert len(billed) == 3
     assert ours == billed
+
+
+def test_a_converter_that_is_asked_twice_is_counted_twice(served, new_llm) -> None:
+    """Each time as it was billed."""
+    provider, session = served("litellm", judge()), Session()
+    llm = new_llm(provider, "litellm")
+    made = InternalInstructor(content=WORDS, model=Verdict, llm=llm)
+    who = Agent(role="judge", goal="Judge.", backstory="Long a judge.", llm=llm)
+    asks = Task(description="Say it.", expected_output="Words.", agent=who, callback=lambda _: made.to_pydantic())
+    other = Task(description="Say it again.", expected_output="Words.", agent=who, callback=asks.callback)
+    team = Crew(agents=[who], tasks=[asks, other])
+    with install(team, session):
+        team.kickoff()
+    ours, billed = units(session, provider)
+    assert len(billed) == 4
+    assert ours == billed
+
+
+def test_what_fails_in_counting_it_is_counted_once_and_changes_nothing(served, new_llm, monkeypatch, recwarn) -> None:
+    """A hook of ``instructor`` that raises would be a warning to the application."""
+    provider = served("litellm", judge())
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(PendingRequest, "made_anew", broken)
+    session = Session()
+    assert run(new_llm(provider, "litellm"), session, "pydantic") == {"text": "Sound.", "parts": 2}
+    assert session.failures == {"structured answer": 1}
+    assert not [one for one in recwarn if "handler" in str(one.message)]

@@ -12,7 +12,7 @@ from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
 from autogen_agentchat.teams import BaseGroupChat, MagenticOneGroupChat, SelectorGroupChat
 from autogen_core.models import AssistantMessage, ChatCompletionClient, LLMMessage, SystemMessage, UserMessage
 
-from cacheprefix.adapter import AdapterSession, OwnTools, Reason, reason, users_session
+from cacheprefix.adapter import AdapterSession, OwnTools, Reason, SelectorChoice, reason, users_session
 from cacheprefix_autogen.binding import Binding
 from cacheprefix_autogen.client import PrefixClient, unwrapped
 from cacheprefix_autogen.history import condensed
@@ -40,6 +40,8 @@ class SelectorMember(Member):
         """In how many forms what AutoGen's own prompt has in front of the conversation comes again and again."""
         self.left: Callable[[str, Reason | None], Reason | None] | None = None
         """Tells for a model why a question goes out as it would without us; None where it may be laid out."""
+        self._choice: SelectorChoice | None = None
+        """What asking behind the conversation comes to, by the first question in this process."""
         self._said: list[str] = []
         """The conversation as AutoGen's own prompt has it, message by message."""
 
@@ -81,9 +83,9 @@ class SelectorMember(Member):
             return None, self._plan_own(asked, left)
         views, (before, after) = asked.views, found
         shared = condensed(views, asked.talk, self.view.forms(), beside=asked.beside).messages
-        if self.lane is None:
+        if self._choice is None:
             opening = sum(views.count(str(form.content)) for form in shared)
-            self.lane = session.selector_lane(
+            self._choice = session.selector_lane(
                 views.model,
                 # Privacy: the selector is not shown a shared text that was only found in the agents' own prompts.
                 carried=views.static_tokens() if views.model in self._models and session.holds_shared(()) else None,
@@ -92,8 +94,11 @@ class SelectorMember(Member):
                 before=views.count(before),
                 heads=self._heads,
             )
+        if self.lane is None:
+            self.lane = self._choice.lane
         if self.lane == "own" and self._holds_all(asked, shared):
-            return None, self._plan_own(asked, reason("little_to_share", cost=views.count(before), saved=0))
+            why = reason("little_to_share", cost=self._choice.cost, saved=self._choice.saved)
+            return None, self._plan_own(asked, why)
         joins = self.lane == "joined"
         behind = [UserMessage(content=f"{before}{ABOVE}{after}", source=SENDER), *given.messages[1:]]
         # Joined: it carries the union, to read the agents' cache. Not where its model is another, which reads nothing

@@ -8,7 +8,7 @@ is changed; all are measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cacheprefix_crewai.binding import WhileUsed, binding_for, owners_of, replaced_method
 from cacheprefix_crewai.llm import REQUEST, kind_of
@@ -18,6 +18,7 @@ from cacheprefix_crewai.task_layout import LLMCall
 if TYPE_CHECKING:
     from cacheprefix.adapter import Api
 
+T = TypeVar("T")
 _APIS: Mapping[str, Api] = {"litellm": "openai-chat", "openai": "openai-chat", "anthropic": "anthropic"}
 
 
@@ -42,13 +43,19 @@ def _telling(method: Any) -> Any:
         if asked is None or not callable(getattr(client, "on", None)):
             return method(self)
         attempts = _Attempts(*asked)
-        for event, heard in (
+        heard = (
             ("completion:kwargs", attempts.sent),
             ("completion:response", attempts.answered),
             ("completion:error", attempts.failed),
-        ):
-            client.on(event, heard)
-        return method(self)
+        )
+        for event, hears in heard:
+            client.on(event, hears)
+        try:
+            return method(self)
+        finally:
+            # It may be asked again, and would be counted twice.
+            for event, hears in heard:
+                client.off(event, hears)
 
     return to_pydantic
 
@@ -81,17 +88,29 @@ class _Attempts:
         self._api = api
         self._request: PendingRequest | None = None
 
+    # Fail open: what fails in a hook, ``instructor`` would tell the application as a warning.
+
     def sent(self, *_: Any, **body: Any) -> None:
         """A request goes out."""
-        self._request = self._made.made_anew(body, self._api)
+        self._request = self._attempt(lambda: self._made.made_anew(body, self._api))
 
     def answered(self, response: Any) -> None:
         """Its answer is here."""
-        if self._request is not None:
-            self._request.reported(getattr(response, "usage", None), exact=True)
-            self._request.answered(None)
+
+        def counted(request: PendingRequest) -> None:
+            request.reported(getattr(response, "usage", None), exact=True)
+            request.answered(None)
+
+        self._hears(counted)
 
     def failed(self, *_: Any, **__: Any) -> None:
         """There is none."""
-        if self._request is not None:
-            self._request.failed()
+        self._hears(PendingRequest.failed)
+
+    def _hears(self, work: Callable[[PendingRequest], None]) -> None:
+        request = self._request
+        if request is not None:
+            self._attempt(lambda: work(request))
+
+    def _attempt(self, work: Callable[[], T]) -> T | None:
+        return self._made.binding.session.attempt("structured answer", work, None)
