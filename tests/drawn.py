@@ -1,4 +1,4 @@
-"""How many examples the property tests draw: a share of what they ask for in ``make test``, a multiple in test-more."""
+"""How many examples property tests draw: a fifth of what they ask for in ``make test``, all in ``make test-more``."""
 
 from __future__ import annotations
 

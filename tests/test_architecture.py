@@ -141,6 +141,7 @@ def _arrows(path: Path) -> set[str]:
     return (named & _rooms()) - {_room(path)} - ALWAYS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", sorted(BELOW))
 def test_a_room_imports_only_what_lies_below_it(room):
     """Prompt, wire and profiles, cache, then layout and history; stores below history, tool cache and the gate."""
@@ -149,6 +150,7 @@ def test_a_room_imports_only_what_lies_below_it(room):
             assert _arrows(path) <= BELOW[room], path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaf", sorted(LEAVES))
 def test_arrows_between_leaves_point_one_way(leaf):
     """From the server to the audit, to the report, to the command line."""
@@ -157,6 +159,7 @@ def test_arrows_between_leaves_point_one_way(leaf):
             assert _arrows(path) & set(LEAVES) <= LEAVES[leaf], path
 
 
+@pytest.mark.slow
 def test_nothing_below_imports_a_leaf():
     """Neither a room nor the session needs a server, a report or a command line."""
     for path in _modules(CORE):
@@ -176,6 +179,7 @@ def test_every_room_is_a_package():
         assert (path.parent / "__init__.py").exists(), path
 
 
+@pytest.mark.slow
 def test_the_core_imports_no_framework():
     """Not even inside a function: what a framework looks like is its adapter's business."""
     for path in _modules(CORE):
@@ -208,6 +212,7 @@ DOORS = {"cacheprefix", "cacheprefix.adapter", "cacheprefix.entry_points", "cach
 """Where adapters find all that they may use of the core; an adapter's demo is a tool, and uses other tools too."""
 
 
+@pytest.mark.slow
 def test_an_adapter_uses_the_core_through_its_doors():
     """Public names, what is there for adapters, what knows the shapes of APIs, and errors: no room behind these."""
     for path in _modules(ROOT / "adapters"):

@@ -61,6 +61,7 @@ def _reached(start: str, arrows: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_there_is_no_circle_of_imports(package):
     """Whoever reads a module has read all that it needs behind its imports."""

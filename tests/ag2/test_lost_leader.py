@@ -96,6 +96,7 @@ async def test_a_run_that_is_left_leads_nobody(cold, streaming):
         await all_of(agents[1:])
 
 
+@pytest.mark.slow
 @EVERYWHERE
 async def test_a_stream_that_is_left_leads_nobody(cold, api):
     """At its first chunk, by whoever watches it: by giving up the run, or with an error of the application's own."""
@@ -124,6 +125,7 @@ async def test_one_that_is_cancelled_while_it_waits_holds_nobody_up(cold, stream
         assert [record.outcome.read_tokens > 1_000 for record in server.requests] == [False, True]
 
 
+@pytest.mark.slow
 @STREAMED
 @EVERYWHERE
 async def test_a_request_that_fails_leads_nobody(cold, api, streaming):

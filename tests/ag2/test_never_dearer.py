@@ -58,6 +58,7 @@ def compared(plan: Plan, kind: str, begun: Begun, *, known: bool = False) -> Com
     return Compared(plan, own, forked, known, failures)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "many"), [("stream", 6), ("channel", 3)])
 def test_a_run_that_nobody_knows_keeps_within_its_bound(begun, kind, many):
     """Agents with tools on one stream, and on a channel of the network."""

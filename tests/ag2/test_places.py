@@ -42,6 +42,7 @@ def own(server, name):
     return [record for record in server.requests if any(role_text(name) in text for text in texts(record))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", tuple(RULES))
 @pytest.mark.parametrize("kind", ["stream", "channel"])
 async def test_a_long_role_text_stays_where_the_role_last_had_it(fresh, api, kind):
@@ -204,6 +205,7 @@ def spent(servers, plan, api, shared=None):
     return sum(cost_units(normalise_usage(one.usage, one.api, profile=profile), profile) for one in provider.requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["openai-chat", "anthropic"])
 @settings(
     max_examples=4,

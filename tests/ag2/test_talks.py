@@ -34,6 +34,7 @@ async def moved(stream):
     return again
 
 
+@pytest.mark.slow
 @BOUNDS
 @pytest.mark.parametrize("api", tuple(RULES))
 @pytest.mark.parametrize("kept", [True, False], ids=["streams", "saved"])

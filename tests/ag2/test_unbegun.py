@@ -41,6 +41,7 @@ def told(body, api):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", BEGINS)
 @pytest.mark.parametrize(("api", "streaming"), [(api, streaming) for api in APIS for streaming in (False, True)])
 async def test_a_fork_that_cannot_be_begun_is_the_applications_request(fresh, api, streaming, step, monkeypatch):

@@ -462,6 +462,7 @@ def test_a_log_costs_what_it_cost_when_it_was_made(tmp_path):
     assert 0 < paid[1][1] < 0.5 * paid[0][1]
 
 
+@pytest.mark.slow
 def test_a_long_log_keeps_its_memory(tmp_path):
     """Eight times the conversations need about the same memory: rows and text are let go."""
     import subprocess

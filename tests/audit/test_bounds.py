@@ -186,6 +186,7 @@ def test_a_model_without_a_price_is_looked_for_once(tmp_path, monkeypatch):
     assert len(ours) == len(set(ours)) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("models", [1, 10_000])
 def test_calls_that_share_nothing_take_as_many_steps_each_in_a_longer_log(tmp_path, models):
     """Functions called, not seconds: four times the calls are four times the steps."""

@@ -92,6 +92,7 @@ def judged(case, path, *, usage):
         return list(found.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("usage", [True, False], ids=["reported", "simulated"])
 def test_an_injected_break_is_named_from_the_log(tmp_path, usage):
     """Cause and path are right, and nothing else of the case counts as another break."""

@@ -399,6 +399,7 @@ FORMS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_an_id_in_the_system_prompt_is_shown_first_with_its_price(tmp_path, form, capsys):
     """Whatever the wrapping, the calls are the same five and the leak is the same one."""

@@ -15,6 +15,7 @@ from cacheprefix_autogen import ForkRequest, PrefixClient, ask, session_of, wrap
 from cacheprefix_autogen.settings import session_of_settings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
 async def test_a_side_question_reads_the_teams_prefix_and_leaves_no_trace(provide, new_client, api):
     """It shares all that was said, and the next turn is what it would have been."""

@@ -46,6 +46,7 @@ def team(client: ChatCompletionClient, handbook: str) -> RoundRobinGroupChat:
     return RoundRobinGroupChat(agents, termination_condition=MaxMessageTermination(5))
 
 
+@pytest.mark.slow
 async def test_a_wrapped_team_reads_the_shared_part_from_a_real_cache(client, fresh_text) -> None:
     """Every request but the first reads the handbook and the transcript, as the session expected."""
     handbook = fresh_text(HANDBOOK)

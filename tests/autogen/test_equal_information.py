@@ -165,6 +165,7 @@ def _hold_the_same(plain: list[dict[str, Any]], ours: list[dict[str, Any]], give
         assert [text for text in strange if not any(one.fullmatch(text) for one in OURS)] == []
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, phases=[Phase.generate], derandomize=True)
 @given(st.lists(AGENT, min_size=2, max_size=4), st.integers(2, 9), st.booleans())
 def test_each_text_of_the_applications_request_stands_in_ours_once_and_no_other(agents, turns, user_gave):
@@ -212,6 +213,7 @@ async def _swarm(provider: SimulatedProvider, steps: list[str], *, brief: bool, 
     return [record.json for record in provider.requests]
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, phases=[Phase.generate], derandomize=True)
 @given(STEPS, st.booleans())
 def test_what_a_hand_off_says_and_takes_along_stands_once(steps, brief):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import asyncio, sys
 from autogen_agentchat.agents import AssistantAgent
@@ -32,6 +34,7 @@ print(sorted(name for name in new if name.startswith(OURS)))
 """
 
 
+@pytest.mark.slow
 def test_the_first_wrapped_call_imports_nothing_of_ours() -> None:
     """What a call needs is there when the team is wrapped, price tables and vocabularies too."""
     shown = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)

@@ -25,6 +25,7 @@ NAMES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_runs_offline_in_both_layouts(repository, monkeypatch, capsys, name):
     """The report of each layout is JSON, and the shared one is the cheaper."""
@@ -43,6 +44,7 @@ def test_an_example_runs_offline_in_both_layouts(repository, monkeypatch, capsys
     assert units["shared"] < units["unmodified"]
 
 
+@pytest.mark.slow
 def test_workers_of_the_grpc_runtime_share_a_prefix_across_processes(repository, provide, monkeypatch, capsys):
     """Two processes answer behind one planner; of their three requests the later two read what the first wrote."""
     folder = repository / "examples" / "autogen"

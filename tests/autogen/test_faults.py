@@ -85,6 +85,7 @@ def test_a_store_that_hangs_never_holds_the_event_loop(application):
     check_event_loop(application)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 def test_the_event_loop_goes_on_while_a_store_takes_its_time(application):
     """A second and a half for each call, longer than the gate waits for one: no event loop stands still for it."""

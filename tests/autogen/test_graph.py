@@ -64,6 +64,7 @@ class Slow(ReplayChatCompletionClient):
         )
 
 
+@pytest.mark.slow
 async def test_a_hundred_random_schedules_give_the_same_bytes():
     """The join reads the branches in the order of the participants, whatever order they ended in."""
     chance = random.Random(7)
@@ -141,6 +142,7 @@ async def test_a_failing_branch_leaves_the_others_whole(provide, new_client):
     assert session.failures == {}
 
 
+@pytest.mark.slow
 async def test_branches_that_start_together_on_a_cold_prefix_follow_one_leader(provide, new_client):
     """Without a lead node one branch goes ahead, and the others read what it wrote."""
     provider = provide("openai", Says(), latency=Latency(base=0.05, scale=1.0))

@@ -120,6 +120,7 @@ def test_no_call_is_parted_from_its_result(turns):
     assert again.messages == out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
 async def test_no_call_is_parted_from_its_result_on_the_wire(provide, new_client, api):
     """Parallel calls, an unknown one and large results stay in pairs and in order under budget and compaction."""
@@ -169,6 +170,7 @@ async def test_each_turns_requests_only_grow_at_their_end(provide, new_client):
         assert common(last, after) == (len(last.sections) if at % 3 or at == 9 else tail_index(before))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_observing_leaves_every_byte(provide, new_client, api, stream):

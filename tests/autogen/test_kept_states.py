@@ -66,6 +66,7 @@ async def _state_of_a_run(kind, provider, client, *, wrapped):
     return json.loads(json.dumps(await team.save_state()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_was_loaded_is_saved_as_it_was(provide, new_client, kind):
     """Byte for byte, in a fresh team; and what was saved so goes on as what was loaded would have."""
@@ -89,6 +90,7 @@ async def test_what_was_loaded_is_saved_as_it_was(provide, new_client, kind):
     assert _text(await team.save_state()) != _text(state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_state_without_us_stays_so_until_an_agent_is_asked(provide, new_client, kind):
     """Loaded and saved it is the application's own, and goes on as that would have; used, it carries our part."""

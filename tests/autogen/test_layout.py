@@ -249,6 +249,7 @@ async def test_an_error_of_the_agents_own_model_context_is_the_applications(prov
     assert session_of(team).failures == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
 async def test_an_agent_in_its_own_layout_says_what_it_says_without_us(provide, new_client, api):
     """Not a word and not a tool more or less; marks and the routing key are all that is added."""

@@ -113,6 +113,7 @@ async def _late(leader, started):
         await asyncio.wait_for(task, 0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("lose", [_cancelled, _token, _left, _late])
 async def test_a_leader_that_is_given_up_leads_nobody(provider, session, siblings, lose, streams):
@@ -134,6 +135,7 @@ async def test_a_leader_that_is_given_up_leads_nobody(provider, session, sibling
     assert session.report().gate.followed == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault(status=500), Fault(status=400), Fault(cut_after=1)], ids=["500", "400", "cut"])
 async def test_a_request_that_fails_leads_nobody(provider, session, siblings, fault):
     """The error is its caller's, and one that waits leads in its place."""
@@ -254,6 +256,7 @@ async def test_a_team_whose_run_is_cancelled_leaves_no_leader(provider, session,
 
 
 # What a cancelled run of AutoGen leaves behind in its own runtime.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 async def test_a_team_that_is_cancelled_wherever_it_waits_leaves_no_leader(provider, new_client):
     """A sample of all points at which one of its tasks waits: another team goes on, and so does its own next run.

@@ -118,6 +118,7 @@ def compared(plan: Plan, kind: str, begun: Begun, *, known: bool) -> Compared:
     return Compared(plan, own, forked, known, session.failures, session.report().total.unmodified_units)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["turns", "messages", "chain", "fan"])
 def test_a_run_that_is_known_costs_at_most_what_it_costs_unmodified(begun, kind):
     """A round robin of agents without tools and a fixed number of turns or messages, and graphs without a circle."""
@@ -126,6 +127,7 @@ def test_a_run_that_is_known_costs_at_most_what_it_costs_unmodified(begun, kind)
     assert min(one.ratio for one in found) < 0.9
 
 
+@pytest.mark.slow
 def test_a_run_that_nobody_knows_keeps_within_its_bound(begun):
     """With tools, and with a stop that goes by what is said."""
     assert (
@@ -134,6 +136,7 @@ def test_a_run_that_nobody_knows_keeps_within_its_bound(begun):
     )
 
 
+@pytest.mark.slow
 def test_a_team_that_runs_again_and_again_keeps_within_the_bound(begun):
     """Its first run is known, and nothing of those that follow."""
     assert (
@@ -142,6 +145,7 @@ def test_a_team_that_runs_again_and_again_keeps_within_the_bound(begun):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", FACTORS)
 def test_the_report_says_what_a_team_costs_unmodified_near_the_minimum(factor):
     """Or that it is not known: where the provider counts less than we do, and more."""

@@ -156,6 +156,7 @@ async def _cost(provider, plan, *, wrapped):
     return sum(cost_units(normalise_usage(record.usage, record.api), profile) for record in records)
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None, phases=[Phase.generate], derandomize=True)
 @given(
     tokens=st.sampled_from([40, 200, 600]),

@@ -95,6 +95,7 @@ def first_calls(session: Session) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
 @pytest.mark.parametrize("build", [fan_out, in_turn, with_tools, unlike, chosen, alone])
 async def test_what_was_foreseen_is_what_is_sent(provide, new_client, build, api):

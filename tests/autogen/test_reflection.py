@@ -42,6 +42,7 @@ async def _both(provide, new_client, build, script, api="openai", **options):
     return _units(plain, session), _units(ours, session), list(ours.requests), session
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt-5-2025-08-07", "gpt-4o-2024-08-06"])
 @pytest.mark.parametrize("count", [2, 5, 12])
 async def test_tools_come_back_into_a_reflection_only_where_that_costs_less(provide, new_client, model, count):

@@ -115,6 +115,7 @@ def _killed(*arguments):
     return process.returncode
 
 
+@pytest.mark.slow
 async def test_a_killed_process_is_resumed_byte_identically(provide, tmp_path):
     """SIGKILL inside a tool; another process, under another budget, sends what an undisturbed team would have sent."""
     provider = provide("openai", _searches)

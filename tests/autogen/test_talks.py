@@ -85,6 +85,7 @@ async def test_a_reset_team_leaves_nothing_behind(provider):
     assert not any("alice" in talk.ledger.dumps() for talk in session.adapter.shared.conversations.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["clients", "one client", "contexts", "teams"])
 async def test_no_section_of_one_conversation_is_in_anothers_prompt(provider, way):
     """Two people by turns, with equal texts among theirs, through whatever the application made for them."""
@@ -194,6 +195,7 @@ def _texts(record, mine):
     return [text for _, text in sorted(found)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounded", [False, True], ids=["whole", "compacted"])
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_hand", [None, "mooncake/conversation_trace.jsonl.gz", "tau_bench/gpt-4o-airline.json.gz"])
 @pytest.mark.parametrize("name", ["traces", "compaction"])
 def test_a_benchmark_without_its_data_says_where_it_is_to_be_had(tmp_path, name, at_hand):

@@ -18,6 +18,7 @@ def test_a_seed_makes_the_same_plans():
     assert len({made(random.Random(number)) for number in range(9)}) == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("rules", RULES)
 def test_all_sides_say_the_same(rules, number):
@@ -68,6 +69,7 @@ def test_all_prices_are_summed_up_in_rows_of_their_own():
     assert all(len(line) == 12 for line in lines([*once, *rows]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rules", "read"), list(product(RULES, READS)))
 def test_a_sample_of_plans_costs_no_more_than_without_us(rules, read):
     """Under each set of rules, taken together."""

@@ -278,6 +278,7 @@ def request(name: str, rows: list[tuple[str, bool]], ttl: str | None, *, flag: b
     return decode(body, "openai-chat", count=characters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["exact", "openai", "openai-5.6", "openai-5.6-prefix", "anthropic", "groq", "gemini-implicit", "deepseek"]
 )

@@ -18,6 +18,7 @@ from faults import RULES, all_cases, causes_for, from_traces, injected, play, sk
 CASES = [(rules, cause) for rules in RULES for cause in causes_for(rules)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rules", "cause"), CASES, ids=[f"{rules}-{cause}" for rules, cause in CASES])
 def test_an_injected_break_is_named(rules: str, cause: str) -> None:
     """Cause and path are right, nothing else in the case is an alarm, and the expectation is the provider's."""

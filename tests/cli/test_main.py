@@ -107,6 +107,7 @@ def test_a_commands_exit_code_is_the_programs(command):
     assert command(mine) == 3
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_no_colours():
     """Help and errors are plain text when nobody looks at a terminal."""
     for arguments in (["--help"], ["no-such-command"], ["doctor"]):

@@ -209,6 +209,7 @@ def test_a_window_that_cannot_be_met_is_told(conversation, capsys):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["status", "explain", "compact-preview", "watch --once"])
 @pytest.mark.parametrize(
     "content",

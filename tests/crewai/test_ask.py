@@ -34,6 +34,7 @@ def ran(servers, new_llm):
     return go
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_side_question_reads_the_crews_prefix_and_leaves_no_trace(ran, kind) -> None:
     """It continues the newest request, is read from the cache, and the next kickoff is what it would have been."""
@@ -123,6 +124,7 @@ class _Mails(SearchTool):
         return f"Mails of {self.owner}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["agents", "flow"])
 def test_whoever_is_asked_of_several_people_tells_and_uses_its_own(servers, new_llm, way) -> None:
     """Agents installed in one list, or crews that one flow made, each for a person and with a tool of one name."""

@@ -155,6 +155,7 @@ def test_volatile_text_may_speak_as_the_system(servers, new_llm) -> None:
     assert installed.session.failures == {}
 
 
+@pytest.mark.slow
 def test_a_long_loop_is_compacted_instead_of_summarised(looker, summaries) -> None:
     """Where CrewAI would have its model summarise, old results go by decision, in pairs, and the task goes on."""
     provider, team = looker(window=1_500, respect_context_window=True)
@@ -243,6 +244,7 @@ def test_a_history_the_provider_refuses_is_halved_without_a_summary(looker, summ
     assert len(installed.session.calls) == len(provider.requests) - len(refused)
 
 
+@pytest.mark.slow
 def test_without_compaction_crewai_summarises_as_it_did(looker, summaries) -> None:
     """A session that bounds nothing leaves CrewAI's own care for the window to CrewAI."""
     provider, team = looker(window=1_500, respect_context_window=True)

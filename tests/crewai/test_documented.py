@@ -11,6 +11,7 @@ from cacheprefix import Session
 from cacheprefix_crewai import install
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", CREWS, ids=lambda build: build.__name__)
 def test_a_documented_crew_finishes_with_the_same_outputs(servers, new_llm, tmp_path, build, monkeypatch) -> None:
     """Installed and not: every task's output, in as many requests, and nothing of ours failed."""

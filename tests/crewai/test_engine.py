@@ -34,6 +34,7 @@ def crew(engine):
     return make
 
 
+@pytest.mark.slow
 def test_an_installed_crew_reads_the_shared_part_from_a_real_cache(crew, fresh_text) -> None:
     """Every task but the first reads the brief, as the session expected."""
     brief = fresh_text(BRIEF)

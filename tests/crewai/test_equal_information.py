@@ -126,6 +126,7 @@ def both(plan: Plan, servers: Any, new_llm: Any, **options: Any) -> tuple[list[A
     return found[0], found[1], session
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25,
     deadline=None,
@@ -175,6 +176,7 @@ def test_blind_reviews_stay_blind_unless_the_user_says_otherwise(servers, new_ll
     assert ["second-0" in record.body.decode() for record in sent] == [True] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES[1:])
 def test_a_declared_handbook_is_not_said_twice(servers, new_llm, style) -> None:
     """However the agents' backgrounds space its words."""

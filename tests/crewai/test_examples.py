@@ -32,6 +32,7 @@ def started(monkeypatch, capfd):
     return start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_runs_offline_in_both_layouts(started, name) -> None:
     """Nothing but the JSON is printed, nothing fails, and the shared layout is the cheaper one."""

@@ -76,6 +76,7 @@ def test_a_store_that_hangs_never_holds_the_event_loop(application):
     check_event_loop(application)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("application", ["akickoff", "kickoff_async", "kickoff_for_each_async"], indirect=True)
 def test_the_event_loop_goes_on_while_a_store_takes_its_time(application):

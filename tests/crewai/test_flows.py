@@ -63,6 +63,7 @@ def units(server: Any, rules: str = "openai") -> float:
     return sum(cost_units(normalise_usage(one.usage, one.api), profile) for one in server.requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["kickoff", "kickoff_async", "akickoff"])
 @pytest.mark.parametrize("kind", ["crews", "agents"])
 def test_one_call_shares_a_flows_text_between_what_its_methods_make(servers, new_llm, kind, start) -> None:

@@ -46,6 +46,7 @@ STARTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
 def test_every_way_of_starting_sends_forks_and_gives_the_same_outputs(team, start) -> None:
     """One beginning for all roles and runs, the outputs of the crew as it was, every request counted."""
@@ -343,6 +344,7 @@ def test_a_guardrail_retry_reads_what_the_first_attempt_wrote(servers, new_llm) 
     assert "name a source for every figure" not in "".join(s.text for s in sent[1].sections[:-1])
 
 
+@pytest.mark.slow
 def test_text_mode_agents_finish_under_every_start(servers, new_llm) -> None:
     """Agents that write their tool calls as text send no tools, in copies and asynchronous runs too."""
     for start in ("akickoff", "kickoff_for_each"):

@@ -23,6 +23,7 @@ def _gone(session) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("undone", [True, False], ids=["undone", "dropped"])
 def test_a_session_goes_with_its_installation(provide, new_llm, undone) -> None:
     """The models that its agents used are the application's, and are used on."""

@@ -42,6 +42,7 @@ def team(provide, new_llm):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["openai", "responses", "anthropic", "litellm", "litellm-anthropic"])
 def test_observing_changes_no_byte(team, kind) -> None:
     """In ``observe`` mode all requests are those of the crew as it was."""
@@ -52,6 +53,7 @@ def test_observing_changes_no_byte(team, kind) -> None:
     assert len(installed.session.calls) == len(before) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["openai", "anthropic", "litellm"])
 def test_taking_it_back_restores_every_byte(team, kind) -> None:
     """After ``with`` the requests are byte-identical to those before it."""
@@ -83,6 +85,7 @@ def test_models_and_crews_stay_what_they_are(team) -> None:
         assert isinstance(plain, type(plain).__mro__[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["kickoff", "kickoff_async", "kickoff_for_each"])
 def test_what_replaces_a_crews_method_later_is_asked(team, monkeypatch, way) -> None:
     """A tracer that comes after us has its span, and a test its fake, while it is there and no longer."""
@@ -331,6 +334,7 @@ def test_two_installed_crews_in_threads_keep_their_sessions(provide, new_llm) ->
         one.undo()
 
 
+@pytest.mark.slow
 def test_copies_of_a_kickoff_for_each_are_part_of_the_installation(provide, new_llm) -> None:
     """Every run sends forks, on OpenAI natively and through LiteLLM, whose models are made anew by a copy."""
     for kind in ("openai", "litellm"):

@@ -122,6 +122,7 @@ def _pairs(message: Any) -> tuple[list[str], list[str]]:
     return calls, results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["openai", "litellm-anthropic"])
 def test_observing_and_undoing_leave_every_byte(made, kind) -> None:
     """Before, observed, and after an installation was taken back: the same requests, with budgets set too."""
@@ -176,6 +177,7 @@ def test_whatever_of_ours_fails_the_crew_finishes_as_it_would_have(made, monkeyp
     assert sum(session.failures.values()) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [RULES[2], RULES[-1]], ids=lambda rules: f"{rules.rules} {rules.read_price:g}")
 def test_what_shares_least_is_never_dearer(rules) -> None:
     """One task, and three that have nothing in common: left alone, or cheaper."""
@@ -185,6 +187,7 @@ def test_what_shares_least_is_never_dearer(rules) -> None:
         assert row["failures"] == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "factor"), [("one task", 0.7), ("for each, replays", 1.0)])
 def test_the_report_says_what_the_crew_had_cost_unmodified(name, factor) -> None:
     """Within 2 %, where the provider counts otherwise and keeps whole blocks that begin within a token."""

@@ -48,6 +48,7 @@ def _run(team, way, inputs):
         asyncio.run(awaited())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounded", [False, True], ids=["whole", "bounded"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_kickoff_is_a_conversation_of_its_own(servers, new_llm, way, bounded) -> None:
@@ -186,6 +187,7 @@ def _ran(provider, way, team, who, model, parts):
         batch = []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounded", [False, True], ids=["whole", "compacted"])
 @pytest.mark.parametrize("way", ["crew", "agents"])
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -225,6 +227,7 @@ class _Named(CrewModel):
         return Reply(f"For {users}: " + super().__call__(request).text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_side_question_in_a_kickoff_is_behind_that_kickoffs_words_alone(servers, new_llm, way) -> None:
     """Asked from a task's callback; another person's kickoff came before, or runs beside it."""

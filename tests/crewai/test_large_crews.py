@@ -48,6 +48,7 @@ def steps_for(server: Any, llm: Any, tasks: int, monkeypatch: Any, **options: An
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"context": []}], ids=["all before", "none before"])
 def test_laying_out_takes_steps_in_proportion_to_what_the_tasks_say(servers, new_llm, monkeypatch, options) -> None:
     """Four times the tasks, four times the steps; a little more where each reads all results before it."""

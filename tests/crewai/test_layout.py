@@ -77,6 +77,7 @@ def test_the_tool_loop_of_a_task_only_grows_at_its_end(ran) -> None:
         assert common_prefix(before, after).sections == len(before.sections)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["openai", "responses", "anthropic", "litellm"])
 def test_the_outputs_are_those_of_the_crew_as_it_was(ran, provide, new_llm, kind) -> None:
     """With a model that answers by the task alone, every task's output is the same installed and not."""
@@ -201,6 +202,7 @@ def test_a_hierarchical_crew_shares_what_its_manager_repeats(provide, new_llm) -
     assert len(COWORKERS) == len(output.tasks_output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["agents", "a tool in the middle", "a tool at the end"])
 def test_a_managers_requests_begin_alike_until_its_last_task(provide, new_llm, given) -> None:
     """Whoever a task names and whichever tools: CrewAI gives the tasks to the manager one by one, in two kickoffs."""

@@ -97,6 +97,7 @@ def ratio(plan: Plan, servers: Any, new_llm: Any) -> float:
     return spent[1] / spent[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOUND)
 def test_long_texts_never_cost_more_than_they_did(servers, new_llm, name) -> None:
     """Crews that cost 1.1 to 1.5 times as much while their agents' texts stood behind all that is shared."""

@@ -111,6 +111,7 @@ async def _left(leader, started):
     await streaming.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("lose", [_cancelled, _late, _left])
 def test_a_leader_that_is_given_up_holds_nobody_beyond_its_answer(provider, session, siblings, lose, streams) -> None:
@@ -135,6 +136,7 @@ def test_a_leader_that_is_given_up_holds_nobody_beyond_its_answer(provider, sess
     assert session.report().gate.followed == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault(status=500), Fault(status=400), Fault(cut_after=1)], ids=["500", "400", "cut"])
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("way", ["kickoff", "akickoff"])

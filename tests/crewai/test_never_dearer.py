@@ -98,6 +98,7 @@ def compared(plan: Plan, kind: str, begun: Begun, new_llm: Any, *, known: bool) 
     return Compared(plan, own, forked, known, session.failures, session.report().total.unmodified_units)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["in turn", "apart", "for each"])
 def test_a_crew_that_is_known_costs_at_most_what_it_costs_unmodified(begun, new_llm, kind):
     """Sequential crews of agents without tools, with results of earlier tasks and without, and one for each item."""
@@ -105,11 +106,13 @@ def test_a_crew_that_is_known_costs_at_most_what_it_costs_unmodified(begun, new_
     assert dearer([compared(plan, kind, begun, new_llm, known=True) for plan in known]) == []
 
 
+@pytest.mark.slow
 def test_a_crew_whose_tasks_may_loop_keeps_within_its_bound(begun, new_llm):
     """Agents with tools may ask any number of times."""
     assert dearer([compared(plan, "in turn", begun, new_llm, known=False) for plan in plans(5, tools=True)]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", FACTORS)
 def test_the_report_says_what_a_crew_costs_unmodified_near_the_minimum(new_llm, factor):
     """Or that it is not known: where the provider counts less than we do, and more."""

@@ -117,6 +117,7 @@ def azure(server: Any, **options: Any) -> Any:
     return LLM(model="azure/gpt-5", endpoint=endpoint, api_key="any", api_version="2024-10-21", **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("tools", [False, True], ids=["bare", "tools"])
 def test_azures_own_class_is_laid_out_and_measured(servers, stream, tools) -> None:
@@ -160,6 +161,7 @@ def bedrock(server: Any, **options: Any) -> Any:
 NATIVES = {"gemini": gemini, "bedrock": bedrock}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("tools", [False, True], ids=["bare", "tools"])
 @pytest.mark.parametrize("name", NATIVES)

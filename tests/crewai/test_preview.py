@@ -76,6 +76,7 @@ def long_texts(llm: Any) -> Crew:
 BUILDS = (without_tools, with_own_tools, without_brief, by_one, hierarchical, long_texts, chained)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["openai", "anthropic", "responses", "litellm"])
 @pytest.mark.parametrize("build", BUILDS)
 def test_what_was_foreseen_is_what_is_sent(servers, new_llm, build, kind):
@@ -107,6 +108,7 @@ def state(made: Crew) -> list[dict[str, Any]]:
     return [{"class": type(one), **vars(one), **(one.__pydantic_private__ or {})} for one in parts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [with_own_tools, hierarchical])
 def test_a_run_after_a_preview_sends_what_it_would_have_sent(servers, new_llm, build):
     """Byte for byte; the crew, its session and its models are as they were, installed or not."""
@@ -159,6 +161,7 @@ def test_a_text_is_the_one_input_that_a_crew_names(servers, new_llm) -> None:
     assert {one.layout for one in told.requests} == {"fork"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "task", "names"),
     [
@@ -268,6 +271,7 @@ def test_what_a_flows_methods_make_themselves_is_named(servers, new_llm) -> None
     assert any("collect" in note for note in foreseen.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::cacheprefix.CacheprefixWarning")
 @pytest.mark.parametrize("kind", ["openai", "anthropic", "gemini"])
 def test_a_preview_fails_where_a_models_class_cannot_make_a_body(servers, new_llm, monkeypatch, kind) -> None:

@@ -73,6 +73,7 @@ def never_rises(provider: Any, session: Session, rules: str) -> None:
     assert all(later <= before * 1.01 for before, later in pairwise(per)), per
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("build", "way"), RUNS, ids=[f"{build.__name__}-{way}" for build, way in RUNS])
 def test_a_documented_crew_costs_no_more_each_time(servers, new_llm, tmp_path, monkeypatch, build, way) -> None:
     """Kickoffs in a row never rise in cost; of those under way together none is laid out in two ways."""
@@ -128,6 +129,7 @@ def specialists(llm: Any, words: str, tools: int) -> Crew:
     return Crew(agents=who, tasks=work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
 @pytest.mark.parametrize("way", ["kickoff", "kickoff_for_each"])
 def test_a_crew_with_other_items_each_time_stays_shared(servers, new_llm, way, kind) -> None:
@@ -141,6 +143,7 @@ def test_a_crew_with_other_items_each_time_stays_shared(servers, new_llm, way, k
     never_rises(provider, session, kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tools", "way"), [(300, "kickoff"), (1_400, "kickoff"), (300, "kickoff_for_each")])
 def test_a_text_first_and_an_item_last_cost_no_more_than_they_did(servers, new_llm, way, tools) -> None:
     """The provider keeps what such requests begin with from kickoff to kickoff, without us."""

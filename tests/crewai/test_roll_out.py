@@ -41,6 +41,7 @@ def test_off_touches_and_sees_nothing(kickoffs, monkeypatch):
     assert session.calls == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_kickoffs_outside_of_the_share_keep_every_byte(kickoffs, share):
     """A crew that runs again and again: each kickoff is in one arm, whatever the ones before it were."""
@@ -58,6 +59,7 @@ def test_kickoffs_outside_of_the_share_keep_every_byte(kickoffs, share):
     assert session.report().arms.own.conversations == arms.count("own")
 
 
+@pytest.mark.slow
 def test_a_role_that_a_guard_returns_says_so_where_its_task_was_left_alone_before(new_llm):
     """The provider keeps nothing, whatever its rules promise, so that others' tools are paid for in full each time."""
     with SimulatedProvider("openai", lambda request: Reply("Final Answer: done"), capacity_tokens=1) as provider:

@@ -56,6 +56,7 @@ def runs(provider: Any, team: Any, session: Session) -> list[list[str]]:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_shared_text_stands_in_front_of_the_agents_own(made, kind) -> None:
     """Nothing else changes, and the sections behind the system text are the crew's."""

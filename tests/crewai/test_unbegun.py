@@ -59,6 +59,7 @@ def broken(*_: Any, **__: Any) -> Any:
     raise RuntimeError("on purpose")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::cacheprefix.CacheprefixWarning")
 @pytest.mark.parametrize(("kind", "options", "step"), CASES, ids=[f"{k}-{len(o)}-{s}" for k, o, s in CASES])
 def test_a_failure_of_ours_sends_the_users_request(made, kind, options, step, monkeypatch, caplog) -> None:
@@ -81,6 +82,7 @@ def test_a_failure_of_ours_sends_the_users_request(made, kind, options, step, mo
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::cacheprefix.CacheprefixWarning")
 @pytest.mark.parametrize("kind", ["openai", "responses", "anthropic", "litellm-anthropic"])
 def test_the_users_volatile_text_stands_behind_the_users_request(made, kind, monkeypatch) -> None:

@@ -49,6 +49,7 @@ def ran(provide, new_llm):
     return go
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"stream": True}], ids=["whole", "streamed"])
 @pytest.mark.parametrize("kind", ["openai", "responses", "anthropic", "litellm", "litellm-anthropic"])
 def test_usage_equals_the_servers_count(ran, kind, options) -> None:
@@ -82,6 +83,7 @@ def test_no_request_carries_more_than_four_breakpoints(ran, kind) -> None:
         assert b"cache_breakpoint" not in record.body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["openai", "litellm", "litellm-anthropic"])
 def test_no_private_key_of_crewai_reaches_the_wire(ran, kind) -> None:
     """CrewAI's ``cache_breakpoint`` key, which LiteLLM would send on, stays at home."""
@@ -106,6 +108,7 @@ def test_whoever_listens_hears_of_every_call(provide, new_llm) -> None:
     assert BRIEF[:100] not in str([event.model_dump() for event in heard])
 
 
+@pytest.mark.slow
 def test_tasks_that_start_together_wait_for_the_first_to_write(provide, new_llm) -> None:
     """Of three tasks that start at once the second and third read what the first wrote."""
     provider = provide("openai", latency=Latency(base=0.2, output=0.0, scale=1.0))
@@ -116,6 +119,7 @@ def test_tasks_that_start_together_wait_for_the_first_to_write(provide, new_llm)
     assert sum(read < 1_024 for read in reads) == 1
 
 
+@pytest.mark.slow
 def test_kickoffs_with_other_inputs_on_one_cold_handbook_follow_one_leader(provide, new_llm) -> None:
     """They share none of their material, and still the handbook: one writes it."""
     provider = provide("openai", latency=Latency(base=0.3, output=0.0, scale=1.0))

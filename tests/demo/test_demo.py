@@ -37,6 +37,7 @@ def by_layout(rows, rules):
     return {row["layout"]: row for row in rows if row["rules"] == rules}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", ["openai", "anthropic"])
 def test_the_shared_layout_costs_less_than_seven_tenths_and_never_more(rows, rules):
     """The whole run, and the first requests of the later roles by half or better."""
@@ -107,6 +108,7 @@ def test_a_folder_without_python_source_is_named(tmp_path, capsys):
     assert "cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_table_and_the_sentence_are_printed_with_progress_beside_them():
     """Progress goes to standard error, the result to standard output."""
     done = demo("--rules", "openai")

@@ -25,6 +25,7 @@ def rows(tiny_engine):
     return engine.as_data(found), said
 
 
+@pytest.mark.slow
 def test_the_engine_computes_less_than_half_on_a_shared_prefix(rows):
     """Both runs ask five times, hold the same texts, and differ in what the engine had in its cache."""
     (plain, shared), _ = rows
@@ -42,6 +43,7 @@ def test_everybody_answers_and_progress_is_told(rows):
     assert len(said) == 11
 
 
+@pytest.mark.slow
 def test_the_command_asks_any_server(tiny_engine, capsys):
     """By its address and the model's name there."""
     assert cli.main(["demo", "--engine", tiny_engine.openai_base_url, "--model", MODEL, "--json"]) == 0
@@ -75,6 +77,7 @@ def test_threads_leave_busy_cores_alone(monkeypatch):
         assert idle_threads() == threads
 
 
+@pytest.mark.slow
 def test_the_models_file_answers_with_its_own_template():
     """SmolLM2 as its package brings it: real words, a stop of its own, and its own count of what it read again."""
     from openai import OpenAI

@@ -99,6 +99,7 @@ def user(text):
     return {"role": "user", "content": text}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("tools", [{}, {"tools": [TOOL]}])
 def test_forks_read_the_shared_part_from_a_real_cache(chat, fresh_text, stream, tools):
@@ -112,6 +113,7 @@ def test_forks_read_the_shared_part_from_a_real_cache(chat, fresh_text, stream, 
     assert [one.cause for one in verdicts[1:]] == ["hit", "hit"]
 
 
+@pytest.mark.slow
 def test_roles_in_front_read_nothing(chat, fresh_text):
     """The same texts with the role first share no more than the markers before them."""
     handbook = fresh_text(HANDBOOK)
@@ -120,6 +122,7 @@ def test_roles_in_front_read_nothing(chat, fresh_text):
     assert all(one.reported_tokens <= COUNTER.envelope.opening for one in verdicts[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["planner", "critic", "clerk", "Übersetzer"])
 def test_forks_that_part_within_a_word_read_what_was_expected(chat, fresh_text, name):
     """The space in front of a word belongs to its token, and two words may begin alike."""
@@ -153,6 +156,7 @@ def test_edits_anywhere_cost_what_was_expected(tiny_chat, fresh_text, seed):
         assert exact(verdict) or by_chance, (step, verdict.expected_tokens, verdict.reported_tokens)
 
 
+@pytest.mark.slow
 def test_a_calls_history_with_tool_results_reads_as_expected(chat, fresh_text):
     """Calls and results count as the template renders them."""
     call = {"id": "c1", "type": "function", "function": {"name": "read_file", "arguments": '{"path": "a.py"}'}}
@@ -167,6 +171,7 @@ def test_a_calls_history_with_tool_results_reads_as_expected(chat, fresh_text):
     assert verdicts[1].reported_tokens > COUNTER(HANDBOOK) + 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_anthropic_endpoint_reads_as_expected(engine, session, fresh_text, stream):
     """Anthropic's client, breakpoints and usage against the same cache."""
@@ -189,6 +194,7 @@ def test_the_anthropic_endpoint_reads_as_expected(engine, session, fresh_text, s
     assert all(one.reported_tokens > COUNTER(HANDBOOK) for one in verdicts[1:])
 
 
+@pytest.mark.slow
 def test_the_engine_counts_what_the_session_counts(chat, session, fresh_text):
     """With the engine's own tokenizer the input is the same to the token."""
     texts = ("abc", "é漢😀", '{"a": [1]}')
@@ -199,6 +205,7 @@ def test_the_engine_counts_what_the_session_counts(chat, session, fresh_text):
     assert [call.usage.input_tokens for call in calls] == [call.input_tokens + begun for call in calls]
 
 
+@pytest.mark.slow
 def test_a_fork_reads_what_a_sibling_called_a_tool_with_and_was_told(client, chat, session, fresh_text):
     """The model's own call of a tool, its stop reason, and the result in the conversation that the forks share."""
     shown = {"id": "c1", "type": "function", "function": {"name": "read_file", "arguments": '{"path": "a.py"}'}}
@@ -247,6 +254,7 @@ def test_without_its_packages_there_is_no_engine_and_the_reason_is_told(monkeypa
     assert missing() == "no local engine: xllamacpp not installed (extra test)"
 
 
+@pytest.mark.slow
 def test_slots_are_chosen_as_the_engine_chooses_them(tmp_path, fresh_text):
     """Two agents and interludes on three slots: each request reads what its slot, or a stored prompt, still holds."""
     if missing():

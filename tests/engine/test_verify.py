@@ -34,6 +34,7 @@ def verified(engine, row):
     return {one.rule: one.outcome for one in run(lab)}
 
 
+@pytest.mark.slow
 def test_llama_cpp_as_it_is_started_without_options_follows_its_row(four_slots):
     """Four slots: no rule differs."""
     found = verified(four_slots, ROW)
@@ -54,12 +55,14 @@ BENT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", BENT)
 def test_a_rule_that_llama_cpp_does_not_follow_is_found(four_slots, rule):
     """Each in turn, by its name."""
     assert verified(four_slots, BENT[rule])[rule] == "differs"
 
 
+@pytest.mark.slow
 def test_a_bent_row_is_found_and_what_one_slot_cannot_show_is_left_open(tmp_path):
     """Blocks of 64 tokens are told from none. Where requests queue, nothing is learned about two at once."""
     if missing():

@@ -58,6 +58,7 @@ def _data(shown):
     return json.loads(printed.out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_sharing_is_cheaper_than_the_usual_layout(example, name):
     """On OpenAI, with JSON as output, no failure and no alarm in the shared layout."""
@@ -69,6 +70,7 @@ def test_sharing_is_cheaper_than_the_usual_layout(example, name):
     assert shared["answer"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["basic_chat", "compaction"])
 def test_the_examples_speak_anthropics_api_too(example, name):
     """Where nothing is cached without marks, so that even a lone chat gains."""
@@ -107,6 +109,7 @@ def test_helpers_that_are_forks_read_nearly_all_of_their_input(example):
     assert _data(example("text_injection", "--layout", "shared", "--json"))["helpers_read_share"] > 0.95
 
 
+@pytest.mark.slow
 def test_workers_in_other_processes_read_what_the_parent_has_written(example):
     """Each continues the saved conversation with the very same bytes; both layouts are the same to the parent."""
     told = _data(example("multi_process", "--layout", "shared", "--json"))
@@ -135,6 +138,7 @@ def test_the_smoke_test_says_when_the_provider_cannot_be_asked(example, monkeypa
     assert printed.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_in_a_kernel(repository):
     """As its reader runs it: inside the kernel's own event loop, from the folder it lies in, saved without outputs."""
     nbformat = pytest.importorskip("nbformat", reason="the extra `notebooks` is not installed")

@@ -481,6 +481,7 @@ def test_impossible_settings_are_refused(settings_):
         Compaction(**settings_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", [*APIS, "openai-responses"])
 @settings(max_examples=examples(100), deadline=None)
 @given(data=st.data(), share=st.integers(5, 95), users=st.booleans(), head=st.sampled_from([0, 0.2]))
@@ -512,6 +513,7 @@ def test_parallel_calls_that_wait_for_their_results_stay_together():
     _holds(messages, "openai-responses", rules, Circumstances(request=RequestBudget(window)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
 def test_ten_thousand_messages_come_out_valid(api):
     """The same for a very long run with parallel calls, ids used again, missing results and pictures."""
@@ -607,6 +609,7 @@ def _is_told(done):
     return not gone or any(isinstance(one, Insert) for one in done.decisions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 @settings(max_examples=examples(80), deadline=None)
 @given(data=st.data(), share=st.integers(5, 95), keep_users=st.booleans())

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -45,6 +46,7 @@ def _holds(messages, block):
     return any(messages[at : at + len(block)] == block for at in range(len(messages) - len(block) + 1))
 
 
+@pytest.mark.slow
 @given(st.lists(SAID, min_size=2, max_size=3), st.randoms(use_true_random=False))
 @settings(max_examples=examples(300), deadline=None)
 def test_no_conversation_loses_a_message_or_gets_a_text_by_anothers_decisions(each, random):

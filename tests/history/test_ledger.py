@@ -23,6 +23,7 @@ def _merged(ledgers):
     return out
 
 
+@pytest.mark.slow
 @given(LEDGERS, LEDGERS, LEDGERS)
 def test_merge_is_associative_commutative_and_idempotent(a, b, c):
     """Branches may merge in any order and any number of times, as values and as JSON."""

@@ -365,6 +365,7 @@ def test_a_state_of_another_system_text_or_version_is_refused():
             loads(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", [*APIS, "openai-responses"])
 @settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), mode=st.sampled_from(["none", "manual", "agent_cycle"]))

@@ -106,6 +106,7 @@ def grown(rng, messages, api):
         yield part, ledger, budget
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_what_is_decided_on_a_valid_history_leaves_it_valid(chunk):
     """Also in a growing history, and as the ledger repeats it on the history as it was edited later."""

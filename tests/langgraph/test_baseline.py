@@ -25,6 +25,7 @@ def share(name, rules, **provider):
     return session.report().total.unmodified_units / truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rules", "factor"),
     [
@@ -50,6 +51,7 @@ def test_marks_of_the_applications_own_belong_to_the_estimate():
     assert share("deepagents, fork", "anthropic") == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.slow
 def test_helpers_whose_requests_are_not_seen_are_named_and_the_whole_is_unknown():
     """Deepagents' isolated helpers have no middleware of ours; those that fork their lead's requests have."""
     apart, forked_too = (

@@ -86,6 +86,7 @@ def texts(prompt):
     return "\n".join(section.text for section in prompt.tier("messages"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["node", "wrapped", "middleware"])
 def test_a_long_history_is_compacted_where_the_model_is_called(bench, kind):
     """Old results go, pairs stay whole, the state keeps every message and the newest turns are sent."""
@@ -113,6 +114,7 @@ def test_a_compacted_thread_goes_on_byte_identically_in_another_session(bench, k
     assert second.tokens < 6_000
 
 
+@pytest.mark.slow
 def test_a_thread_is_compacted_once_and_its_break_is_no_alarm(bench):
     """Between compactions the prompt grows at its end; the one rewrite has its own cause."""
     saver = InMemorySaver()
@@ -187,6 +189,7 @@ def test_keyed_and_pinned_messages_survive_every_compaction(bench):
     assert "cacheprefix_key" not in str(bench.bodies[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["node", "middleware"])
 def test_durable_context_is_one_block_behind_the_static_text_once_a_compaction_rewrites_the_prefix(bench, kind):
     """Deltas stay where they were appended until then; the hook joins them; another session repeats the bytes."""

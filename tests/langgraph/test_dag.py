@@ -118,6 +118,7 @@ def test_what_cannot_run_is_a_named_error():
         prefix_dag(Said(), [])
 
 
+@pytest.mark.slow
 def test_a_chain_of_1500_tasks_runs_to_its_end():
     """No recursion, and no recursion limit of the graph's."""
     tasks = [Task(f"t{n}", "go", [f"t{n - 1}"] if n else []) for n in range(1500)]

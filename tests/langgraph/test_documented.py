@@ -319,6 +319,7 @@ EXAMPLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_documented_example_gives_the_same_state_wrapped_and_unwrapped(servers, name):
     """All its states and final messages; and its requests really were forks."""

@@ -51,6 +51,7 @@ def team(model, session, handbook):
     return graph.compile()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
 def test_forked_nodes_read_the_shared_part_from_a_real_cache(model, fresh_text, kind):
     """Every role but the first reads the handbook and the transcript, as the session expected."""
@@ -69,6 +70,7 @@ def test_forked_nodes_read_the_shared_part_from_a_real_cache(model, fresh_text, 
     assert session.failures == {}
 
 
+@pytest.mark.slow
 def test_agents_with_the_middleware_read_tools_and_text_from_a_real_cache(model, fresh_text):
     """create_agent: two agents with one frozen set of tools read each other's beginning."""
     handbook = fresh_text(HANDBOOK)

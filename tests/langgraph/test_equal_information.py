@@ -96,6 +96,7 @@ def session_of(bench, prefix, **options):
     return Session(prefix, caching=Caching(provider=bench.rules, counter=ESTIMATE), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:A non-leading `SystemMessage` was moved")
 @quick
 @given(ways=st.lists(st.sampled_from(sorted(HELD)), min_size=1, max_size=4), messages=conversations())
@@ -109,6 +110,7 @@ def test_a_fork_says_what_the_unmodified_request_says(bench, ways, messages):
         assert information(one, other, HANDBOOK).equal, information(one, other, HANDBOOK)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:A non-leading `SystemMessage` was moved")
 @pytest.mark.parametrize("way", HELD)
 def test_wherever_the_shared_text_stands_it_is_shared(bench, way):
@@ -164,6 +166,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("door", ["node", "role", "agent", "agent alone", "no system message"])

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:create_react_agent has been move
 """langgraph-supervisor still calls LangGraph's older function."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_runs_offline_in_both_layouts(repository, monkeypatch, capsys, name):
     """The report of each layout is JSON, and the shared one is the cheaper."""

@@ -137,6 +137,7 @@ def test_a_store_that_hangs_never_holds_the_event_loop(async_application):
     check_event_loop(async_application)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("async_application", ["astream"], indirect=True)
 def test_the_event_loop_goes_on_while_a_store_takes_its_time(async_application):
     """Longer for each call than the gate waits for one: no event loop stands still for it, agent's or stream's."""

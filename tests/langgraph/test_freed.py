@@ -63,6 +63,7 @@ def agents(bench, model, *, later):
     return weakref.ref(session)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("run", [graph, agents])
 def test_a_session_goes_with_the_graphs_and_models_that_were_made_with_it(chat, run, later):
@@ -74,6 +75,7 @@ def test_a_session_goes_with_the_graphs_and_models_that_were_made_with_it(chat, 
     assert model.invoke("still there").text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 def test_a_sequence_that_failed_keeps_nothing_of_its_state(chat, later):
     """LangGraph runs its steps one by one, and never comes to the last of them."""

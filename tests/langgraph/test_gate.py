@@ -115,6 +115,7 @@ def model_text(model, session, number):
 # ------------------------------------------------------------------ who leads, and how long the others wait
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 def test_the_others_start_with_the_leaders_first_token_and_not_with_its_last(chat, later):
     """A leader that the application does not stream is streamed inside, and its answer is whole."""
@@ -250,6 +251,7 @@ def _names_what_breaks(family, monkeypatch):
     monkeypatch.setattr(family.AsyncStream, "_iter_events", named_later)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 def test_nobody_waits_longer_than_the_limit(chat, later):
     """A leader that takes its time holds the others up for no more than the session allows."""
@@ -444,6 +446,7 @@ def of_processes(bench, *, later=False, **options):
     return [one.report().gate for one in made]
 
 
+@pytest.mark.slow
 def test_one_role_a_process_follows_the_leader_of_another_process_behind_the_middleware(bench):
     """One writes, the others read."""
     found = of_processes(bench)
@@ -452,6 +455,7 @@ def test_one_role_a_process_follows_the_leader_of_another_process_behind_the_mid
     assert sorted(record.outcome.read_tokens > 1_000 for record in bench.provider.requests) == [False, True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("kind", ["openai-chat", "openai-responses"])
 def test_a_request_that_goes_out_as_the_application_made_it_follows_the_leader_of_another_process(servers, kind, later):
@@ -469,6 +473,7 @@ def test_a_request_that_goes_out_as_the_application_made_it_follows_the_leader_o
     assert [record.json for record in sent if record.outcome.read_tokens] == [unmodified] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 async def test_a_graph_that_is_cancelled_wherever_it_waits_leaves_no_leader(bench):
     """A sample of all points at which it waits: another graph's nodes go on, and so does a later one."""
@@ -501,6 +506,7 @@ async def test_a_graph_that_is_cancelled_wherever_it_waits_leaves_no_leader(benc
     assert at > 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 def test_the_report_says_who_waited_in_vain_for_a_sibling_with_another_question(bench, later):
     """Who goes on without a leader that takes too long leads those with its own question: there are none."""
@@ -530,6 +536,7 @@ def test_the_report_says_who_waited_in_vain_for_a_sibling_with_another_question(
     assert f"{use.gave_up} in vain" in str(session.report())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 def test_threads_that_begin_different_conversations_on_one_cold_handbook_follow_one_leader(slow, later):
     """They share nothing that was said, and still the handbook: one writes it."""

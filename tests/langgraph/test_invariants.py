@@ -113,6 +113,7 @@ def test_1_every_fork_begins_with_the_prefix_in_one_lane_with_one_salt(bench, me
         assert chain(prompt, profile.settings)[shared - 1] == chain(prompts[0], profile.settings)[shared - 1]
 
 
+@pytest.mark.slow
 @quick
 @given(messages=conversations())
 def test_2_a_ledger_replays_to_the_same_bytes_in_another_session(bench, messages):

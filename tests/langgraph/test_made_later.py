@@ -148,6 +148,7 @@ def test_another_tenant_carries_no_tool_that_came_later_with_one(chat):
     assert names(chat)[-2:] == [["check_0", "plan_0"]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scoped", [True, False], ids=["tenants", "threads"])
 @pytest.mark.parametrize("strict", [None, True])
 def test_nobody_is_shown_anothers_tool_of_the_same_name(bench, strict, scoped):
@@ -228,6 +229,7 @@ def binding(bench, session, kits):
     return [(role, node(role)) for role in kits]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["planner", "writer", "critic"])
 @pytest.mark.parametrize("scope", ["", "acme"])
 def test_another_process_knows_the_tools_that_a_run_brought(bench, role, scope):

@@ -72,6 +72,7 @@ def test_removals_come_first_and_nothing_stands_twice():
     assert after.to_markdown() == "## Task state\n- Tests  missing\n- done\n\n## Artifacts\n- a.py\n- b.py"
 
 
+@pytest.mark.slow
 @given(st.text())
 @settings(max_examples=examples(60), deadline=None)
 def test_no_id_leads_out_of_the_folder(id_):

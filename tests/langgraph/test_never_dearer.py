@@ -87,12 +87,14 @@ def compared(plan: Plan, kind: str, begun: Begun, *, known: bool = False) -> Com
     return Compared(plan, own, forked_too, known, session.failures, session.report().total.unmodified_units)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["in turn", "side by side"])
 def test_a_graph_keeps_within_the_bound_of_runs_that_nobody_knows(begun, kind):
     """Of nodes in a row, asked again and again, and of some that start together."""
     assert dearer([compared(plan, kind, begun) for plan in plans(9, tools=True, agents=2, salt=kind)]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", FACTORS)
 def test_the_report_says_what_a_graph_costs_unmodified_near_the_minimum(factor):
     """Or that it is not known: where the provider counts less than we do, and more."""

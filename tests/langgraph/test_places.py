@@ -104,6 +104,7 @@ def test_another_process_takes_up_the_recorded_place(server):
     assert LONG["planner"] not in str(here[0][-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("texts", [LONG, SHORT], ids=["long", "short"])
 @pytest.mark.parametrize("whole", [False, True], ids=["nodes", "subgraphs"])
 def test_a_thread_resumed_after_each_turn_sends_what_one_process_sends(whole, texts):

@@ -44,6 +44,7 @@ def postgres(tmp_path_factory):
 # ------------------------------------------------------------------ restarts
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_resumed_byte_identically_from_sqlite_and_postgres(chat, postgres, tmp_path):
     """SIGKILL inside the second node; another process with another budget sends what the first would have sent."""
     places = [("sqlite", str(tmp_path / "threads.db")), ("postgres", postgres)]

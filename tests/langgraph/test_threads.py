@@ -56,6 +56,7 @@ def _bodies(chat, start=0):
     return [body.decode() for body in chat.bodies[start:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [False, True])
 @pytest.mark.parametrize("state", [State, MessagesState])
 def test_a_cleared_thread_leaves_nothing_behind(chat, state, bound):
@@ -75,6 +76,7 @@ def test_a_cleared_thread_leaves_nothing_behind(chat, state, bound):
         assert "old-value" not in session.conversation("t").ledger.dumps()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [4, 20, 26])
 def test_a_rewound_thread_goes_on_as_in_a_fresh_process(chat, back):
     """The checkpoint's ledger wins: not a byte of the prompt depends on what this process decided later."""
@@ -148,6 +150,7 @@ def _nested(chat, session, saver, depth, outer=State):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_thread_whose_roles_are_in_subgraphs_is_cleared_like_any_other(chat, depth, fresh):
@@ -282,6 +285,7 @@ def test_what_parallel_nodes_say_to_themselves_parts_no_run(chat):
     assert len({call.conversation for call in session.calls}) == 2
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["threads", "none", "model"]),

@@ -154,6 +154,7 @@ def test_usage_equals_the_servers_count_on_every_call(bench):
         assert call.usage.cache_read_tokens == record.outcome.read_tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["invoke", "astream"])
 @pytest.mark.parametrize("step", ["decode", "tail_for", "begin", "as_sent"])
 def test_a_failure_of_ours_sends_the_users_request(bench, step, how, monkeypatch):

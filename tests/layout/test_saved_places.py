@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ def taken_up(positions):
     return resumed
 
 
+@pytest.mark.slow
 @example("automatic", [("a", [40], False), ("b", [], True)], [("a", [3], True)])
 @example("automatic", [("c", [3], True)], [("c", [3], True)])
 @example("automatic", [("b", [40], True)], [("b", [3, 3], True), ("b", [3, 3], True), ("b", [3, 3], True)])

@@ -88,6 +88,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
+@pytest.mark.slow
 def test_processes_follow_one_leader_and_a_killed_one_is_replaced(where, start):
     """Two wait behind the first; SIGKILL gives the lead to exactly one of them; its first token frees the last."""
     first, second, third, late = start(4, where, lease=3.0)
@@ -116,6 +117,7 @@ def test_processes_follow_one_leader_and_a_killed_one_is_replaced(where, start):
     assert late.ask("enter", "other")["leads"]
 
 
+@pytest.mark.slow
 def test_a_leader_that_failed_is_replaced_at_once(where, start):
     """Release without success hands the lead over before the lease ends."""
     first, second = start(2, where, lease=15.0)
@@ -128,6 +130,7 @@ def test_a_leader_that_failed_is_replaced_at_once(where, start):
     assert found["seconds"] < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False], ids=["store", "no store"])
 def test_workers_on_one_cold_prefix_write_it_once(start, tmp_path, shared):
     """On the wire: with a common store three processes pay for one write and read it twice; without, three writes."""

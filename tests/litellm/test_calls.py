@@ -59,6 +59,7 @@ def ask(vendor, provider, call=litellm.completion, **options):
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vendor", VENDORS)
 @pytest.mark.parametrize("stream", [False, True], ids=["", "stream"])
 def test_three_roles_cost_less_than_unmodified(fresh, vendor, stream):

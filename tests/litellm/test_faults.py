@@ -93,11 +93,13 @@ def test_a_store_that_hangs_never_holds_the_event_loop(application):
     check_event_loop(application)
 
 
+@pytest.mark.slow
 def test_the_event_loop_goes_on_while_a_store_takes_its_time(application):
     """A second and a half for each call, longer than the gate waits for one: no event loop stands still for it."""
     check_stall(application)
 
 
+@pytest.mark.slow
 def test_a_child_that_is_forked_off_from_a_busy_process_runs_it(application):
     """Prefork servers and pools: no lock of the parent's holds it, and nothing of the parent's is waited for."""
     check_fork(application)

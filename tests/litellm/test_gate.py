@@ -14,6 +14,7 @@ from cacheprefix_litellm import role, unwrap, wrap
 from tests.dropping import check_dropped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "waits"), [(0.1, False), (600.0, True)])
 def test_a_sibling_waits_no_longer_than_the_gates_limit(limit, waits):
     """Behind a leader that takes longer it goes on; with a limit that is long it waits for the answer."""
@@ -33,6 +34,7 @@ def test_a_sibling_waits_no_longer_than_the_gates_limit(limit, waits):
         assert (second.started_at >= first.ended_at) == waits
 
 
+@pytest.mark.slow
 def test_sessions_that_are_dropped_leave_nothing():
     """A function, and a router that the next one is asked by."""
     with SimulatedProvider("openai-5.6") as provider:

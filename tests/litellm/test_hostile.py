@@ -9,6 +9,7 @@ from tests.trial.playing import driver, played
 pytestmark = [pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [24, 58])
 def test_an_application_of_several_people_breaks_no_invariant(seed):
     """``make trial`` plays as many as there is time for."""

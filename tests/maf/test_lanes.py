@@ -47,6 +47,7 @@ async def test_small_toolsets_are_united(servers, api):
     assert session.failures == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", tuple(RULES))
 @pytest.mark.parametrize("rounds", [1, 6])
 async def test_large_toolsets_stay_with_their_agents(servers, api, rounds):

@@ -82,6 +82,7 @@ async def close(stream):
     await stream.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", tuple(RULES))
 @pytest.mark.parametrize("leave", [close, drop, rest])
 async def test_a_stream_that_nobody_reads_to_its_end_leads_nobody(servers, api, leave):
@@ -118,6 +119,7 @@ async def test_a_stream_that_is_read_again_after_a_rest_is_a_call_like_others(se
         assert session.failures == {}
 
 
+@pytest.mark.slow
 @STREAMED
 @pytest.mark.parametrize("api", tuple(RULES))
 async def test_a_cancelled_task_leads_nobody(servers, api, stream):
@@ -136,6 +138,7 @@ async def test_a_cancelled_task_leads_nobody(servers, api, stream):
         assert session.failures == {}
 
 
+@pytest.mark.slow
 @STREAMED
 async def test_one_that_is_cancelled_while_it_waits_holds_nobody_up(servers, stream):
     """The leader goes on, and so does the other one that waits."""
@@ -150,6 +153,7 @@ async def test_one_that_is_cancelled_while_it_waits_holds_nobody_up(servers, str
         assert not session.adapter._gate._flights
 
 
+@pytest.mark.slow
 @STREAMED
 @pytest.mark.parametrize("api", tuple(RULES))
 async def test_a_request_that_fails_leads_nobody(servers, api, stream):

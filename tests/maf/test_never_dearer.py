@@ -59,6 +59,7 @@ def compared(plan: Plan, kind: str, begun: Begun, *, known: bool) -> Compared:
     return Compared(plan, own, forked, known, failures)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["in turn", "side by side"])
 def test_a_run_that_is_known_costs_at_most_what_it_costs_unmodified(begun, kind):
     """Sequential and concurrent workflows of agents without tools."""
@@ -67,6 +68,7 @@ def test_a_run_that_is_known_costs_at_most_what_it_costs_unmodified(begun, kind)
     assert min(one.ratio for one in found) < 0.9
 
 
+@pytest.mark.slow
 def test_a_run_that_nobody_knows_keeps_within_its_bound(begun):
     """Agents with tools that the application asks in turn."""
     assert dearer([compared(plan, "chat", begun, known=False) for plan in plans(5, tools=True, agents=2)]) == []

@@ -125,6 +125,7 @@ async def test_a_chat_resumed_after_each_turn_sends_what_one_process_sends(serve
     assert list(map(operator.eq, one, another)) == [True] * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("compaction", "sizes"),
     [

@@ -42,6 +42,7 @@ def answer(request):
     return Reply(f"{named.group()} is answered: {named.group()}-answer-{number}." if named else f"Well {number}.")
 
 
+@pytest.mark.slow
 @BOUNDS
 @pytest.mark.parametrize("api", tuple(RULES))
 @pytest.mark.parametrize("held", [False, True], ids=["messages", "sessions"])

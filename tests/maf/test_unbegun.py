@@ -49,6 +49,7 @@ def two(client, api, ran=lambda: None):
     return role(client, "planner", tools=[own], **options), role(client, "critic", tools=[look("write")], **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", BEGINS)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("api", APIS)

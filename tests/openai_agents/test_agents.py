@@ -90,6 +90,7 @@ def units(provider):
     return cost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True], ids=["", "stream"])
 @pytest.mark.parametrize("api", APIS)
 def test_a_team_of_handoffs_costs_less_than_unmodified(provider, api, streamed):

@@ -20,6 +20,7 @@ def team_of(model):
     return [Agent(name, instructions=text, model=model) for name, text in told.items()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "waits"), [(0.1, False), (600.0, True)])
 def test_a_sibling_waits_no_longer_than_the_gates_limit(limit, waits):
     """Behind a leader that takes longer it goes on; with a limit that is long it waits for the answer."""
@@ -37,6 +38,7 @@ def test_a_sibling_waits_no_longer_than_the_gates_limit(limit, waits):
         assert (second.started_at >= first.ended_at) == waits
 
 
+@pytest.mark.slow
 def test_sessions_that_are_dropped_leave_nothing():
     """Two agents in each, on a model that all share."""
 

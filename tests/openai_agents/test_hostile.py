@@ -6,6 +6,7 @@ from tests.trial.applications import application
 from tests.trial.playing import driver, played
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [29, 58, 103])
 def test_an_application_of_several_people_breaks_no_invariant(seed):
     """``make trial`` plays as many as there is time for."""

@@ -64,6 +64,7 @@ def _installed(python):
     return {item["name"] for item in json.loads(_pip(python, "list", "--format=json"))}
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_and_its_data(wheels):
     """Every module, the data files and the type marker; no tests, no adapter."""
     with zipfile.ZipFile(wheels[0]) as wheel:
@@ -78,6 +79,7 @@ def test_the_wheel_holds_the_package_and_its_data(wheels):
     assert packed == on_disk
 
 
+@pytest.mark.slow
 def test_the_core_installs_at_most_eight_packages(environment):
     """Itself included."""
     assert len(_installed(environment)) <= 8
@@ -104,6 +106,7 @@ def test_the_command_without_its_extra_prints_the_install_line(environment):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_adapter_registers_itself_by_entry_point(wheels, environment):
     """Installed beside its framework it is found, loads, and answers the wrap hook."""
     _pip(environment, "install", "--quiet", "--no-deps", wheels[1])

@@ -334,6 +334,7 @@ ROWS = st.lists(st.dictionaries(KEYS, TOML, max_size=8), max_size=3)
 TOP = st.dictionaries(st.sampled_from(["version", "source", "profile"]) | st.text(max_size=6), TOML)
 
 
+@pytest.mark.slow
 @given(TOP | st.fixed_dictionaries({"profile": ROWS}))
 def test_no_file_content_gives_anything_but_rows_or_a_profile_error(data):
     """Validation has no gap through which a TypeError or KeyError reaches the user."""

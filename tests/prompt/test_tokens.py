@@ -201,6 +201,7 @@ def tokenizer(monkeypatch):
     return fast
 
 
+@pytest.mark.slow
 def test_a_conversation_is_counted_through_its_template(tokenizer):
     """Every token of the rendered prompt, and not the number of keys of what the tokenizer returns."""
     one = [{"role": "user", "content": "one two three"}]

@@ -73,6 +73,7 @@ def program(tmp_path):
     return write
 
 
+@pytest.mark.slow
 def test_an_unmodified_program_is_told_what_it_loses(program, tmp_path):
     """Its own output and exit code are its own; the report goes to standard error, the page and data to files."""
     page, data = tmp_path / "page.html", tmp_path / "audit.json"
@@ -87,6 +88,7 @@ def test_an_unmodified_program_is_told_what_it_loses(program, tmp_path):
     assert "<html" in page.read_text()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind_unless_it_is_asked_for(program, tmp_path):
     """The recording is a file of the owner's that goes at the end, or the one that --keep names."""
     kept, place = tmp_path / "kept.jsonl", tmp_path / "place"
@@ -102,6 +104,7 @@ def test_nothing_is_left_behind_unless_it_is_asked_for(program, tmp_path):
     assert "exists already" in again.stderr
 
 
+@pytest.mark.slow
 def test_check_fails_a_program_that_loses_more_than_it_may(program):
     """With 3, as ``cacheprefix check`` does; a program that failed by itself keeps its own code."""
     limits = ("--simulate", "openai", "--check", "--min-hit", "0.5", "--")
@@ -119,6 +122,7 @@ def test_where_no_call_came_by_it_says_what_does_not(program):
     assert "Bedrock" in shown.stderr
 
 
+@pytest.mark.slow
 def test_a_simulated_provider_needs_no_key(program):
     """SDKs refuse to begin without one, so the program is given a word in its place; a key that is there stays."""
     said = program("import os; print(os.environ['OPENAI_API_KEY'], os.environ['ANTHROPIC_API_KEY'])")
@@ -131,6 +135,7 @@ def test_a_simulated_provider_needs_no_key(program):
     assert shown.stdout.split() == ["simulated", "simulated"]
 
 
+@pytest.mark.slow
 def test_an_address_that_nobody_listens_at_is_named_as_such(program):
     """Calls did come by, so nothing is said of clients that do not follow the variables."""
     shown = record("--", sys.executable, program(LOSING), env={"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}.items())
@@ -139,6 +144,7 @@ def test_an_address_that_nobody_listens_at_is_named_as_such(program):
     assert "no model call came by" not in shown.stderr
 
 
+@pytest.mark.slow
 def test_requests_go_on_to_the_provider_that_was_configured_before(program):
     """The address in the environment is where they end up."""
     with SimulatedProvider("openai") as provider:
@@ -148,6 +154,7 @@ def test_requests_go_on_to_the_provider_that_was_configured_before(program):
         assert len(provider.requests) == 4
 
 
+@pytest.mark.slow
 def test_frameworks_follow_the_variables(program):
     """A LangGraph application on both of its usual models."""
     shown = record("--simulate", "auto", "--", sys.executable, program(GRAPH))
@@ -155,6 +162,7 @@ def test_frameworks_follow_the_variables(program):
     assert "2 model calls recorded" in shown.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js on this machine")
 def test_a_node_program_is_recorded(program):
     """Any language that reads the variables."""
@@ -163,6 +171,7 @@ def test_a_node_program_is_recorded(program):
     assert "1 model call recorded" in shown.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
 def test_curl_is_recorded():
     """From a shell, with the variable that the shell has."""
@@ -173,6 +182,7 @@ def test_curl_is_recorded():
     assert "1 model call recorded" in shown.stderr
 
 
+@pytest.mark.slow
 def test_it_serves_programs_that_are_started_elsewhere(program):
     """Without a command it prints the variables and reports when it is asked to end."""
     command = [sys.executable, "-m", "cacheprefix", "record", "--simulate", "openai", "--port", "0"]
@@ -188,6 +198,7 @@ def test_it_serves_programs_that_are_started_elsewhere(program):
     assert "4 model calls recorded" in told
 
 
+@pytest.mark.slow
 def test_a_signal_to_end_is_the_programs(program):
     """It may clean up first, and its exit code is a shell's."""
     waiting = program("""
@@ -255,6 +266,7 @@ def test_credentials_in_an_address_go_on_and_are_not_shown():
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_where_all_calls_failed_no_other_recording_is_advised(program):
     """They were recorded; that nothing is to be said of them has another reason."""
     refused = program("""

@@ -11,6 +11,7 @@ from cacheprefix_sdk import role, wrap
 from tests.fault_matrix import check_fork
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", RULES)
 def test_a_child_that_is_forked_off_from_a_busy_process_asks_as_its_parent_did(api):
     """Prefork servers and pools: no lock of the parent's holds it, and nothing of the parent's is waited for."""

@@ -93,6 +93,7 @@ def check(session, provider, hung):
     assert session.failures["full tool results"] >= 1
 
 
+@pytest.mark.slow
 def test_each_store_that_hangs_is_waited_for_once(session, hung):
     """In a thread: four requests and four tool calls."""
     with SimulatedProvider("anthropic", Queue(["fine"])) as provider, make_client("anthropic", provider) as client:
@@ -104,6 +105,7 @@ def test_each_store_that_hangs_is_waited_for_once(session, hung):
         check(session, provider, hung)
 
 
+@pytest.mark.slow
 def test_the_event_loop_goes_on_while_a_store_takes_its_time():
     """Longer for each call than the gate waits for one: requests with large results and a kept tool result."""
 

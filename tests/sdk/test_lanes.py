@@ -47,6 +47,7 @@ def talk(api, provider, count, rounds, session):
     return [record.body for record in provider.requests], sum(costs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", tuple(RULES))
 @pytest.mark.parametrize("rounds", [1, 5])
 def test_large_toolsets_stay_with_their_roles(api, rounds):

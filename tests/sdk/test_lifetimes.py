@@ -49,6 +49,7 @@ def run(api, pause, *, rules=None, model=None, turns=6, each=None, **caching):
         return bodies, session.report().total.cost_units, session.report()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("minutes", "hour"), [(4, False), (10, True), (20, True), (70, False)])
 def test_auto_buys_an_hour_where_a_run_pauses_so_long(minutes, hour):
     """And then costs less than the default by the provider's counts, never more than a few per cent else."""
@@ -105,6 +106,7 @@ def test_conversations_are_spread_over_the_keys_that_are_asked_for():
     assert len({body["prompt_cache_key"] for body in bodies}) == 1
 
 
+@pytest.mark.slow
 def test_a_conversation_has_one_key_in_every_process():
     """Three processes without a store between them ask in the same conversations, in orders of their own."""
     talks = [f"talk-{number}" for number in range(8)]
@@ -122,6 +124,7 @@ def test_a_conversation_has_one_key_in_every_process():
     assert 2 <= len(set.union(*keys.values())) <= 4
 
 
+@pytest.mark.slow
 def test_more_traffic_than_one_key_serves_gets_more_keys_and_says_so():
     """Forty requests a minute for three minutes; none in the first one, whose rate nobody knows yet."""
     bodies, _, report = run("openai-chat", -1.0, turns=60, each={})

@@ -61,6 +61,7 @@ def drop(stream):
     response.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leave", [close, drop])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_a_stream_that_nobody_reads_leads_nobody(provider, session, leave):

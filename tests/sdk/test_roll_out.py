@@ -61,6 +61,7 @@ def test_off_touches_and_sees_nothing(api, provider, monkeypatch):
     assert any("none is observed" in note for note in session.report().notes)
 
 
+@pytest.mark.slow
 def test_conversations_outside_of_the_share_keep_every_byte(api, provider):
     """They are counted, with the reason; those inside it are forks."""
     session = session_for(api, fork_share=0.5)
@@ -81,6 +82,7 @@ def test_conversations_outside_of_the_share_keep_every_byte(api, provider):
         assert (sent == plain[at]) == left
 
 
+@pytest.mark.slow
 def test_the_report_sets_both_arms_side_by_side(provider, api):
     """By what the provider counted: conversations, calls, tokens and cost add up to its own log."""
     session = session_for(api, fork_share=0.5)
@@ -98,6 +100,7 @@ def test_the_report_sets_both_arms_side_by_side(provider, api):
     assert session.report().as_dict()["arms"]["own"]["calls"] == arms.own.calls
 
 
+@pytest.mark.slow
 def test_a_role_whose_forks_got_dearer_goes_back_to_its_own_layout():
     """The provider keeps nothing, whatever its rules promise: then the others' tools are paid for in full each time."""
     schema = {"type": "object", "properties": {"text": {"type": "string", "description": "what to look for " * 20}}}

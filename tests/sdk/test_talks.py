@@ -42,6 +42,7 @@ def _said(user, number, *, wordy):
     return {"role": "user", "content": f"{user} {number}: {words}" if wordy else "Go on."}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounds", ["compaction", "budget", "none"])
 @pytest.mark.parametrize("api", tuple(RULES))
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

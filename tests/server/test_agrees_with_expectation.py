@@ -99,6 +99,7 @@ def rules(row: str) -> Profile:
     return replace(default_registry().get("llama.cpp"), slots=SLOTS[row])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [*ROWS, *SLOTS])
 @settings(max_examples=examples(40))
 @given(requests=st.lists(sent(), min_size=2, max_size=8))

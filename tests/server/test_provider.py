@@ -263,6 +263,7 @@ def test_a_script_that_raises_says_so_in_its_answer(serve, openai_client):
     assert provider.requests[0].status == 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"7", b'"x"', b"\xff\xfe"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/model/m/converse"])
 def test_what_is_no_request_is_a_400(serve, path, body):

@@ -21,6 +21,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": "1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_it_prints_its_address_serves_records_and_ends_cleanly(environment, tmp_path, ending):
     """Ctrl-C ends it without a traceback and with exit code 0."""
@@ -39,6 +40,7 @@ def test_it_prints_its_address_serves_records_and_ends_cleanly(environment, tmp_
     assert errors == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [(["--rules", "nobody"], "no profile is called"), (["--latency", "slow"], "cannot read 'slow'")],
@@ -51,6 +53,7 @@ def test_a_wrong_option_is_told_in_a_line(environment, wrong, said):
     assert "Traceback" not in ended.stderr.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lax", "status"), [([], 400), (["--lax"], 200)])
 def test_lax_takes_what_the_real_provider_would_refuse(environment, lax, status):
     """A tool's result that answers no call: 400, and an answer where that was asked for."""

@@ -21,6 +21,7 @@ def _tool(user, number):
     return {"type": "function", "function": told}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["named", "unnamed", "tenants"])
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(STEPS, min_size=2, max_size=24))

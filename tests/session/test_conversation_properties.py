@@ -38,6 +38,7 @@ def sent(session, conversation, messages, api):
     return apply(messages, session.adapter.histories.condense(conversation, views, MODEL[api], api), api)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 @QUICK
 @given(data=st.data())
@@ -70,6 +71,7 @@ def test_no_decision_separates_a_call_from_its_result_or_leaves_an_empty_message
     assert session.failures == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 @QUICK
 @given(data=st.data())
@@ -91,6 +93,7 @@ def test_between_compactions_a_growing_history_only_appends(api, data):
         before, epoch = now, conversation.ledger.epoch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 @QUICK
 @given(data=st.data())

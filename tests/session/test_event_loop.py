@@ -37,6 +37,7 @@ print(len(detector.found), *detector.found)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "imports",
     [

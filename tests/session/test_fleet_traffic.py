@@ -52,6 +52,7 @@ class Fleet:
         return {talk: {self.ask(one, talk) for one in self.processes} for talk in TALKS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "valkey"])
 def test_processes_that_share_a_store_need_more_keys_together(request, tmp_path, kind):
     """And each conversation has the same key in all of them; that no key serves them all is known after a minute."""

@@ -34,6 +34,7 @@ def test_no_lock_that_another_thread_holds_at_the_fork_holds_the_child() -> None
         assert in_child(lambda: ask(made) and ask(made, "And now?"))
 
 
+@pytest.mark.slow
 def test_children_of_a_busy_process_work() -> None:
     """Four threads ask all the time while twenty children are forked off and ask too."""
     made = session()
@@ -110,6 +111,7 @@ def waits(tree: ast.AST) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_runtime_makes_no_lock_that_a_forked_child_would_wait_for() -> None:
     """Locks are those of ``cacheprefix.locks``, in the core and in the adapters; others are made anew in the child."""
     house = ROOT / "cacheprefix"

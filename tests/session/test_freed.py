@@ -64,6 +64,7 @@ def test_a_conversation_that_has_ended_is_freed_when_it_is_forgotten():
     assert not session.conversation("one").ledger
 
 
+@pytest.mark.slow
 def test_no_text_of_a_forgotten_conversation_is_in_memory():
     """Neither in prompt trees nor in what was read, viewed or cut before; another one's are, and it goes on.
 
@@ -87,6 +88,7 @@ def test_a_dropped_session_is_freed(options):
     assert [one() for one in held] == [None] * 4
 
 
+@pytest.mark.slow
 def test_sessions_made_and_dropped_leave_no_memory():
     """One a request, as a web application may do: thirty more leave less than one of them takes."""
     talk(made())

@@ -58,6 +58,7 @@ def _talk(seed, model, api, memo):
     return said, session.report().as_dict(), session.failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("model", "api"), MODELS)
 def test_verdicts_causes_and_costs_are_those_of_a_session_that_reads_everything_anew(seed, model, api):

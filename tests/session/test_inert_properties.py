@@ -65,6 +65,7 @@ def session(**options):
     return Session(SharedPrefix(system=HANDBOOK), budget=ToolResultBudget(300), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", FIELD)
 @QUICK
 @given(data=st.data())
@@ -81,6 +82,7 @@ def test_observing_sends_what_the_application_sent(api, data):
         assert turn.body == body == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", FIELD)
 @QUICK
 @given(data=st.data())

@@ -73,6 +73,7 @@ def interrupted(session: Session, point: int, place: str, error: type[BaseExcept
     return count >= point
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError])
 def test_a_request_that_is_interrupted_anywhere_leads_nobody(place: str, error: type[BaseException]) -> None:

@@ -115,6 +115,7 @@ def test_a_request_that_is_asked_again_after_one_beside_it_counts_once():
     assert found(0, 1, 0, 2) == [first, second, first, third]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
 def test_generated_known_runs_are_never_dearer(rules):
     """Whatever the sizes of texts, tools and answers, and whoever is asked how often."""
@@ -127,6 +128,7 @@ def test_generated_known_runs_are_never_dearer(rules):
         assert ours <= unmodified, plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", ["openai", "openai-5.6", "deepseek", "vllm", "anthropic"])
 @pytest.mark.parametrize(
     "plan",

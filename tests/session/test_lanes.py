@@ -277,6 +277,7 @@ def test_another_process_takes_the_lane_up(size, lane):
     assert not two.conversation("one").ledger.alters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", ["openai", "openai-5.6", "anthropic"])
 @pytest.mark.parametrize("rounds", [1, 2, 12])
 @pytest.mark.parametrize("said", [60, 400])

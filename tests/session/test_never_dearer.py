@@ -77,6 +77,7 @@ def allowed(plan, profile):
 QUICK = settings(max_examples=25, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
 @QUICK
 @given(plan=plans())
@@ -91,6 +92,7 @@ def test_a_completed_plan_is_never_dearer(rules, plan):
     assert not session.failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("size", [40, 400, 2_500])
 def test_a_long_chat_of_short_messages_costs_less_whatever_the_roles_bring(rules, size):

@@ -22,6 +22,7 @@ def costs(plan, rules):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
 def test_generated_open_ended_runs_stay_within_the_risk(rules):
     """From the fourth call on, whatever comes: by a part that leaves room for counts that are a little off."""

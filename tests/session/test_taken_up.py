@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ def sent(session, role, own, said):
     return [turn.body["messages"], turn.body.get("tools")]
 
 
+@pytest.mark.slow
 @example("xyZ", [("a", "y", [], ""), ("b", "y", [], "")], ("a", "y", [40], ""))
 @example("xyz", [("a", "y", [], ""), ("b", "y", [], ""), ("a", "y", [900, 900], "")], ("c", "xy", [900], ""))
 @example("xyz", [("c", "xy", [3, 3], "")], ("b", "y", [], "back"))

@@ -80,6 +80,7 @@ def near_the_minimum(number, rules, factor, *, marked=False):
     return Plan(book, roles, tuple(turns), shape=shape, book_first=first, marked=marked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.7, 1.0, 1.4])
 @pytest.mark.parametrize(("rules", "marked"), ASKED)
 def test_the_report_is_true_or_says_that_it_is_not_known(rules, marked, factor):

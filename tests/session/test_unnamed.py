@@ -46,6 +46,7 @@ def _answer(history, user, words):
     history.append({"role": "assistant", "content": f"{user} {len(history)}: " + f"{user}'s own words " * words})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["openai-chat", "anthropic", "openai-responses"])
 @settings(max_examples=examples(60), deadline=None)
 @given(

@@ -128,6 +128,7 @@ def test_an_outcome_that_came_just_before_the_lease_is_not_made_again(store: Sto
     assert elect(store, "job", lambda: None, lease=5).role == "leader"
 
 
+@pytest.mark.slow
 def test_a_leader_killed_by_the_system_is_replaced_after_its_lease(shared: Any) -> None:
     """SIGKILL leaves the lease behind; who waits leads when it ends, and not before."""
     kind, where, store = shared

@@ -60,6 +60,7 @@ def project(pytester, monkeypatch):
     sys.modules.pop("agent", None)
 
 
+@pytest.mark.slow
 def test_a_sample_project_is_guarded(project, pytester):
     """No snapshot fails, --cacheprefix-update writes one, and then it passes."""
     result = project()

@@ -41,6 +41,7 @@ def test_both_forms_share_entries_and_flights(read, make, shared: Store) -> None
     assert tool.runs == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["fail", "drop"])
 def test_a_failed_or_forgotten_attempt_releases_the_rest(read, make, shared: Store, end: str) -> None:
     """Nothing is kept, and who waits runs the tool; the store's lease is given back."""
@@ -61,6 +62,7 @@ def test_a_failed_or_forgotten_attempt_releases_the_rest(read, make, shared: Sto
     assert tool.runs == 1
 
 
+@pytest.mark.slow
 def test_writes_outdate_when_they_end_and_when_they_are_forgotten(read, make) -> None:
     """The second half of a write that never came counts as one that did."""
     cache, tool = ToolResultCache(), make()

@@ -101,6 +101,7 @@ def test_two_processes_see_each_others_writes(team, log: Path) -> None:
     assert two.call(content="unused")["answer"]["content"] == "new"
 
 
+@pytest.mark.slow
 def test_four_processes_run_an_identical_call_once(team, log: Path) -> None:
     """They start together; one runs and the others wait for its result."""
     workers = team(4, seconds=0.5)
@@ -114,6 +115,7 @@ def test_four_processes_run_an_identical_call_once(team, log: Path) -> None:
     assert sum(a["joined"] + a["hits"] for a in answers) == 3
 
 
+@pytest.mark.slow
 def test_a_leader_that_fails_releases_the_other_processes(team, log: Path) -> None:
     """They do not wait for the end of its lease."""
     one, two = team(2, seconds=0.4, lease=20)
@@ -125,6 +127,7 @@ def test_a_leader_that_fails_releases_the_other_processes(team, log: Path) -> No
     assert answer["seconds"] < 10
 
 
+@pytest.mark.slow
 def test_a_leader_killed_by_the_system_is_replaced_after_its_lease(team, log: Path) -> None:
     """SIGKILL in the middle of the tool: the others get their result, one lease later at most."""
     leader, *others = team(3, seconds=1.5, lease=2)
@@ -150,6 +153,7 @@ def wait_for_runs(log: Path, count: int) -> None:
     assert runs(log) >= count
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_in_the_middle_stops_nobody(tmp_path: Path, log: Path, start_valkey: Any) -> None:
     """While it is away every call runs its tool; when it is back results are shared again."""
     server = start_valkey(tmp_path / "server")

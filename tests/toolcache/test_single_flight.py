@@ -244,6 +244,7 @@ def test_results_that_cannot_be_shared_are_made_for_each(read) -> None:
     assert [list(r) for r in results] == [[0, 1, 2]] * 6
 
 
+@pytest.mark.slow
 def test_a_forgotten_call_that_is_collected_under_a_lock_blocks_nobody(read) -> None:
     """The collector may end an abandoned attempt in a thread that just holds the cache's own lock."""
     cache = ToolResultCache()

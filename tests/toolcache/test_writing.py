@@ -79,6 +79,7 @@ cache.call(ToolSpec("note", mutates=("path",)), {"path": path}, write)
 """
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_nothing_stale(where: str, shared: Store, file: File) -> None:
     """Read while it wrote, and again when it was dead: the new text, and kept again once its lease is over."""
     cache = ToolResultCache(shared)
@@ -201,6 +202,7 @@ async def test_a_cancelled_second_invalidation_is_done_all_the_same(tmp_path: Pa
     store.close()
 
 
+@pytest.mark.slow
 def test_a_locked_file_keeps_no_other_process_on_the_old_text(tmp_path: Path, file: File) -> None:
     """A backup holds the lock during the whole write: the others read the new text, before and after it lets go."""
     cache = ToolResultCache(SqliteStore(tmp_path / "store.db", timeout=0.05))

@@ -21,6 +21,7 @@ def _folder(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.slow
 def test_it_says_what_it_will_cost_and_keeps_evidence_that_the_others_show(capsys, monkeypatch):
     """First the estimate, then the table; ``profiles --evidence`` and ``doctor`` know of the run."""
     with SimulatedProvider("anthropic", latency=SLOWLY) as provider:

@@ -117,6 +117,7 @@ BENT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rule", "bend"), BENT, ids=[f"{name}-{rule}-{at}" for at, (name, rule, _) in enumerate(BENT)]
 )
@@ -162,6 +163,7 @@ def test_a_provider_that_counts_what_was_read_otherwise_is_found(name):
     assert "input_includes_cached" in {one.rule for one in findings if one.outcome == "differs"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["anthropic", "openai", "openai-5.6"])
 def test_over_http_it_finds_the_same(name):
     """With streams, parallel requests and refusals as a provider sends them; latency makes the streams last."""

@@ -205,6 +205,7 @@ def markers(prompt: Prompt) -> list:
 # ------------------------------------------------------------------------------------- properties
 
 
+@pytest.mark.slow
 @apis
 @given(st.data())
 def test_what_is_encoded_decodes_to_the_same_prompt(api, data):
@@ -226,6 +227,7 @@ def test_the_canonical_body_is_canonical(api, data):
     assert encode(decode(body, api)) == body
 
 
+@pytest.mark.slow
 @apis
 @FEW
 @given(st.data())
@@ -235,6 +237,7 @@ def test_bytes_and_object_give_the_same_prompt(api, data):
     assert decode(json.dumps(body).encode(), api) == decode(body, api)
 
 
+@pytest.mark.slow
 @apis
 @FEW
 @given(st.data())
@@ -245,6 +248,7 @@ def test_tokens_are_the_sum_over_sections_and_never_negative(api, data):
     assert all(one.tokens >= 0 for one in prompt.sections)
 
 
+@pytest.mark.slow
 @apis
 @FEW
 @given(st.data())
@@ -257,6 +261,7 @@ def test_sections_come_in_cache_order_with_paths_of_their_own(api, data):
     assert len(set(paths)) == len(paths)
 
 
+@pytest.mark.slow
 @apis
 @FEW
 @given(st.data())
