@@ -78,6 +78,7 @@ from cacheprefix.layout.known_runs import RunAhead, RunCall
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, failed
 from cacheprefix.layout.reflections import Reflections
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, merged_places
+from cacheprefix.layout.team import Whose
 from cacheprefix.layout.tool_restriction import Restriction, restrict
 from cacheprefix.locks import Lock, RLock, once, reset_in_child
 from cacheprefix.mode import Mode
@@ -202,6 +203,7 @@ __all__ = [
     "WaitingFor",
     "Waits",
     "Watched",
+    "Whose",
     "Worth",
     "Wrap",
     "adopt_declared",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import starmap
@@ -40,7 +40,7 @@ from cacheprefix.layout.economics import Lane, Seat, SelectorChoice
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.prefix import tool_of
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, RoleRequest, Told
-from cacheprefix.layout.team import Team
+from cacheprefix.layout.team import Team, Whose
 from cacheprefix.mode import Mode
 from cacheprefix.notices import Notices
 from cacheprefix.options import Options
@@ -211,7 +211,7 @@ class AdapterSession:
             self._shown,
         )
         made.lead(self.name, self.scope, self.tail, self.prefix)
-        made.team.found = self.team.found
+        made.team.found, made.team.of_doors = self.team.found, set(self.team.of_doors)
         return made
 
     def related(self, other: AdapterSession | None) -> bool:
@@ -226,6 +226,7 @@ class AdapterSession:
         grows: bool = False,
         scope: str | None = None,
         of_run: bool = False,
+        of_door: bool = False,
         recorded: bool = True,
     ) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen; for adapters, before the first request.
@@ -237,12 +238,15 @@ class AdapterSession:
         ``scope`` is the tenant whose tools these are, where that is not the session's own: all its conversations may
         carry them. ``of_run`` says that they come with a request, and not where the application is built: they are
         treated so before the first request too, and conversations record what defines them, unless ``recorded`` says
-        that a schema alone does not.
+        that a schema alone does not. ``of_door`` says that one front door of several has them: requests carry them of
+        those alone who are said to have them (``bring_tools``), whenever they came.
         """
         given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
         tenant = None if scope in (None, self.scope) else scope
         late = None if self.shared.totals.last is None and tenant is None else self.shared.notices.note
-        union = self.team.adopt_tools(given, render, late, grows=grows, of_run=of_run, recorded=recorded)
+        union = self.team.adopt_tools(
+            given, render, late, grows=grows, of_run=of_run, of_door=of_door, recorded=recorded
+        )
         self.shared.tool_sets.bring(self.team, self.scope if tenant is None else tenant, [tool.name for tool in given])
         return union
 
@@ -256,10 +260,21 @@ class AdapterSession:
         with self.team.lock:
             return frozenset(self.team.late | self.team.of_runs)
 
-    def tools_open_to(self, who: Conversation | str) -> frozenset[str]:
+    def bring_tools(self, who: Conversation | Whose, names: Collection[str], differ: Collection[str] = ()) -> None:
+        """Note whose own some of the shared tools are, for adapters that choose by themselves.
+
+        Not those that ``differ`` from the shared tool of their name, which may be somebody else's.
+        """
+        self.shared.tool_sets.bring(self.team, who, names, differ)
+
+    def drop_tools(self, who: Whose) -> None:
+        """Forget whose own tools were: a run is over."""
+        self.shared.tool_sets.forget(who.id)
+
+    def tools_open_to(self, who: Conversation | Whose | str) -> frozenset[str]:
         """Names of the shared tools that requests may carry, for adapters that choose by themselves.
 
-        ``who`` is their conversation, or the tenant that has many.
+        ``who`` is their conversation, run or front door, or the tenant that has many.
         """
         return frozenset(self.shared.tool_sets.open_to(self.team, who))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cacheprefix.errors import ToolClashError, named
 from cacheprefix.layout.cards_advice import Placement
@@ -22,6 +22,13 @@ _HEARD = "heard"
 """The section of a conversation's decisions for who asks with which answer schema."""
 _APART = "apart"
 """In place of a schema: the role shares with nobody."""
+
+
+class Whose(NamedTuple):
+    """Whose tools are, where that is no conversation with decisions of its own: a run's, or a front door's."""
+
+    id: str
+    scope: str = ""
 
 
 class Decided(Protocol):
@@ -67,6 +74,8 @@ class Team:
     """Names of tools that came after the first request."""
     of_runs: set[str] = field(default_factory=set)
     """Names of tools that came with a request: a process that resumes its conversation does not know them before."""
+    of_doors: set[str] = field(default_factory=set)
+    """Names of tools that one front door of several was made with, and nobody else: a crew's."""
     unrecorded: set[str] = field(default_factory=set)
     """Names of tools that their schemas alone do not define."""
     resumed: set[str] = field(default_factory=set)
@@ -94,11 +103,17 @@ class Team:
     def inherit(self, outer: Team) -> None:
         """Take over what a nested team's prefix holds of what was found in the requests of the one around it."""
         self.given, self.found, self.late = outer.given, outer.found, set(outer.late)
-        self.of_runs, self.resumed, self.unrecorded = set(outer.of_runs), set(outer.resumed), set(outer.unrecorded)
+        self.of_runs, self.of_doors, self.resumed = set(outer.of_runs), set(outer.of_doors), set(outer.resumed)
+        self.unrecorded = set(outer.unrecorded)
 
     def owner(self, scope: str | None) -> tuple[str, str]:
         """Whose conversations these are: the team's name, and the scope given or the team's own."""
         return self.name, self.scope if scope is None else scope
+
+    @property
+    def apart(self) -> set[str]:
+        """Names of tools that not all may be shown: they came late, with a run, or with one front door of several."""
+        return self.late | self.of_runs | self.of_doors
 
     def agent(self, name: str) -> str:
         """An agent's name in reports."""
@@ -135,15 +150,17 @@ class Team:
         *,
         grows: bool = False,
         of_run: bool = False,
+        of_door: bool = False,
         recorded: bool = True,
     ) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen.
 
         ``late`` is told of tools that come after the first request (None before it): they stay outside, since they
         would change every prompt from its beginning. With ``grows`` they come in all the same: which conversations
-        carry them is ``ToolSets``' to decide. ``of_run`` says that they come with a request, and ``recorded`` that
-        their schemas are all that defines them. Raises ``ToolClashError`` when one name has two schemas, but for what
-        is known from a saved conversation alone: the code may be newer.
+        carry them is ``ToolSets``' to decide. ``of_run`` says that they come with a request, ``of_door`` that one front
+        door of several has them, and ``recorded`` that their schemas are all that defines them. Raises
+        ``ToolClashError`` when one name has two schemas, but for what is known from a saved conversation alone: the
+        code may be newer.
         """
         given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
         with self.lock:
@@ -160,6 +177,7 @@ class Team:
             self.resumed -= replaced
             added = [tool.name for tool in union.tools if tool.name not in prefix.tool_names]
             self.of_runs.update(added if of_run else ())
+            self.of_doors.update(added if of_door else ())
             self.unrecorded.update(() if recorded else added)
             unfrozen = any(not isinstance(tool, Tool) for tool in prefix.tools)
             comes_late = bool(added) and not unfrozen and late is not None

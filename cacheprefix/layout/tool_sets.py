@@ -17,7 +17,7 @@ from cacheprefix.layout.cost_model import CachePrices
 from cacheprefix.layout.economics import REPLY, grown, newcomers_pay, union_gains, union_pays, union_starts
 from cacheprefix.layout.prefix import Tool, tool_of
 from cacheprefix.layout.role_position import Anew, Outrun, has_schema, lane_of
-from cacheprefix.layout.team import Decided, Team
+from cacheprefix.layout.team import Decided, Team, Whose
 from cacheprefix.layout.worth_sharing import rules_in
 from cacheprefix.locks import Lock
 from cacheprefix.prompt import digest_of, loads
@@ -119,7 +119,7 @@ class ToolSets:
         self._lock = Lock()
 
     def bring(
-        self, team: Team, who: Decided | str, names: Collection[str], differ: Collection[str] = ()
+        self, team: Team, who: Decided | Whose | str, names: Collection[str], differ: Collection[str] = ()
     ) -> frozenset[str]:
         """Note which tools that not all may be shown a conversation's own requests have, or a tenant's.
 
@@ -134,13 +134,13 @@ class ToolSets:
             theirs = {tool.name for tool in apart}.intersection(differ).difference(self._shown(team, who))
             return frozenset(theirs | team.versions.intersection(names, differ))
 
-    def open_to(self, team: Team, who: Decided | str) -> tuple[str, ...]:
+    def open_to(self, team: Team, who: Decided | Whose | str) -> tuple[str, ...]:
         """The shared tools that a conversation's requests may carry, or all of a tenant's."""
         # Privacy: of several versions each conversation carries its own alone.
         return tuple(name for name in self._shown(team, who) if name not in team.versions)
 
-    def _shown(self, team: Team, who: Decided | str) -> tuple[str, ...]:
-        """The shared tools that were there before the first request, and those that it or its tenant brought."""
+    def _shown(self, team: Team, who: Decided | Whose | str) -> tuple[str, ...]:
+        """The shared tools that are everybody's, and those that the conversation or its tenant brought."""
         # Privacy: a tool that came while requests were under way may be made for one user, its description too. Another
         # version that comes in its place may be another user's.
         owner = _owner(who)
@@ -371,12 +371,12 @@ class ToolSets:
 
 
 def _apart(team: Team) -> list[Tool]:
-    """Tools that came after the first request or that a run brought: not all may be shown them."""
-    apart = team.late | team.of_runs
+    """Tools that not all may be shown (``Team.apart``)."""
+    apart = team.apart
     return [tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in apart] if apart else []
 
 
-def _owner(who: Decided | str) -> tuple[str, str] | None:
+def _owner(who: Decided | Whose | str) -> tuple[str, str] | None:
     """Whose a tool is that a request brings: its tenant's, or where none is named, the conversation's.
 
     None where nobody names the conversation either, and no run: two users who say the same would be taken for one.

@@ -211,6 +211,42 @@ def test_crews_of_one_flow_delegate_to_their_own_agents(servers, new_llm) -> Non
     assert session.failures == {}
 
 
+@pytest.mark.parametrize("asked", [False, True], ids=["installed first", "asked first"])
+def test_a_flow_is_shown_no_coworkers_of_a_crew_that_was_installed_before(servers, new_llm, asked) -> None:
+    """It was made for somebody else, whose name stands in its roles; the flow delegates to agents of its own."""
+    from crewai import Task
+    from crewai.flow.flow import Flow, start
+
+    server = servers("openai", CrewModel(tools=False))
+    llm = new_llm(server)
+
+    def made(user: str) -> Any:
+        who = agents(lambda: llm, tools=False, allow_delegation=True)[:2]
+        for one in who:
+            one.role = f"{one.role} of {user}"
+        return crew(who, [Task(description=f"Do it. {BRIEF}", expected_output="A text.", agent=one) for one in who])
+
+    class Lone(Flow):  # type: ignore[misc, type-arg]
+        """One crew."""
+
+        @start()
+        def ask(self) -> None:
+            """For another person."""
+            made("Bob").kickoff()
+
+    first, flow, session = made("Alice"), Lone(suppress_flow_events=True), Session(gate=None)
+    flow.memory = None
+    with install(first, session), install(flow, session):
+        if asked:
+            first.kickoff()
+        seen = len(server.requests)
+        flow.kickoff()
+    sent = raw(server)[seen:]
+    assert len(sent) == 2
+    assert all(b"of Bob" in body and b"Alice" not in body for body in sent)
+    assert session.failures == {}
+
+
 def test_observing_and_undoing_leave_every_byte_and_class(servers, new_llm) -> None:
     """Observed, requests are counted; taken back, CrewAI's classes are what they were, and made crews nobody's."""
     from crewai import Agent, Crew

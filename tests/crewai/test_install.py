@@ -16,7 +16,7 @@ from crewai import Agent, BaseLLM, Crew, Task
 from pydantic import BaseModel
 
 from benchmarks.crewai_workloads import BRIEF, CrewModel, SearchTool, agents, crew, tasks
-from cacheprefix import Session, wrap
+from cacheprefix import Session, SharedPrefix, wrap
 from cacheprefix.errors import ConfigError, SetupError
 from cacheprefix_crewai import callback, install, session_of, uninstall
 
@@ -439,21 +439,30 @@ def test_no_tenant_is_shown_anothers_tool_of_the_same_name(equipped, first) -> N
     assert session.failures == {}
 
 
-def test_no_crew_that_is_installed_later_is_shown_anothers_tools(equipped) -> None:
-    """Crews are made anew for each person, whom no tenant tells apart."""
+@pytest.mark.parametrize("when", ["each before its kickoff", "all before the first request", "behind another crew"])
+def test_no_crew_is_shown_the_tools_of_a_crew_that_was_made_for_somebody_else(equipped, when) -> None:
+    """Crews are made anew for each person, whom no tenant tells apart; what the session was given is everybody's."""
     provider, made = equipped
-    session = Session(f"The house. {BRIEF * 4}")
-    first = made("plan")
-    with install(first, session):
-        first.kickoff(inputs={"brief": BRIEF})
-    for user, other in (("acme", "beta"), ("beta", "acme")) * 2:
-        crew, seen = made(f"house_{user}"), len(provider.requests)
-        crew.agents[0].tools[0].description = f"Asks the house of {user}."
-        with install(crew, session):
-            crew.kickoff(inputs={"brief": BRIEF})
-        shown = b"".join(record.body for record in provider.requests[seen:])
-        assert b"house of " + user.encode() in shown
-        assert b"house of " + other.encode() not in shown
+    everybodys = {"name": "clock", "description": "Tells the time.", "parameters": {"type": "object"}}
+    session = Session(SharedPrefix(system=f"The house. {BRIEF * 4}", tools=[everybodys]))
+    if when == "behind another crew":
+        first = made("plan")
+        with install(first, session):
+            first.kickoff(inputs={"brief": BRIEF})
+    users, crews = ("acme", "beta"), {}
+    for user in users:
+        crews[user] = made(f"house_{user}")
+        crews[user].agents[0].tools[0].description = f"Asks the house of {user}."
+        if when == "all before the first request":
+            install(crews[user], session)
+    seen = len(provider.requests)
+    for user in (*users, *users):
+        if when != "all before the first request":
+            install(crews[user], session)
+        crews[user].kickoff(inputs={"brief": BRIEF})
+    for user in users:
+        uninstall(crews[user])
+    assert carried(provider)[seen:] == [["clock", f"house_{user}"] for user in (*users, *users) for _ in range(3)]
     assert session.failures == {}
 
 
@@ -507,7 +516,7 @@ def test_a_crew_that_is_installed_later_shares_its_own_tools(equipped) -> None:
         with install(second, session):
             second.kickoff(inputs={"brief": BRIEF})
         first.kickoff(inputs={"brief": BRIEF})
-    assert carried(provider) == [["plan"]] * 3 + [["check", "plan", "write"]] * 3 + [["plan"]] * 3
+    assert carried(provider) == [["plan"]] * 3 + [["check", "write"]] * 3 + [["plan"]] * 3
     reads = [call.usage.cache_read_tokens > 1_000 for call in session.calls]
     assert reads == [False, True, True, False, *[True] * 5]
     assert session.failures == {}

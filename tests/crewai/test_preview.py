@@ -102,6 +102,18 @@ def test_what_was_foreseen_is_what_is_sent(servers, new_llm, build, kind):
             assert getattr(one, name) == pytest.approx(getattr(call, name), rel=near), name
 
 
+def test_no_tools_of_another_crew_on_the_session_are_foreseen(servers, new_llm):
+    """They are in no request of this one."""
+    provider = servers("openai", answering)
+    llm = lambda: new_llm(provider)  # noqa: E731
+    session = Session()
+    alone = preview(without_tools(llm), session, task=BRIEF)
+    with install(with_own_tools(llm), session):
+        beside = preview(without_tools(llm), session, task=BRIEF)
+    assert [one.input_tokens for one in beside.requests] == [one.input_tokens for one in alone.requests]
+    assert not provider.requests
+
+
 def state(made: Crew) -> list[dict[str, Any]]:
     """All that the crew's objects hold."""
     parts = [made, *made.agents, *made.tasks, *(agent.llm for agent in made.agents)]

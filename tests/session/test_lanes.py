@@ -11,7 +11,7 @@ from benchmarks.role_plans import Plan, played, profile_of, session_for, words
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.layout.economics import newcomers_pay, union_gains, union_pays, union_starts
-from cacheprefix.layout.team import Team
+from cacheprefix.layout.team import Team, Whose
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
 
@@ -220,6 +220,22 @@ def test_a_tool_that_comes_for_a_tenant_is_nobody_elses_from_its_first_moment_on
     session.adapter.adopt_tools([tool("house")], dict, grows=True, scope="acme")
     assert seen == [{"x"}]
     assert session.adapter.tools_open_to("acme") == {"x", "house"}
+
+
+def test_a_front_doors_own_tools_are_those_alone_who_are_said_to_have_them():
+    """Whenever they came; and of a run that is over nobody's."""
+    session = session_of(tool("x"), handbook=2_000)
+    adapter, door, run = session.adapter, Whose("door"), Whose("door:run")
+    adapter.adopt_tools([tool("house"), tool("mails")], dict, grows=True, of_door=True)
+    adapter.bring_tools(door, ["house", "mails"], differ=["mails"])
+    adapter.bring_tools(run, ["mails"])
+    assert sent(session, "a", [tool("x")]) == (["x"], True)
+    seen = [adapter.tools_open_to(who) for who in (door, run, Whose("another"), "acme")]
+    assert seen == [{"x", "house"}, {"x", "mails"}, {"x"}, {"x"}]
+    assert adapter.child("inner").tools_open_to(Whose("another")) == {"x"}
+    assert adapter.rehearsal().tools_open_to(Whose("another")) == {"x"}
+    adapter.drop_tools(run)
+    assert adapter.tools_open_to(run) == {"x"}
 
 
 def test_a_lane_is_kept_within_a_conversation_and_found_anew_in_the_next():

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cacheprefix.adapter import AdapterSession, BlockVar, Bounded, RLock, VolatileRole
+from cacheprefix.adapter import AdapterSession, BlockVar, Bounded, RLock, VolatileRole, Whose
 
 if TYPE_CHECKING:
     from cacheprefix import Call, Conversation
@@ -60,7 +60,8 @@ class Binding:
     """The id of the conversation with the decisions of all runs."""
     agents: list[Any] = field(default_factory=list)
     tools: frozenset[str] = frozenset()
-    """Names of the tools that were known before its first request."""
+    """Names of the tools that it was installed with, and its tenant's others that were known before its first request.
+    """
     clash: str = ""
     """The name of two tools that differ, so that the crew's tools make no union; empty where they make one."""
     active: bool = True
@@ -80,6 +81,8 @@ class Binding:
 
     def __post_init__(self) -> None:
         self.lock = RLock()
+        self.owner = Whose(self.new_kickoff_id())
+        """What its own tools are known by: another crew of its conversation's name may be another user's."""
         self._parts: dict[Any, Any] = {}
         self._earlier_outputs: Bounded[int, list[Any]] = Bounded(_KEEP_CREWS)
         """What a crew's tasks held when its run began, by crew: of the run before."""

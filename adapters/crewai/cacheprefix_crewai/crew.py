@@ -13,6 +13,7 @@ from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.llm import swap, unswap
 from cacheprefix_crewai.tasks import same_tools_for_all
 from cacheprefix_crewai.tool_cache import forget, new_turn
+from cacheprefix_crewai.tools import RunTools
 
 _MARK = "__cacheprefix_subclass__"
 
@@ -231,6 +232,12 @@ def run_inside(
     return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
 
 
+def ended(binding: Binding, run: str) -> None:
+    """A kickoff is over: what it said and which tools it came with is let go."""
+    binding.part(Executions).ended(run)
+    binding.part(RunTools).ended(run)
+
+
 def as_installed(method: Any) -> Any:
     """A method of CrewAI's crew as an installed crew has it, which knows while it runs that the crew is running."""
     block = next((block for block, names in _BLOCKS if method.__name__ in names), None)
@@ -265,7 +272,7 @@ def _kickoff(crew: Any, name: str, _: Any) -> Iterator[None]:
         try:
             yield
         finally:
-            binding.session.attempt("kickoff", lambda: binding.part(Executions).ended(own), None)
+            binding.session.attempt("kickoff", lambda: ended(binding, own), None)
 
 
 @contextmanager

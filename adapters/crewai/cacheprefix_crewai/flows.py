@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from cacheprefix_crewai.binding import ALONE, Binding, WhileUsed, binding_of, owners_of, replaced_method
-from cacheprefix_crewai.crew import agents_of, as_installed, bind_agent, bind_crew, freed, run_inside
+from cacheprefix_crewai.crew import agents_of, as_installed, bind_agent, bind_crew, ended, freed, run_inside
 from cacheprefix_crewai.flow_run import FLOW, FlowRun
-from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.llm import unswap
 from cacheprefix_crewai.tools import RunTools, adopt, crew_tools
 
@@ -109,7 +108,7 @@ def _alone(agent: Any, *_: Any) -> Iterator[None]:
         try:
             yield
         finally:
-            binding.session.attempt("kickoff", lambda: binding.part(Executions).ended(own), None)
+            binding.session.attempt("kickoff", lambda: ended(binding, own), None)
 
 
 def _running_flow(method: Any) -> Any:
@@ -127,11 +126,13 @@ def _running(flow: Any, *_: Any) -> Iterator[None]:
     if binding is None or (outer is not None and outer.flow is flow):
         yield
         return
-    token = FLOW.set(FlowRun(binding, flow))
+    run = FlowRun(binding, flow)
+    token = FLOW.set(run)
     try:
         yield
     finally:
         FLOW.reset(token)
+        binding.session.attempt("flow", lambda: ended(binding, run.id), None)
 
 
 def _joins(target: Any) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.adapter import AdapterSession, Api, Bounded, allowed_choice, dumps, loads, restrict
+from cacheprefix.adapter import AdapterSession, Api, Bounded, Whose, allowed_choice, dumps, loads, restrict
 from cacheprefix.errors import ToolClashError
 from cacheprefix_crewai.binding import WhileUsed
 from cacheprefix_crewai.flow_run import FLOW
@@ -118,26 +118,34 @@ def adopt(binding: Binding, tools: Sequence[Mapping[str, Any]]) -> None:
 
     Where two of one name differ, ``binding.clash`` names them and nothing is added.
     """
-    binding.tools |= frozenset(map(name_of, tools))
     if not binding.clash:
         binding.clash = _added(binding, tools, of_run=False)
+    if not binding.clash:
+        binding.tools |= frozenset(map(name_of, tools))
+        # Privacy: the next crew may be made for another user, and what describes its tools may speak of that one.
+        binding.session.bring_tools(binding.owner, binding.tools)
 
 
 class RunTools:
-    """Tools that runs of an installation came with, by run: a flow's, a kickoff's.
+    """Which shared tools requests of an installation may carry: its own, and those that the run under way came with.
 
-    They may be made for whom the run is, so that the requests of no other run are shown them.
+    A run (a flow's, a kickoff's) may be somebody else's than the next one, so that no other is shown what it brought.
     """
 
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
-        self._names: Bounded[str, frozenset[str]] = Bounded(_KEEP_RUNS)
         self._asked: Bounded[str, bool] = Bounded(_KEEP_RUNS)
 
     @property
+    def installed(self) -> frozenset[str]:
+        """The names of those that are the installation's, in each run, and everybody's."""
+        return self._binding.session.tools_open_to(self._binding.owner)
+
+    @property
     def here(self) -> frozenset[str]:
-        """The names of those of the run under way here."""
-        return self._names.get(self._run, frozenset())
+        """The names of those that only the run under way here came with."""
+        run = self._run
+        return self._binding.session.tools_open_to(Whose(run)) - self.installed if run else frozenset()
 
     def bring(self, tools: Sequence[Mapping[str, Any]], *, asks: bool, grows: bool) -> None:
         """Let the run under way here carry tools that it comes with.
@@ -145,21 +153,27 @@ class RunTools:
         ``asks`` with its first request: what comes behind that would change its prompts from their beginning. ``grows``
         where tools that are new to the session may join its others.
         """
-        run = self._run
+        run, session = self._run, self._binding.session
         with self._binding.lock:
+            # The owners whose tools were noted longest ago are forgotten first.
+            session.bring_tools(self._binding.owner, self._binding.tools)
             # Privacy: where no run is under way nobody can tell whose they are.
             if not run or run in self._asked:
                 return
             if asks:
                 self._asked[run] = True
-            session = self._binding.session
             if grows:
                 news = [tool for tool in tools if name_of(tool) not in session.prefix.tool_names]
                 _added(self._binding, news, of_run=True)
             known = {tool.name: _meaning(_native(tool)) for tool in session.prefix.tools}
             # Privacy: another's tool of the same name says something else.
-            same = {name_of(tool) for tool in tools if known.get(name_of(tool)) == _meaning(tool)}
-            self._names[run] = self.here | same
+            differ = {name_of(tool) for tool in tools if known.get(name_of(tool)) != _meaning(tool)}
+            session.bring_tools(Whose(run), set(map(name_of, tools)), differ)
+
+    def ended(self, run: str) -> None:
+        """A run is over."""
+        self._asked.pop(run, None)
+        self._binding.session.drop_tools(Whose(run))
 
     @property
     def _run(self) -> str:
@@ -177,27 +191,22 @@ def _added(binding: Binding, tools: Sequence[Mapping[str, Any]], *, of_run: bool
         if known is not tool and _meaning(known) != _meaning(tool) and name_of(tool) not in DELEGATION:
             return _clash(session, name_of(tool))
     try:
-        session.adopt_tools(unique.values(), render, grows=True, scope=binding.scope, of_run=of_run)
+        session.adopt_tools(unique.values(), render, grows=True, scope=binding.scope, of_run=of_run, of_door=not of_run)
     except ToolClashError as error:
         return _clash(session, error.name)
     return ""
 
 
 def _shown(binding: Binding, own: Sequence[Any] | None) -> list[Any]:
-    """The shared tools that a request of the run under way here may carry, which has tools of its ``own``.
-
-    Tools that came after the session's first request are in it for the crews that were installed with them: others'
-    requests would begin otherwise from then on. Those of one tenant's crews alone are in no other tenant's.
-    """
-    tools, here = binding.session.prefix.tools, binding.part(RunTools).here - binding.tools
-    # Privacy: what came with a run may be made for one user, its description too.
-    apart = binding.session.late_tools - binding.tools - here
+    """The shared tools that a request of the run under way here may carry, which has tools of its ``own``."""
+    tools, here = binding.session.prefix.tools, binding.part(RunTools).here
+    shown = binding.part(RunTools).installed | here
     rosters = {tool.name: _roster(_native(tool)) for tool in tools if tool.name in DELEGATION & here}
     for one in own or ():
         # Crews of one flow delegate to their own agents each.
         if (name := name_of(one)) in rosters and not _roster(one) <= rosters[name]:
-            apart |= {name}
-    return [tool for tool in tools if tool.name not in apart]
+            shown -= {name}
+    return [tool for tool in tools if tool.name in shown]
 
 
 def differing(binding: Binding, tools: Sequence[Any] | None) -> str:
