@@ -547,7 +547,7 @@ def test_a_schema_that_a_node_binds_in_a_run_is_its_users_own_from_the_first_req
 @pytest.mark.parametrize("door", ["agents", "nodes"])
 @pytest.mark.parametrize("theirs", ["one name", "other names", "the first alone", "the second alone"])
 def test_what_is_made_anew_for_each_user_shows_nobody_anothers_tools(chat, theirs, door, order):
-    """An application that makes its agents in each request, on one session: outside of all runs, and none is a run's."""
+    """An application that makes its agents in each request, on one session, outside of all runs."""
     session = chat.session(HANDBOOK)
     model = chat.model()
 
