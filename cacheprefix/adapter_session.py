@@ -243,12 +243,31 @@ class AdapterSession:
         """
         given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
         tenant = None if scope in (None, self.scope) else scope
-        late = None if self.shared.totals.last is None and tenant is None else self.shared.notices.note
+        first = self.shared.totals.last is None
+        late = None if first and tenant is None and not self.team.parted else self.shared.notices.note
         union = self.team.adopt_tools(
             given, render, late, grows=grows, of_run=of_run, of_door=of_door, recorded=recorded
         )
         self.shared.tool_sets.bring(self.team, self.scope if tenant is None else tenant, [tool.name for tool in given])
+        if not (first or of_run or of_door) and self.team.late.intersection(tool.name for tool in given):
+            self._part()
         return union
+
+    def makes(self, role: Hashable, what: Hashable) -> None:
+        """Note that the application makes an agent, and of what; for adapters, where that happens outside of all runs.
+
+        Privacy: an agent that is made again of something else, or in a new role after the first request, may be made
+        for one user, and so may those that were made before. Then no tool of theirs is everybody's any longer: a
+        conversation carries those that its own requests have, or have carried.
+        """
+        before = self.team.made_as_before(role, what)
+        if before is False or (before is None and self.shared.totals.last is not None):
+            self._part()
+
+    def _part(self) -> None:
+        """Keep the tools of agents in their own conversations from now on."""
+        if not self.team.parted:
+            self.attempt("tools", lambda: self.shared.tool_sets.part(self.team), None)
 
     def resume_tools(self, conversation: Conversation) -> None:
         """Make known which tools a conversation that was saved elsewhere carries, as its decisions say."""
@@ -258,7 +277,7 @@ class AdapterSession:
     def late_tools(self) -> frozenset[str]:
         """Names of the shared tools that came after the first request or with one, for adapters that let them grow."""
         with self.team.lock:
-            return frozenset(self.team.late | self.team.of_runs)
+            return frozenset(self.team.apart)
 
     def bring_tools(self, who: Conversation | Whose, names: Collection[str], differ: Collection[str] = ()) -> None:
         """Note whose own some of the shared tools are, for adapters that choose by themselves.

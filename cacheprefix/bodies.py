@@ -725,13 +725,16 @@ def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role
 
 
 def adopt_declared(
-    session: AdapterSession, role: str, tools: Sequence[Any], *, of_run: bool = False
+    session: AdapterSession, role: str, tools: Sequence[Any], *, of_run: bool = False, text: str | None = None
 ) -> tuple[str, ...]:
     """Put tools, as a body declares them, into the union; gives the names of those that have another schema there.
 
     With any such clash none is put in, and the role keeps its own tools, which is noted. ``of_run`` says that a request
-    brings them, which may be made for its user.
+    brings them, which may be made for its user; ``text`` is what the role is told, where its agent is made with them.
     """
+    if text is not None:
+        # First: where an agent is made anew, its tools are not everybody's.
+        session.makes(("agent", role), digest_of(text, *sorted(map(str, tools))))
     try:
         # Copies: what the application later does to its dicts must not change the prefix.
         session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True, of_run=of_run)

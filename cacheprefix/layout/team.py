@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -82,6 +82,14 @@ class Team:
     """Names of those that are known by what a conversation has saved, and by no request."""
     clashing: set[str] = field(default_factory=set)
     """Names of tools that were declared with two schemas."""
+    parted: bool = False
+    """Whether the tools of agents stay in their own conversations (``part``)."""
+    theirs: set[str] = field(default_factory=set)
+    """Names of tools that were there before the first request, and may be made for one user all the same."""
+    _public: set[str] = field(default_factory=set)
+    """Names of the tools that the user gave to the prefix: all may be shown them, whatever comes."""
+    _declared: dict[Hashable, Hashable] = field(default_factory=dict)
+    """What each role was made with."""
     given: SharedPrefix = field(init=False)
     """The prefix as the user gave it: without tools and text that were found in requests."""
     found: str = ""
@@ -99,21 +107,18 @@ class Team:
 
     def __post_init__(self) -> None:
         self.given = self.prefix
+        self._public = set(self.prefix.tool_names)
 
     def inherit(self, outer: Team) -> None:
         """Take over what a nested team's prefix holds of what was found in the requests of the one around it."""
         self.given, self.found, self.late = outer.given, outer.found, set(outer.late)
         self.of_runs, self.of_doors, self.resumed = set(outer.of_runs), set(outer.of_doors), set(outer.resumed)
         self.unrecorded = set(outer.unrecorded)
+        self.parted, self.theirs, self._public = outer.parted, set(outer.theirs), set(outer._public)
 
     def owner(self, scope: str | None) -> tuple[str, str]:
         """Whose conversations these are: the team's name, and the scope given or the team's own."""
         return self.name, self.scope if scope is None else scope
-
-    @property
-    def apart(self) -> set[str]:
-        """Names of tools that not all may be shown: they came late, with a run, or with one front door of several."""
-        return self.late | self.of_runs | self.of_doors
 
     def agent(self, name: str) -> str:
         """An agent's name in reports."""
@@ -142,6 +147,28 @@ class Team:
         lasting = tuple(tool for tool in self.prefix.tools if getattr(tool, "name", None) not in self.of_runs)
         return self.prefix.key if len(lasting) == len(self.prefix.tools) else replace(self.prefix, tools=lasting).key
 
+    def made_as_before(self, role: Hashable, what: Hashable) -> bool | None:
+        """Note what an agent is made of; whether one of its role was made of the same before, None for the first."""
+        with self.lock:
+            known = self._declared.get(role)
+            if known is not None or len(self._declared) < _ROLES:
+                self._declared[role] = what
+        return None if known is None else known == what
+
+    def part(self) -> None:
+        """Show a tool that agents were made with to no other conversation than those whose own requests have it.
+
+        The tools that the user gave to the prefix stay everybody's.
+        """
+        with self.lock:
+            self.theirs |= set(self.prefix.tool_names) - self._public
+            self.parted = True
+
+    @property
+    def apart(self) -> set[str]:
+        """Names of tools that not all may be shown: they came late, with a run, of one front door, or of one user."""
+        return self.late | self.of_runs | self.of_doors | self.theirs
+
     def adopt_tools(
         self,
         tools: Iterable[Any],
@@ -169,17 +196,22 @@ class Team:
             if replaced:
                 known = (tool for tool in prefix.tools if not (isinstance(tool, Tool) and tool.name in replaced))
                 prefix = replace(prefix, tools=tuple(known))
+            unfrozen = any(not isinstance(tool, Tool) for tool in prefix.tools)
+            if unfrozen:
+                prefix = prefix.frozen(render)
+                self._public.update(prefix.tool_names)
             try:
                 union = prefix.with_tools(given, render)
             except ToolClashError as error:
                 self.clashing.add(error.name)
+                # Privacy: of two versions each may be made for one user.
+                self.theirs |= {error.name} - self._public
                 raise
             self.resumed -= replaced
             added = [tool.name for tool in union.tools if tool.name not in prefix.tool_names]
             self.of_runs.update(added if of_run else ())
             self.of_doors.update(added if of_door else ())
             self.unrecorded.update(() if recorded else added)
-            unfrozen = any(not isinstance(tool, Tool) for tool in prefix.tools)
             comes_late = bool(added) and not unfrozen and late is not None
             if comes_late:
                 self.late.update(added)

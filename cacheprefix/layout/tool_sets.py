@@ -98,8 +98,8 @@ class _Talk:
     """Tools, and those whose requests carried nothing else."""
     union: tuple[str, ...] = ()
     """The shared tools that there were when it began, or to which they grew."""
-    carried: bool = False
-    """Whether requests of a role that is alone have carried them."""
+    carried: set[str] = field(default_factory=set)
+    """Teams in which requests of a role that is alone have carried them."""
 
     @property
     def roles(self) -> set[tuple[str, str]]:
@@ -147,6 +147,21 @@ class ToolSets:
         brought = self._brought.get(owner, ()) if owner is not None else ()
         closed = {tool.name for tool in _apart(team) if tool.version not in brought}
         return tuple(name for name in team.prefix.tool_names if name not in closed)
+
+    def part(self, team: Team) -> None:
+        """From now on no tool of a team's agents is everybody's: conversations go on with what they carry."""
+        here = f"{team.name}/"
+        with self._lock:
+            for (scope, conversation), talk in self._talks.items():
+                owner = _owned(scope, conversation)
+                carries = team.name in talk.carried or any(role.startswith(here) for _, role in talk.joined)
+                if owner is None or not carries:
+                    continue
+                brought = self._brought.of(owner, lambda: Bounded(_KITS))
+                for tool in team.prefix.tools:
+                    if isinstance(tool, Tool) and tool.name in talk.union:
+                        brought[tool.version] = True
+        team.part()
 
     def forget(self, conversation: str) -> None:
         """Forget which tools the requests of a conversation that has no tenant brought."""
@@ -209,7 +224,7 @@ class ToolSets:
                 talk.union = tuple(name for name in longest if name in shown)
             elif not (talk.joined or talk.carried):
                 talk.union = tuple(name for name in names if name in shown)
-            talk.carried = talk.carried or brought is not None
+            talk.carried.update(() if brought is None else (team.name,))
             carried = {*talk.union, *(brought or ())}
             talk.union = tuple(name for name in names if name in carried)
             # Privacy: conversations without names go by one set, in which tools of another may stand.
@@ -229,7 +244,7 @@ class ToolSets:
         if not _saved_by(conversation):
             return
         recorded = _definitions(conversation)
-        known = team.of_runs.union(recorded).intersection(union) - team.unrecorded
+        known = (team.of_runs | team.theirs).union(recorded).intersection(union) - team.unrecorded
         tools = (tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in known)
         for tool in tools:
             # Another version is newer code's: the one before is carried no more, and would grow each saved state.
@@ -381,12 +396,14 @@ def _owner(who: Decided | Whose | str) -> tuple[str, str] | None:
 
     None where nobody names the conversation either, and no run: two users who say the same would be taken for one.
     """
-    scope = who if isinstance(who, str) else who.scope
+    return _owned(who, "") if isinstance(who, str) else _owned(who.scope, who.id)
+
+
+def _owned(scope: str, conversation: str) -> tuple[str, str] | None:
+    """``_owner`` of a tenant's conversation, by its id."""
     if scope:
         return scope, ""
-    if isinstance(who, str):
-        return None
-    return ("", who.id) if is_named(who.id) or is_of_run(who.id) else None
+    return ("", conversation) if is_named(conversation) or is_of_run(conversation) else None
 
 
 def _saved_by(conversation: Decided) -> bool:

@@ -128,7 +128,7 @@ def test_another_thread_keeps_the_tools_that_it_began_with(chat):
     turn(saver, late, "one")
     turn(saver, early, "other")
     turn(saver, early, "new")
-    assert names(chat) == [["plan_0"]] * 2 + [["check_0", "plan_0"]] + [["plan_0"]] * 4
+    assert names(chat) == [["plan_0"]] * 2 + [["check_0"]] + [["plan_0"]] * 4
     assert all(record.outcome.read_tokens > 2_000 for record in chat.provider.requests[3:])
     keys = {record.json.get("prompt_cache_key") for record in chat.provider.requests}
     assert len(keys) == 1
@@ -542,4 +542,43 @@ def test_a_schema_that_a_node_binds_in_a_run_is_its_users_own_from_the_first_req
     for user in ("alice", "bob"):
         turn(saver, made, user)
     assert [b"The plan of alice" in record.body for record in chat.provider.requests] == [True, True, False]
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("order", ["one after the other", "both made first"])
+@pytest.mark.parametrize("door", ["agents", "nodes"])
+@pytest.mark.parametrize("theirs", ["one name", "other names", "the first alone", "the second alone"])
+def test_what_is_made_anew_for_each_user_shows_nobody_anothers_tools(chat, theirs, door, order):
+    """An application that makes its agents in each request, on one session, outside of all runs."""
+    session = chat.session(HANDBOOK)
+    model = chat.model()
+
+    def made(user):
+        (house,) = described(f"Looks into the house of {user}.")
+        has = {"the first alone": user == "alice", "the second alone": user == "bob"}.get(theirs, True)
+        kits = {"planner": [{**house, "name": f"look_{user}"} if theirs == "other names" else house][: int(has)]}
+        if door == "nodes":
+            parts = nodes(chat, session, {**kits, "writer": []})
+            return StateGraph(State).add_sequence(parts).add_edge(START, "planner").compile(), has
+        agents = [
+            create_agent(
+                model,
+                kits.get(role, []),
+                system_prompt=f"You are the {role} of {user}.\n\n{HANDBOOK}",
+                middleware=[PrefixMiddleware(session, role=role)],
+            )
+            for role in ("planner", "writer")
+        ]
+        parts = list(zip(("planner", "writer"), agents, strict=True))
+        return StateGraph(MessagesState).add_sequence(parts).add_edge(START, "planner").compile(), has
+
+    users = ("alice", "bob") * 2
+    first = {user: made(user) for user in users} if order == "both made first" else {}
+    for user in users:
+        chat.provider.reset()
+        graph, has = first.get(user) or made(user)
+        graph.invoke({"messages": [HumanMessage("And now?")]}, {"configurable": {"thread_id": user}})
+        shown = [str(record.json.get("tools", "")) for record in chat.provider.requests]
+        assert [f"house of {user}" in shown[0], len(shown)] == [has, 2]
+        assert not [text for text in shown for other in {"alice", "bob"} - {user} if other in text]
     assert session.failures == {}

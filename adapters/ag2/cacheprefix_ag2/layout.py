@@ -242,7 +242,7 @@ def _seated(team: Team, talk: Talk, seat: Seat, given: GivenTools) -> tuple[Seat
         return replace(seat, tools=(*seat.tools, *(repr(tool) for tool in given.schemas))), []
     # Privacy: what came with this call may be made for who asks, its description too; no other stream is shown it.
     joining = [tool for tool in own if given.lasting is None or tool.function.name in given.lasting]
-    union = adopt(team.session, joining, "an agent")
+    union = adopt(team.session, joining, "an agent", of_run=True)
     known = {tool.function.name: _schema(tool) for tool in union or ()}
     brought = {tool.function.name: _schema(tool) for tool in own if tool not in joining}
     if union is None or any(known.get(name, schema) != schema for name, schema in brought.items()):
@@ -254,11 +254,16 @@ def _seated(team: Team, talk: Talk, seat: Seat, given: GivenTools) -> tuple[Seat
     return seat, [*(tool for tool in union if tool.function.name in talk.tools), *extra]
 
 
-def adopt(session: AdapterSession, tools: Sequence[FunctionToolSchema], who: str) -> list[FunctionToolSchema] | None:
-    """Add ``tools`` to the union and give it, in order of names; None with a note where one name has two schemas."""
+def adopt(
+    session: AdapterSession, tools: Sequence[FunctionToolSchema], who: str, *, of_run: bool = False
+) -> list[FunctionToolSchema] | None:
+    """Add ``tools`` to the union and give it, in order of names; None with a note where one name has two schemas.
+
+    ``of_run`` says that a request brings them: the agent may be made for one user.
+    """
     try:
         # Copies: what the application later does to its tools must not change the prefix.
-        union = session.adopt_tools(copy.deepcopy(list(tools)), _schema, grows=True)
+        union = session.adopt_tools(copy.deepcopy(list(tools)), _schema, grows=True, of_run=of_run)
     except ToolClashError as error:
         session.note(f"{who} keeps its own tools, which others share no cache with: {error}")
         return None

@@ -15,15 +15,16 @@ from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import Image, SingleThreadedAgentRuntime
 from autogen_core.models import AssistantMessage, UserMessage
 
-from cacheprefix.adapter import AdapterSession
+from cacheprefix.adapter import AdapterSession, digest_of
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen.agent import StandIn, bind_agent, runners_of, tools_of
 from cacheprefix_autogen.binding import Binding, binding_of
 from cacheprefix_autogen.managers import bind_manager
-from cacheprefix_autogen.member import Group, Member, Options
+from cacheprefix_autogen.member import Group, Member, Options, system_texts
 from cacheprefix_autogen.model_context import STATE, application_context
 from cacheprefix_autogen.run_plan import RunPlan, instance_of
 from cacheprefix_autogen.state import hold, load_transcript, saved_transcript
+from cacheprefix_autogen.tool_restriction import frozen_schema
 
 
 def agents_in(target: Any) -> list[BaseChatAgent]:
@@ -153,9 +154,18 @@ def _adopt_all(group: Group, nested: Sequence[Any] = ()) -> None:
         return
     for agent, member in group.members:
         if not member.alone:
-            member.adopt(tools_of(agent))
+            _adopt(agent, member)
     for agent in nested:
-        Member(group.session, agent.name).adopt(tools_of(agent))
+        _adopt(agent, Member(group.session, agent.name))
+
+
+def _adopt(agent: Any, member: Member) -> None:
+    """Put the tools that an agent was built with into the union."""
+    tools = tools_of(agent)
+    made_of = (*map(str, system_texts(agent)), *sorted(str(frozen_schema(tool)) for tool in tools))
+    # First: where an agent is made anew, its tools are not everybody's.
+    member.session.makes(("agent", member.name), digest_of(*made_of))
+    member.adopt(tools)
 
 
 def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> None:

@@ -40,7 +40,7 @@ from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.parts import missing
 from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, level_of, update_of
 from cacheprefix_langgraph.tool_cache import CachedTools, Scope
-from cacheprefix_langgraph.tools import adopt, render
+from cacheprefix_langgraph.tools import adopt, made_with, render
 
 _CLEARED = (
     "ContextEditingMiddleware clears another tool result with nearly every request, and what stands behind it is not "
@@ -170,8 +170,21 @@ class PrefixMiddleware(AgentMiddleware):
     def tools(self) -> tuple[BaseTool, ...]:  # type: ignore[override]
         """None of its own. LangChain asks for them while an agent is made, and its tools are shared from then on."""
         if self._session.mode != "observe":
-            self._session.attempt("tools", lambda: adopt(self._session, list(_tools_in_the_making())), None)
+            self._session.attempt("tools", self._adopt, None)
         return ()
+
+    def _adopt(self) -> None:
+        """Share the tools of the agent that is just being made, as far as the arguments of ``create_agent`` tell.
+
+        Nothing else shows them before the agent's first request, and tools stand in front of all else: those that come
+        with a request have what others wrote before written once more.
+        """
+        given = _agent_in_the_making()
+        if given is not None:
+            tools = list(_tools_in(given))
+            # First: where an agent is made anew, its tools are not everybody's.
+            made_with(self._session, "agent", self.role, tools, _text_in(given, self.instruction))
+            adopt(self._session, tools)
 
     def rehearsing(self, session: AdapterSession) -> PrefixMiddleware:
         """A copy that lays out the first request in another session, without what the application says at each call."""
@@ -373,18 +386,22 @@ def _with_hooks(kind: Any, hooks: Any) -> type[Any]:
     return type(kind.__name__, (kind, *hooks), body)
 
 
-def _tools_in_the_making() -> Iterator[Any]:
-    """The tools of the agent that is just being made, as far as the arguments of ``create_agent`` tell.
-
-    Nothing else shows them before the agent's first request, and tools stand in front of all else: those that come with
-    a request have what others wrote before written once more.
-    """
+def _agent_in_the_making() -> Mapping[str, Any] | None:
+    """The arguments of ``create_agent`` where that is making an agent; None elsewhere."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not inspect.unwrap(create_agent).__code__:
         frame = frame.f_back
-    if frame is None:
-        return
-    given = frame.f_locals
+    return None if frame is None else frame.f_locals
+
+
+def _text_in(given: Mapping[str, Any], instruction: str) -> str:
+    """What ``create_agent`` was told to tell an agent, beside our own ``instruction``."""
+    told = given.get("system_prompt")
+    return f"{instruction}\n{told.text if isinstance(told, BaseMessage) else told or ''}"
+
+
+def _tools_in(given: Mapping[str, Any]) -> Iterator[Any]:
+    """The tools of an agent by the arguments of ``create_agent``."""
     others = [one for one in given["middleware"] if not isinstance(one, PrefixMiddleware)]
     if any(getattr(type(one), name) is not getattr(AgentMiddleware, name) for one in others for name in _CHANGES):
         return

@@ -39,7 +39,7 @@ from cacheprefix_langgraph.request_bodies import BASE, TRANSPORT, Body, api_of, 
 from cacheprefix_langgraph.schemas import STRUCTURED, adopt_foreseen
 from cacheprefix_langgraph.sending import Prepared, begin, current, finish, prepared, session_in, undone
 from cacheprefix_langgraph.streams import again, awatch, awithin, began, behind, watch, whole, within
-from cacheprefix_langgraph.tools import adopt, learn, render
+from cacheprefix_langgraph.tools import adopt, learn, made_with, render
 from cacheprefix_langgraph.views import Views
 from cacheprefix_langgraph.whole_answers import astreamed, streamed
 from cacheprefix_langgraph.wrapping import Wrapping, wrapped_with, wrapping, wrapping_of
@@ -88,6 +88,7 @@ def wrap_model(
         made = _copy(given, known)
     if role is not None:
         bound.join(role)
+        made_with(bound, "model", role, (), instruction)
     return made  # type: ignore[no-any-return]
 
 

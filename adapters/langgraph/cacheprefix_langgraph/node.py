@@ -37,7 +37,7 @@ from cacheprefix_langgraph.fork_context import (
     within_frame,
     within_run,
 )
-from cacheprefix_langgraph.schemas import foresee
+from cacheprefix_langgraph.schemas import decorated, foresee
 from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in, update_of, with_update
 from cacheprefix_langgraph.subgraphs import subgraph
 
@@ -143,6 +143,7 @@ def forked(
             return node
         name = role or _name_of(given, len(bound.shared.roles))
         bound.join(name)
+        bound.attempt("tools", lambda: decorated(bound, name, given), None)
         foresee(bound, given)
         allowed = names_in("tools", tools)
         fork = ForkSettings(bound, name, instruction, allowed, messages_key, pinned, volatile, volatile_role, policy)

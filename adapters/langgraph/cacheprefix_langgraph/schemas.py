@@ -41,6 +41,18 @@ class Schema(NamedTuple):
     """As the code says it; None for the model class's default."""
 
 
+def decorated(session: AdapterSession, role: str, node: Any) -> None:
+    """Note that a node is made for a role; for front doors, at set-up."""
+    if runs():
+        return
+    # Where the very same code is decorated again for the role, what the function holds may be another user's.
+    code = next((each.__code__ for each in _functions(node)), None)
+    if code is None:
+        session.makes(("node", role), "")
+    else:
+        session.makes(("node", role, code.co_filename, code.co_firstlineno), object())
+
+
 def foresee(session: AdapterSession, node: Any) -> None:
     """Remember the schemas that a node will bind; for front doors, at set-up."""
     if session.shared.totals.last is not None or runs():

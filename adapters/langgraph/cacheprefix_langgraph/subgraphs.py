@@ -18,7 +18,7 @@ from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import ForkSettings, Frame, aunder, runs, scope_of, under
 from cacheprefix_langgraph.schemas import foresee
 from cacheprefix_langgraph.state import conversation_of, hand_on, ledger_in, messages_in, update_of, writes_of
-from cacheprefix_langgraph.tools import adopt, render
+from cacheprefix_langgraph.tools import adopt, made_with, render
 
 G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
 
@@ -60,12 +60,15 @@ def subgraph(
     bound = session.adapter
     if bound.mode == "observe":
         return graph
-    for node in graph.nodes.values():
-        if isinstance(node.bound, ToolNode):
-            _adopt(bound, list(node.bound.tools_by_name.values()))
-        else:
-            foresee(bound, node.bound)
     name = role or graph.get_name()
+    nodes = [node.bound for node in graph.nodes.values()]
+    tools = [tool for node in nodes if isinstance(node, ToolNode) for tool in node.tools_by_name.values()]
+    bound.attempt("tools", lambda: made_with(bound, "graph", name, tools, instruction), None)
+    for node in nodes:
+        if isinstance(node, ToolNode):
+            _adopt(bound, list(node.tools_by_name.values()))
+        else:
+            foresee(bound, node)
     bound.join(name)
 
     copy = graph.copy()

@@ -16,7 +16,7 @@ from cacheprefix.errors import SetupError
 from cacheprefix_maf.member import Member, ToolMemory, Volatile
 from cacheprefix_maf.middleware import is_ours, middleware_of
 from cacheprefix_maf.run_plan import run_of
-from cacheprefix_maf.tools import adopt
+from cacheprefix_maf.tools import adopt, made
 
 T = TypeVar("T")
 
@@ -99,7 +99,10 @@ def bind(found: Sequence[tuple[Any, bool, Member | None]], session: AdapterSessi
         mine = weakref.ref(agent)
         member = replace(options, session=session, role=options.role or own, name=own, layout=not leads, agent=mine)
         if forks and not leads:
-            adopt(member, agent.default_options.get("tools") or ())
+            tools, text = agent.default_options.get("tools") or (), agent.default_options.get("instructions")
+            # First: where an agent is made anew, its tools are not everybody's.
+            made(member, tools, str(text or ""))
+            adopt(member, tools)
         # A list of its own: several agents may have been given the same one.
         agent.middleware = [*(agent.middleware or ()), *middleware_of(member)]
 

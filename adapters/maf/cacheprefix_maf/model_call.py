@@ -173,7 +173,7 @@ async def _prepared(
     made = Outgoing(None, given, body_of(given))
     if writes:
         name = name or _continued(member, given, api)
-        adopt(member, member.lasting(own))
+        adopt(member, member.lasting(own), of_run=True)
         made = await _composed(asked, name, messages, options, made, rest)
     layout = made.layout
     boundary = layout.boundary if layout is not None and layout.plan.forks else None

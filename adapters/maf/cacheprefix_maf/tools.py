@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from agent_framework import Agent, FunctionTool
 
-from cacheprefix.adapter import AdapterSession, RequestPlan, Tool, loads, names_known_to
+from cacheprefix.adapter import AdapterSession, RequestPlan, Tool, digest_of, loads, names_known_to
 from cacheprefix.errors import ToolClashError
 from cacheprefix_maf.member import Member
 
@@ -44,13 +44,22 @@ def runner_of(tool: Any) -> Any:
     return found if isinstance(found, Agent) else None
 
 
-def adopt(member: Member, tools: Sequence[Any]) -> None:
-    """Put an agent's tools into the union; where one clashes the agent keeps all its own tools, with a note."""
+def made(member: Member, tools: Sequence[Any], text: str) -> None:
+    """Note what an agent is made of: its tools, and what its instructions say."""
+    schemas = sorted(str(_schema(tool)) for tool in tools if plain(tool))
+    member.session.makes(("agent", member.role), digest_of(text, *schemas))
+
+
+def adopt(member: Member, tools: Sequence[Any], *, of_run: bool = False) -> None:
+    """Put an agent's tools into the union; where one clashes the agent keeps all its own tools, with a note.
+
+    ``of_run`` says that a request brings them: the agent may be made for one user.
+    """
     session = member.session
     try:
         if tools or session.prefix.tools:
             schemas = [_schema(tool) for tool in tools if plain(tool)]
-            session.adopt_tools(schemas, lambda schema: schema, grows=True, scope=member.scope)
+            session.adopt_tools(schemas, lambda schema: schema, grows=True, scope=member.scope, of_run=of_run)
     except ToolClashError as error:
         member.differing = (error.name,)
         session.note(f"agent {member.role!r} keeps its own tools, which others share no cache with: {error}")

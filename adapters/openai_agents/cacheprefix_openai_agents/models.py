@@ -91,7 +91,7 @@ def bind(team: list[Any], by: adapter.Wrap, provider: agents.ModelProvider) -> N
 
 
 def _adopt(session: adapter.AdapterSession, agent: Any, model: agents.Model) -> None:
-    adapter.adopt_declared(session, agent.name, _declared(agent, model))
+    adapter.adopt_declared(session, agent.name, _declared(agent, model), text=str(agent.instructions))
 
 
 def model_of(agent: Any, provider: agents.ModelProvider) -> agents.Model:
