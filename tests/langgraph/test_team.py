@@ -158,6 +158,30 @@ def test_specialists_use_their_tools_and_tell_how_far_they_are(bench, how):
 
 
 @ONE
+@pytest.mark.parametrize("other", [True, False])
+def test_a_team_that_is_made_for_one_user_shows_its_tools_to_no_other(bench, other):
+    """The same roles, made again with another user's tools, or with none."""
+    bench.provider.simulator.script = script
+    session = bench.session(HANDBOOK)
+
+    def made_for(user, *, own):
+        @tool(f"read_{user}")
+        def read(what: str) -> str:
+            """Read something."""
+            return what
+
+        role = TeamRole(name="zoe", instructions="Read.", tools=[read] if own else [])
+        run(prefix_team(wrap_model(bench.model(), session), [role]))
+
+    made_for("ann", own=True)
+    before = len(bench.bodies)
+    made_for("ben", own=other)
+    assert "read_ann" in str(bench.bodies[:before])
+    assert ("read_ben" in str(bench.bodies[before:])) is other
+    assert "read_ann" not in str(bench.bodies[before:])
+
+
+@ONE
 def test_prompts_are_the_users_own_and_braces_stay(bench):
     """Known places are filled in once; JSON in a prompt is text."""
     bench.provider.simulator.script = script

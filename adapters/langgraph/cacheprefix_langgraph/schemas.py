@@ -29,6 +29,7 @@ _DEPTH: Final = 3
 """Functions that call one another, from the node's own to the one that binds."""
 _BESIDE: Final = "langgraph schemas"
 """The key under which a session keeps the schemas that were foreseen."""
+_OURS: Final = __name__.partition(".")[0]
 _FUNCTION_CALLING: Final = "function_calling"
 _METHODS: Final = (_FUNCTION_CALLING, "json_schema", "json_mode")
 
@@ -43,14 +44,15 @@ class Schema(NamedTuple):
 
 def decorated(session: AdapterSession, role: str, node: Any) -> None:
     """Note that a node is made for a role; for front doors, at set-up."""
-    if runs():
+    function = next(_functions(node), None)
+    # What a step of our teams and task graphs is made with is noted where its worker is made.
+    if runs() or (function is not None and str(function.__module__).partition(".")[0] == _OURS):
         return
     # Where the very same code is decorated again for the role, what the function holds may be another user's.
-    code = next((each.__code__ for each in _functions(node)), None)
-    if code is None:
+    if function is None:
         session.makes(("node", role), "")
     else:
-        session.makes(("node", role, code.co_filename, code.co_firstlineno), object())
+        session.makes(("node", role, function.__code__.co_filename, function.__code__.co_firstlineno), object())
 
 
 def foresee(session: AdapterSession, node: Any) -> None:

@@ -17,6 +17,7 @@ from cacheprefix.adapter import AdapterSession, Flow, WaitingFor, adrive, drive,
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import within_run
 from cacheprefix_langgraph.model import session_of, wrap_model
+from cacheprefix_langgraph.tools import made_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ def worker_for(
         if not isinstance(tool, BaseTool):
             message = f"role {role!r}: tools are LangChain tools (use @tool), found {type(tool).__name__}"
             raise SetupError(message)
+    session.attempt("tools", lambda: made_with(session, "worker", role, tools, instructions), None)
     return Worker(wrap_model(model, users_session(session)), session, role, instructions, tuple(tools), max_turns)
 
 
