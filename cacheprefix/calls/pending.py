@@ -106,8 +106,8 @@ class PendingCall:
         """
         context = self._take()
         if context is not None and self._finish is not None:
-            # Privacy: where a stream is read, or collected as garbage, another user's work may be under way. Plugins and
-            # log handlers are told in the context of the request, so that it stands in no other user's trace or log.
+            # Privacy: where a stream is read, or collected as garbage, another user's work may be under way. Plugins
+            # and log handlers are told in the context of the request: it stands in no other user's trace or log.
             self.call = context.run(self._finish, self, usage, at, diagnostics)
         return None if self.call is None else self.call.verdict
 

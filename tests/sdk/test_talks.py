@@ -341,7 +341,8 @@ def test_a_stream_that_ends_in_another_users_context_is_told_to_plugins_in_its_o
     def asks(client):
         user.set("alice")
         with role("helper", conversation="of alice"):
-            kept.append(client.chat.completions.create(**_body("openai-chat", [_said("alice", 1, wordy=True)]), stream=True))
+            body = _body("openai-chat", [_said("alice", 1, wordy=True)])
+            kept.append(client.chat.completions.create(**body, stream=True))
         next(kept[0])
 
     def serves():
