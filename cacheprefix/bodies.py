@@ -82,6 +82,8 @@ def in_role(
     """Make calls of wrapped clients inside the block, and in tasks started there, forks of this role.
 
     Around a generator's ``yield`` it also holds for what its reader does between two steps: leave the block before.
+    A task that serves others too (a queue's worker) is started outside, or enters a block for each request: it would
+    ask for all of them in the role, the conversation and with the texts of whose block started it.
     """
     with _ROLE.within(Role(name, instruction, conversation, volatile or {})):
         yield

@@ -75,8 +75,8 @@ class Notices:
             self.failures["full tool results"] += 1
         self.warn_once(
             "full tool results",
-            f"full tool results: the store failed ({error}); until it answers, new results stay whole, and texts that "
-            "are referred to already wait in memory",
+            f"full tool results: the store failed ({told(error)}); until it answers, new results stay whole, and texts "
+            "that are referred to already wait in memory",
         )
 
     def note(self, text: str) -> None:

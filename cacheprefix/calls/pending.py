@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +70,9 @@ class PendingCall:
     """Leave to go on, which siblings may wait for."""
     unmarked: Mapping[str, Any] | None = None
     """``body`` before it was marked; None where nothing was done to it."""
-    _open: list[bool] = field(default_factory=lambda: [True])
-    """Holds one item until the answer has ended: of several threads that take it, one gets it."""
+    _open: list[Context] = field(default_factory=lambda: [copy_context()])
+    """Holds the context that the request was made in until the answer has ended: of several threads that take it, one
+    gets it."""
 
     def __enter__(self) -> Self:
         return self
@@ -102,8 +104,11 @@ class PendingCall:
 
         Returns the verdict, or None when this request was not observed.
         """
-        if self._take() and self._finish is not None:
-            self.call = self._finish(self, usage, at, diagnostics)
+        context = self._take()
+        if context is not None and self._finish is not None:
+            # Privacy: where a stream is read, or collected as garbage, another user's work may be under way. Plugins
+            # and log handlers are told in the context of the request: it stands in no other user's trace or log.
+            self.call = context.run(self._finish, self, usage, at, diagnostics)
         return None if self.call is None else self.call.verdict
 
     def fail(self) -> None:
@@ -112,15 +117,16 @@ class PendingCall:
         Whose answer had begun was paid for, and is a call without usage; any other leaves no trace in expectations or
         sums, and is counted as unanswered.
         """
-        if not self._take():
+        context = self._take()
+        if context is None:
             return
         if self.first_token_at is not None and self._finish is not None:
-            self.call = self._finish(self, None, None, None)
+            self.call = context.run(self._finish, self, None, None, None)
         elif self._fail is not None:
-            self._fail(self)
+            context.run(self._fail, self)
 
-    def _take(self) -> bool:
+    def _take(self) -> Context | None:
         try:
             return self._open.pop()
         except IndexError:
-            return False
+            return None

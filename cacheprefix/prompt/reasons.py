@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, get_args
 
+from cacheprefix.errors import named
+
 Layout = Literal["fork", "own", "observed"]
 """``fork``: laid out by us; ``own``: as the application made it, by a decision of ours; ``observed``: only measured."""
 
@@ -104,6 +106,12 @@ LEFT_ALONE: frozenset[Why] = frozenset({"not_in_fork_share", "dearer_as_fork", "
 """Reasons for which a request is to be the application's own in all: without our marks and keys too."""
 
 
+_FROM_BODIES: frozenset[Why] = frozenset(
+    {"other_model", "provider_tools", "tool_schema_differs", "made_too_late", "rules_unknown"}
+)
+"""Reasons whose names are taken from request bodies."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """One reason, with the numbers that it goes by. Holds names of tools, models and steps, and no prompt text."""
@@ -140,4 +148,7 @@ class Reason:
 
 def reason(why: Why, name: str = "", **numbers: int) -> Reason:
     """A reason with its numbers by name: ``reason("prefix_below_minimum", "openai", shared=412, minimum=1024)``."""
+    if why in _FROM_BODIES:
+        # Privacy: a damaged body may hold prompt text in the place of a name, and reasons stand in reports and traces.
+        name = ", ".join(map(named, name.split(", ")))
     return Reason(why, name, tuple(numbers.items()))

@@ -221,7 +221,9 @@ class RedisStore:
                 self._quiet_until = self._quiet_from + self._cooldown
             raise StoreError(f"{self._where} does not answer: {error}") from error
         except self._refused as error:
-            raise StoreError(f"{self._where} refuses: {error}") from error
+            # Privacy: of a command that it does not know a server quotes the arguments, among them what was to be kept.
+            said = str(error).partition(", with args")[0]
+            raise StoreError(f"{self._where} refuses: {said}") from error
 
     def _greet(self, connection: Any) -> None:
         # Reads the server's run id before the first command on a connection: it is part of all generations, so that a

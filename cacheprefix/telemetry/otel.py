@@ -41,9 +41,9 @@ class Telemetry:
     Args:
         tracer_provider: where spans go; the process's own by default.
         meter_provider: where metrics go; the process's own by default.
-        spans: ``call`` makes a span ``chat MODEL`` for each call, a child of whatever span is current when the answer
-            ends; ``annotate`` sets the attributes on that current span instead, for an application whose client
-            library is instrumented already; ``off`` makes metrics alone.
+        spans: ``call`` makes a span ``chat MODEL`` for each call, a child of whatever span was current when the request
+            was made; ``annotate`` sets the attributes on that span instead, unless it has ended before the answer, for
+            an application whose client library is instrumented already; ``off`` makes metrics alone.
         genai_metrics: whether the metrics that the GenAI conventions name are recorded too; turn them off where
             another instrumentation does, or each call counts twice.
         include_text: whether spans hold the few characters at which a prompt changed. Metrics never hold text.
@@ -109,8 +109,9 @@ class Telemetry:
             self._tell(call, verdict)
         elif self._spans == "annotate":
             span = self._trace.get_current_span()
-            span.set_attributes(attributes_of(call, verdict, include_text=self._include_text))
-            self._mark(span, verdict)
+            if span.is_recording():
+                span.set_attributes(attributes_of(call, verdict, include_text=self._include_text))
+                self._mark(span, verdict)
         self._count(call, verdict)
 
     def _tell(self, call: Call, verdict: Verdict) -> None:

@@ -3,13 +3,14 @@
 import asyncio
 import gc
 import json
+from contextvars import ContextVar, copy_context
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sdk_driver import MODELS, RULES, creator, make_client
 
-from cacheprefix import Caching, Compaction, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Compaction, Session, SharedPrefix, ToolResultBudget, hookimpl
 from cacheprefix.errors import StateError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, SimulatedProvider
@@ -322,3 +323,38 @@ def test_a_system_text_that_is_reworded_in_the_middle_of_a_conversation_is_a_bre
             _asked_behind(client, f"{HANDBOOK}{words}", history)
             history += [{"role": "assistant", "content": "Done."}, _said("alice", 1, wordy=True)]
     assert session.last_verdict.cause == "system_changed"
+
+
+@pytest.mark.parametrize("ends", ["read", "closed", "dropped"])
+def test_a_stream_that_ends_in_another_users_context_is_told_to_plugins_in_its_own(servers, ends):
+    """What a plugin or a log handler finds in a context variable is whose request it was."""
+    user, told = ContextVar("user"), []
+
+    class Tells:
+        @hookimpl
+        def cacheprefix_after_call(self, call):
+            told.append((user.get(), call.conversation))
+
+    session = Session(SharedPrefix(system=HANDBOOK), plugins=[Tells()])
+    kept = []
+
+    def asks(client):
+        user.set("alice")
+        with role("helper", conversation="of alice"):
+            body = _body("openai-chat", [_said("alice", 1, wordy=True)])
+            kept.append(client.chat.completions.create(**body, stream=True))
+        next(kept[0])
+
+    def serves():
+        user.set("bob")
+        if ends == "read":
+            list(kept[0])
+        elif ends == "closed":
+            kept[0].close()
+        kept.clear()
+        gc.collect()
+
+    with make_client("openai-chat", servers["openai-chat"]) as plain:
+        copy_context().run(asks, wrap(plain, session))
+        copy_context().run(serves)
+    assert told == [("alice", "of alice")]

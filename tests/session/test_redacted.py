@@ -7,12 +7,13 @@ import warnings
 
 import pytest
 
-from cacheprefix import Session, SharedPrefix, hookimpl
+from cacheprefix import History, Session, SharedPrefix, hookimpl
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.errors import SHOW, BodyError, StoreError, told
 from cacheprefix.history.summary import Removed, summarised
 from cacheprefix.profiles import normalise_usage
 from cacheprefix.prompt import estimate_tokens
+from cacheprefix.stores import MemoryStore, ResultStore
 
 SECRET = "the customer's name is Zacharias Quill"
 HANDBOOK = "The handbook says that every statement needs a source. " * 200
@@ -69,6 +70,45 @@ def test_no_log_and_no_warning_holds_what_an_exception_says(caplog, monkeypatch,
 
     said = said_by(work, caplog)
     assert "Error" in said
+    assert "Zacharias" not in said
+
+
+def test_no_reason_shows_a_text_that_stands_where_a_name_should():
+    """Reports, event logs and traces hold reasons; of a damaged body they tell two texts apart and no more."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    plain = {"messages": [{"role": "system", "content": HANDBOOK}, {"role": "user", "content": "Hello."}]}
+    bodies = [
+        *({"model": "gpt-5.6", **plain} for _ in range(3)),
+        {"model": SECRET, **plain},
+        {"model": "gpt-5.6", **plain, "tools": [{"type": SECRET}, {"type": "web_search"}]},
+    ]
+    forks = []
+    for number, body in enumerate(bodies):
+        forks.append(fork_body(session.adapter, body, "openai-chat", Role(f"r{number}")))
+        forks[-1].begin().finish(None)
+    said = " ".join(str(one) for fork in forks for one in fork.plan.reasons)
+    assert "other_model <38 characters" in said
+    assert ", web_search" in said
+    assert "Zacharias" not in said
+
+
+def test_a_store_that_quotes_what_it_cannot_keep_is_not_quoted(caplog):
+    """A store of the user's may say anything of the value that it refuses."""
+
+    class Refuses(MemoryStore):
+        def set(self, key, value, ttl=None):
+            raise ValueError(f"cannot keep {SECRET}")
+
+    results = ResultStore(Refuses())
+    kept = Session(history=History(results=results))
+
+    def work():
+        with pytest.raises(ValueError, match="cannot keep"):
+            results.put(SECRET)
+
+    said = said_by(work, caplog)
+    assert kept.failures["full tool results"] == 1
+    assert "the store failed (ValueError at" in said
     assert "Zacharias" not in said
 
 

@@ -140,6 +140,19 @@ def test_an_answer_that_comes_late_is_never_taken_for_the_next(server: Any, stor
     assert store.get("b") == b"answer b"
 
 
+def test_a_server_that_quotes_what_it_was_sent_is_not_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with renamed commands answers an unknown one with its arguments."""
+    redis = pytest.importorskip("redis")
+    made = RedisStore("redis://localhost:1")
+
+    def quotes(*_: Any, **__: Any) -> None:
+        raise redis.ResponseError("unknown command 'SET', with args beginning with: 'k:v' 'the text' ")
+
+    monkeypatch.setattr(made._client, "execute_command", quotes)
+    with pytest.raises(StoreError, match=r"refuses: unknown command 'SET'$"):
+        made.set("k", b"the text")
+
+
 def test_a_full_server_is_a_typed_error(server: Any, store: RedisStore) -> None:
     """A server out of memory refuses the write; reading goes on without a cooldown."""
     store.set("k", b"1")

@@ -169,6 +169,19 @@ def test_an_instrumented_application_has_its_own_span_annotated(watch):
     assert run.points("cacheprefix.calls")
 
 
+@pytest.mark.parametrize("spans", ["call", "annotate"])
+def test_a_stream_that_ends_in_another_users_span_is_told_in_its_own(watch, spans):
+    """A stream may be read, or collected as garbage, wherever other work is under way."""
+    run = watch(spans=spans)
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
+    with run.tracer.start_as_current_span("ada") as ada:
+        turn = run.session.adapter.begin(Request(body, "openai-chat", agent="ada", conversation="ada"))
+        with run.tracer.start_as_current_span("bob"):
+            turn.finish({"prompt_tokens": 3, "completion_tokens": 1})
+    told = [one for one in run.spans.get_finished_spans() if "cacheprefix.role" in (one.attributes or {})]
+    assert [one.parent.span_id if spans == "call" else one.context.span_id for one in told] == [ada.context.span_id]
+
+
 def test_a_clock_that_is_not_the_time_of_day_still_gives_spans_of_today(provider):
     """A session may count seconds from anything; the span ends now and lasts as long as the call did."""
     spans = InMemorySpanExporter()
