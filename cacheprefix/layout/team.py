@@ -102,6 +102,8 @@ class Team:
     """The model that each role asked last."""
     _schemas: dict[str, set[str]] = field(default_factory=dict)
     """Digests of the answer schemas that each role has asked with, the empty text for none, by those of the roles."""
+    _everybodys: tuple[SharedPrefix | None, tuple[int, ...], tuple[str, ...]] = (None, (), ())
+    """Names of the tools that all may be shown, and by what that was found."""
     _key: str = ""
     """The prefix's key as it was before its tools grew."""
 
@@ -169,6 +171,22 @@ class Team:
         """Names of tools that not all may be shown: they came late, with a run, of one front door, or of one user."""
         return self.late | self.of_runs | self.of_doors | self.theirs
 
+    def is_apart(self, name: str) -> bool:
+        """Whether a name is among those of ``apart``."""
+        return name in self.late or name in self.of_runs or name in self.of_doors or name in self.theirs
+
+    @property
+    def everybodys(self) -> tuple[str, ...]:
+        """Names of the tools that all may be shown: those of the union that are not ``apart``."""
+        # These only ever grow as long as the prefix is the same.
+        now = (len(self.late), len(self.of_runs), len(self.of_doors), len(self.theirs))
+        with self.lock:
+            prefix, then, names = self._everybodys
+            if prefix is not self.prefix or then != now:
+                names = tuple(name for name in self.prefix.tool_names if not self.is_apart(name))
+                self._everybodys = self.prefix, now, names
+            return names
+
     def adopt_tools(
         self,
         tools: Iterable[Any],
@@ -194,9 +212,9 @@ class Team:
             replaced = self.resumed.intersection(tool.name for tool in given)
             prefix = self.prefix
             if replaced:
-                known = (tool for tool in prefix.tools if not (isinstance(tool, Tool) and tool.name in replaced))
-                prefix = replace(prefix, tools=tuple(known))
-            unfrozen = any(not isinstance(tool, Tool) for tool in prefix.tools)
+                left = (tool for tool in prefix.tools if not (isinstance(tool, Tool) and tool.name in replaced))
+                prefix = replace(prefix, tools=tuple(left))
+            unfrozen = prefix.unfrozen
             if unfrozen:
                 prefix = prefix.frozen(render)
                 self._public.update(prefix.tool_names)
@@ -208,7 +226,8 @@ class Team:
                 self.theirs |= {error.name} - self._public
                 raise
             self.resumed -= replaced
-            added = [tool.name for tool in union.tools if tool.name not in prefix.tool_names]
+            known = set(prefix.tool_names)
+            added = [] if union is prefix else [name for name in union.tool_names if name not in known]
             self.of_runs.update(added if of_run else ())
             self.of_doors.update(added if of_door else ())
             self.unrecorded.update(() if recorded else added)
@@ -229,9 +248,9 @@ class Team:
     def resume_tools(self, tools: Iterable[Tool]) -> None:
         """Add tools that a saved conversation carries; those of a name that is known stay out."""
         with self.lock:
-            news = [tool for tool in tools if tool.name not in self.prefix.tool_names]
+            news = [tool for tool in tools if self.prefix.tool(tool.name) is None]
             names = {tool.name for tool in news}
-            if not news or any(not isinstance(tool, Tool) for tool in self.prefix.tools):
+            if not news or self.prefix.unfrozen:
                 return
             self._key, self.prefix = self.key, self.prefix.with_tools(news)
             self.resumed |= names
