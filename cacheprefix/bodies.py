@@ -737,7 +737,7 @@ def adopt_declared(
         session.makes(("agent", role), digest_of(text, *sorted(map(str, tools))))
     try:
         # Copies: what the application later does to its dicts must not change the prefix.
-        session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True, of_run=of_run)
+        session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True, of_run=of_run, again=of_run)
     except ToolClashError as error:
         union = {tool.name: tool.schema for tool in session.prefix.tools}
         mine = (tool_of(tool, dict) for tool in tools)

@@ -169,6 +169,20 @@ class ToolSets:
         with self._lock:
             self._brought.pop(("", conversation), None)
 
+    def let_go(self, team: Team) -> None:
+        """Drop a team's tools that requests bring each time, once they are many, but for those that are remembered.
+
+        These are tools that a conversation or tenant brought, has carried, or keeps for a role alone.
+        """
+        if not team.crowded:
+            return
+        with self._lock:
+            held = {name for brought in self._brought.values() for name, _ in brought}
+            for (_, conversation), talk in self._talks.items():
+                # Privacy: of what those without names have in common each is shown only what it brought itself.
+                held.update(talk.union if conversation else (), *talk.own)
+        team.let_go(held)
+
     def resume(self, team: Team, conversation: Decided) -> None:
         """Make known which tools a conversation's requests have carried by its own record, to its tenant alone."""
         recorded = _definitions(conversation)
