@@ -292,8 +292,8 @@ class Team:
             if gone:
                 left = tuple(tool for tool in self.prefix.tools if getattr(tool, "name", None) not in gone)
                 self._key, self.prefix = self.key, replace(self.prefix, tools=left)
-                for names in (self.late, self.of_runs, self.unrecorded, self.resumed, self.clashing, self.theirs):
-                    names -= gone
+                for noted in (self.late, self.of_runs, self.unrecorded, self.resumed, self.clashing, self.theirs):
+                    noted.difference_update(gone)
 
     def adopt_system(self, text: str, *, with_context: bool = False) -> None:
         """Make ``text`` the shared system text, where the prefix has none of its own.

@@ -103,7 +103,7 @@ def test_tools_of_a_team_that_is_made_once_are_everybodys_until_an_agent_is_made
 
 
 def test_tools_that_no_remembered_conversation_has_are_let_go(monkeypatch):
-    """What is held does not grow with the users, and no request is another one for it, of those who come back neither."""
+    """What is held does not grow with the users, and no request is another one for it."""
     monkeypatch.setattr("cacheprefix.layout.team._NEWEST", 2)
     kept, bounded = (
         Session(SharedPrefix(system=HANDBOOK), gate=None, caching=Caching(counter=ESTIMATE)) for _ in range(2)
