@@ -20,7 +20,7 @@ from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.contexts import BlockVar
 from cacheprefix.errors import SetupError, ToolClashError
-from cacheprefix.layout import FOLLOW, Pass, Tool, find_text, tail_text, with_volatile
+from cacheprefix.layout import FOLLOW, Pass, find_text, tail_text, with_volatile
 from cacheprefix.layout.known_runs import RunAhead
 from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, RoleTold, failed
 from cacheprefix.layout.prefix import tool_of
@@ -739,7 +739,7 @@ def adopt_declared(
         session.makes(("agent", role), digest_of(text, *sorted(map(str, tools))))
     try:
         # Copies: what the application later does to its dicts must not change the prefix.
-        session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True, of_run=of_run)
+        session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True, of_run=of_run, again=of_run)
     except ToolClashError as error:
         union = {tool.name: tool.schema for tool in session.prefix.tools}
         mine = (tool_of(tool, dict) for tool in tools)
@@ -800,11 +800,10 @@ def _tools(session: AdapterSession, read: _Read, plan: RequestPlan[Any], api: Ap
     """The body's ``tools`` and ``tool_choice`` as planned; empty where the body's own stay as they are."""
     if plan.tools is None or read.differ:
         return {}
-    union = [tool for tool in session.prefix.tools if isinstance(tool, Tool)]
-    planned, in_union = set(plan.tools.tools), {tool.name for tool in union}
-    shared = [_rendered(tool.native, loads(tool.schema), api) for tool in union if tool.name in planned]
+    union = session.prefix
+    shared = [_rendered(tool.native, loads(tool.schema), api) for tool in union.among(plan.tools.tools)]
     # Tools outside the union stand last, so that what is shared stands before them.
-    sent = [*shared, *(tool for tool in read.tools if tool_name(tool) not in in_union)]
+    sent = [*shared, *(tool for tool in read.tools if union.tool(tool_name(tool)) is None)]
     allowed = plan.restriction.allowed
     choice = {} if allowed is None else {"tool_choice": allowed_choice(allowed, api)}
     return {"tools": sent, **choice} if sent else {}

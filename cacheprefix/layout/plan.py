@@ -392,7 +392,7 @@ class Planner:
             # Who keeps its own layout, whatever sharing saves, has carried no other tools that anybody could read.
             return None, Restriction(said=own.may_use)
         if run is not None and own.carried == "open":
-            mine = tuple(name for name in self.team.prefix.tool_names if name in set(own.names))
+            mine = tuple(tool.name for tool in self.team.prefix.among(own.names))
             tools = ToolSet(mine, shares=True, name="\0".join(sorted(mine)))
             if run.union:
                 tools = ToolSet(self.tool_sets.union(self.team, asked.conversation, brought), shares=True)
@@ -420,8 +420,7 @@ class Planner:
         elif own.carried == "union":
             tools = ToolSet(self.tool_sets.union(self.team, asked.conversation, brought), shares=True)
         else:
-            wanted = set(own.carried)
-            tools = ToolSet(tuple(name for name in self.team.prefix.tool_names if name in wanted), shares=True)
+            tools = ToolSet(tuple(tool.name for tool in self.team.prefix.among(own.carried)), shares=True)
         if own.differ:
             # A tool of its own has another schema than the union's: the array stays the application's. The set was
             # chosen all the same, since it says whether other roles carry tools of these names.
@@ -442,7 +441,7 @@ class Planner:
 
     def _schemas(self, names: Collection[str], model: str) -> int:
         """Tokens of the shared tools of these names."""
-        schemas = (tool.schema.decode() for tool in self.team.prefix.tools if tool.name in names)
+        schemas = (tool.schema.decode() for tool in self.team.prefix.among(names))
         return sum(self.services.count(schema, model) for schema in schemas)
 
     def _refused(

@@ -27,11 +27,14 @@ class Tool:
     name: str
     schema: bytes
     native: Any = field(default=None, compare=False, repr=False)
+    _digest: str | None = field(init=False, default=None, repr=False, compare=False)
 
     @property
     def version(self) -> tuple[str, str]:
         """Tells this version of the tool from others of its name."""
-        return self.name, digest_of(self.schema.decode())
+        if self._digest is None:
+            object.__setattr__(self, "_digest", digest_of(self.schema.decode()))
+        return self.name, self._digest or ""
 
     @property
     def saved(self) -> str:
@@ -56,6 +59,8 @@ class SharedPrefix:
     context: Mapping[str, str] = field(default_factory=dict)
     _text: str | None = field(init=False, default=None, repr=False, compare=False)
     _key: str | None = field(init=False, default=None, repr=False, compare=False)
+    _at: dict[str, int] | None = field(init=False, default=None, repr=False, compare=False)
+    _names: tuple[str, ...] | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _checked(self.system)
@@ -104,13 +109,43 @@ class SharedPrefix:
     def with_tools(
         self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]] | None = None
     ) -> SharedPrefix:
-        """A prefix whose union also holds ``tools``."""
+        """A prefix whose union also holds ``tools``; this very one where it holds them already."""
+        tools = list(tools)
+        known = (self.tool(tool.name) if isinstance(tool, Tool) else None for tool in tools)
+        if not self.unfrozen and all(one is not None and one == tool for one, tool in zip(known, tools, strict=True)):
+            return self
         return replace(self, tools=union_tools((*self.tools, *tools), render=render))
 
     @property
     def tool_names(self) -> tuple[str, ...]:
         """Names of the union, in its order."""
-        return tuple(tool.name for tool in self.tools if isinstance(tool, Tool))
+        if self._names is None:
+            object.__setattr__(self, "_names", tuple(tool.name for tool in self.tools if isinstance(tool, Tool)))
+        return self._names or ()
+
+    @property
+    def unfrozen(self) -> bool:
+        """Whether some of its tools wait for their adapter to read them."""
+        return len(self.tool_names) < len(self.tools)
+
+    @property
+    def _places(self) -> dict[str, int]:
+        """Where each tool of the union stands: a session of many users may have thousands, and each request asks."""
+        if self._at is None:
+            places = {tool.name: index for index, tool in enumerate(self.tools) if isinstance(tool, Tool)}
+            object.__setattr__(self, "_at", places)
+        return self._at or {}
+
+    def tool(self, name: str) -> Tool | None:
+        """The union's tool of a name; None where it has none."""
+        at = self._places.get(name)
+        found = None if at is None else self.tools[at]
+        return found if isinstance(found, Tool) else None
+
+    def among(self, names: Iterable[str]) -> tuple[Tool, ...]:
+        """The union's tools of these names, in its order."""
+        places = self._places
+        return tuple(self.tools[at] for at in sorted({places[name] for name in names if name in places}))
 
 
 def context_block(key: str, text: str) -> str:

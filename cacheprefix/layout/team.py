@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +18,8 @@ from cacheprefix.unnamed import is_named
 
 _ROLES = 1_000
 """Roles whose requests are looked at, at most."""
+_NEWEST = 1_000
+"""Tools that requests brought last: they stay, whoever has them, since their requests may be under way."""
 _HEARD = "heard"
 """The section of a conversation's decisions for who asks with which answer schema."""
 _APART = "apart"
@@ -82,6 +84,10 @@ class Team:
     """Names of those that are known by what a conversation has saved, and by no request."""
     clashing: set[str] = field(default_factory=set)
     """Names of tools that were declared with two schemas."""
+    again: dict[str, None] = field(default_factory=dict)
+    """Names of tools that requests bring each time, those that came longest ago first: these may be let go."""
+    _many: int = 2 * _NEWEST
+    """So many of them are looked through for what may go."""
     parted: bool = False
     """Whether the tools of agents stay in their own conversations (``part``)."""
     theirs: set[str] = field(default_factory=set)
@@ -102,6 +108,8 @@ class Team:
     """The model that each role asked last."""
     _schemas: dict[str, set[str]] = field(default_factory=dict)
     """Digests of the answer schemas that each role has asked with, the empty text for none, by those of the roles."""
+    _everybodys: tuple[SharedPrefix | None, tuple[int, ...], tuple[str, ...]] = (None, (), ())
+    """Names of the tools that all may be shown, and by what that was found."""
     _key: str = ""
     """The prefix's key as it was before its tools grew."""
 
@@ -113,7 +121,7 @@ class Team:
         """Take over what a nested team's prefix holds of what was found in the requests of the one around it."""
         self.given, self.found, self.late = outer.given, outer.found, set(outer.late)
         self.of_runs, self.of_doors, self.resumed = set(outer.of_runs), set(outer.of_doors), set(outer.resumed)
-        self.unrecorded = set(outer.unrecorded)
+        self.unrecorded, self.again = set(outer.unrecorded), dict(outer.again)
         self.parted, self.theirs, self._public = outer.parted, set(outer.theirs), set(outer._public)
 
     def owner(self, scope: str | None) -> tuple[str, str]:
@@ -169,6 +177,22 @@ class Team:
         """Names of tools that not all may be shown: they came late, with a run, of one front door, or of one user."""
         return self.late | self.of_runs | self.of_doors | self.theirs
 
+    def is_apart(self, name: str) -> bool:
+        """Whether a name is among those of ``apart``."""
+        return name in self.late or name in self.of_runs or name in self.of_doors or name in self.theirs
+
+    @property
+    def everybodys(self) -> tuple[str, ...]:
+        """Names of the tools that all may be shown: those of the union that are not ``apart``."""
+        # These only ever grow as long as the prefix is the same.
+        now = (len(self.late), len(self.of_runs), len(self.of_doors), len(self.theirs))
+        with self.lock:
+            prefix, then, names = self._everybodys
+            if prefix is not self.prefix or then != now:
+                names = tuple(name for name in self.prefix.tool_names if not self.is_apart(name))
+                self._everybodys = self.prefix, now, names
+            return names
+
     def adopt_tools(
         self,
         tools: Iterable[Any],
@@ -179,24 +203,25 @@ class Team:
         of_run: bool = False,
         of_door: bool = False,
         recorded: bool = True,
+        again: bool = False,
     ) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen.
 
         ``late`` is told of tools that come after the first request (None before it): they stay outside, since they
         would change every prompt from its beginning. With ``grows`` they come in all the same: which conversations
         carry them is ``ToolSets``' to decide. ``of_run`` says that they come with a request, ``of_door`` that one front
-        door of several has them, and ``recorded`` that their schemas are all that defines them. Raises
-        ``ToolClashError`` when one name has two schemas, but for what is known from a saved conversation alone: the
-        code may be newer.
+        front door of several has them, ``recorded`` that their schemas are all that defines them, and ``again`` that
+        each request that has them adopts them anew. Raises ``ToolClashError`` when one name has two schemas, but for
+        what is known from a saved conversation alone: the code may be newer.
         """
         given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
         with self.lock:
             replaced = self.resumed.intersection(tool.name for tool in given)
             prefix = self.prefix
             if replaced:
-                known = (tool for tool in prefix.tools if not (isinstance(tool, Tool) and tool.name in replaced))
-                prefix = replace(prefix, tools=tuple(known))
-            unfrozen = any(not isinstance(tool, Tool) for tool in prefix.tools)
+                left = (tool for tool in prefix.tools if not (isinstance(tool, Tool) and tool.name in replaced))
+                prefix = replace(prefix, tools=tuple(left))
+            unfrozen = prefix.unfrozen
             if unfrozen:
                 prefix = prefix.frozen(render)
                 self._public.update(prefix.tool_names)
@@ -208,7 +233,9 @@ class Team:
                 self.theirs |= {error.name} - self._public
                 raise
             self.resumed -= replaced
-            added = [tool.name for tool in union.tools if tool.name not in prefix.tool_names]
+            self._comes_again(tool.name for tool in given if again)
+            known = set(prefix.tool_names)
+            added = [] if union is prefix else [name for name in union.tool_names if name not in known]
             self.of_runs.update(added if of_run else ())
             self.of_doors.update(added if of_door else ())
             self.unrecorded.update(() if recorded else added)
@@ -229,15 +256,44 @@ class Team:
     def resume_tools(self, tools: Iterable[Tool]) -> None:
         """Add tools that a saved conversation carries; those of a name that is known stay out."""
         with self.lock:
-            news = [tool for tool in tools if tool.name not in self.prefix.tool_names]
+            news = [tool for tool in tools if self.prefix.tool(tool.name) is None]
             names = {tool.name for tool in news}
-            if not news or any(not isinstance(tool, Tool) for tool in self.prefix.tools):
+            if not news or self.prefix.unfrozen:
                 return
             self._key, self.prefix = self.key, self.prefix.with_tools(news)
             self.resumed |= names
             self.of_runs |= names
             # Whose they are, their conversation says: others carry them once they bring them.
             self.late |= names
+            self._comes_again(tool.name for tool in news)
+
+    def _comes_again(self, names: Iterable[str]) -> None:
+        """Note tools that whoever has them brings each time."""
+        for name in names:
+            self.again.pop(name, None)
+            self.again[name] = None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many tools came with requests that it is worth looking for those that nobody needs any longer."""
+        return len(self.again) >= self._many
+
+    def let_go(self, held: Collection[str]) -> None:
+        """Drop the tools that came with requests, but for the newest, those that are everybody's, and those ``held``.
+
+        Whoever has one brings it again. A process that serves each user's own tools would else hold those of all.
+        """
+        with self.lock:
+            old = list(self.again)[:-_NEWEST]
+            gone = {name for name in old if name not in held and self.is_apart(name) and name not in self.of_doors}
+            for name in gone:
+                del self.again[name]
+            self._many = 2 * max(_NEWEST, len(self.again))
+            if gone:
+                left = tuple(tool for tool in self.prefix.tools if getattr(tool, "name", None) not in gone)
+                self._key, self.prefix = self.key, replace(self.prefix, tools=left)
+                for noted in (self.late, self.of_runs, self.unrecorded, self.resumed, self.clashing, self.theirs):
+                    noted.difference_update(gone)
 
     def adopt_system(self, text: str, *, with_context: bool = False) -> None:
         """Make ``text`` the shared system text, where the prefix has none of its own.

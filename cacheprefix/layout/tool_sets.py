@@ -6,7 +6,7 @@ reads the others' tools in each request; without, it reads nothing of what they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
@@ -125,7 +125,7 @@ class ToolSets:
 
         Gives the names of those that ``differ`` from the union's tool of their name, where that may be somebody else's.
         """
-        apart, owner = [tool for tool in _apart(team) if tool.name in names], _owner(who)
+        apart, owner = _apart(team, names), _owner(who)
         with self._lock:
             # Privacy: who declares a tool otherwise has another one of that name; the union's may speak of a tenant.
             for tool in apart:
@@ -145,8 +145,9 @@ class ToolSets:
         # version that comes in its place may be another user's.
         owner = _owner(who)
         brought = self._brought.get(owner, ()) if owner is not None else ()
-        closed = {tool.name for tool in _apart(team) if tool.version not in brought}
-        return tuple(name for name in team.prefix.tool_names if name not in closed)
+        apart = _apart(team, [name for name, _ in tuple(brought)])
+        mine = [tool.name for tool in apart if tool.version in brought]
+        return _in_order(team, {*team.everybodys, *mine}) if mine else team.everybodys
 
     def part(self, team: Team) -> None:
         """From now on no tool of a team's agents is everybody's: conversations go on with what they carry."""
@@ -168,13 +169,26 @@ class ToolSets:
         with self._lock:
             self._brought.pop(("", conversation), None)
 
+    def let_go(self, team: Team) -> None:
+        """Drop a team's tools that requests bring each time, once they are many, but for those that are remembered.
+
+        These are tools that a conversation or tenant brought, has carried, or keeps for a role alone.
+        """
+        if not team.crowded:
+            return
+        with self._lock:
+            held = {name for brought in self._brought.values() for name, _ in brought}
+            for (_, conversation), talk in self._talks.items():
+                # Privacy: of what those without names have in common each is shown only what it brought itself.
+                held.update(talk.union if conversation else (), *talk.own)
+        team.let_go(held)
+
     def resume(self, team: Team, conversation: Decided) -> None:
         """Make known which tools a conversation's requests have carried by its own record, to its tenant alone."""
         recorded = _definitions(conversation)
         if not recorded:
             return
-        known = team.prefix.tool_names
-        news = [_read(name, saved) for name, saved in recorded.items() if name not in known]
+        news = [_read(name, saved) for name, saved in recorded.items() if team.prefix.tool(name) is None]
         made = [tool for tool in news if tool is not None]
         team.resume_tools(made)
         self.bring(team, conversation, recorded, _versions_in(team, conversation)[1])
@@ -212,7 +226,6 @@ class ToolSets:
         Tools that came later would change its prompts from their beginning; ``choose`` says where that pays. With
         ``brought``, the tools of a role that carries them and has nobody to share with, they grow by those alone.
         """
-        names = team.prefix.tool_names
         recorded = [conversation.decided(_UNIONS, key) for key in conversation.decided_keys(_UNIONS)]
         # Privacy: this process may know another's tool of a recorded name.
         same, others = _versions_in(team, conversation)
@@ -223,10 +236,10 @@ class ToolSets:
                 longest = max((one or "" for one in recorded), key=len).split("\n")
                 talk.union = tuple(name for name in longest if name in shown)
             elif not (talk.joined or talk.carried):
-                talk.union = tuple(name for name in names if name in shown)
+                talk.union = _in_order(team, shown)
             talk.carried.update(() if brought is None else (team.name,))
             carried = {*talk.union, *(brought or ())}
-            talk.union = tuple(name for name in names if name in carried)
+            talk.union = _in_order(team, carried)
             # Privacy: conversations without names go by one set, in which tools of another may stand.
             union = tuple(name for name in talk.union if name in shown)
         # One that is alone sends its own tools, which another process has from itself.
@@ -244,9 +257,8 @@ class ToolSets:
         if not _saved_by(conversation):
             return
         recorded = _definitions(conversation)
-        known = (team.of_runs | team.theirs).union(recorded).intersection(union) - team.unrecorded
-        tools = (tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in known)
-        for tool in tools:
+        known = {name for name in union if name in team.of_runs or name in team.theirs or name in recorded}
+        for tool in team.prefix.among(known - team.unrecorded):
             # Another version is newer code's: the one before is carried no more, and would grow each saved state.
             if recorded.get(tool.name) != tool.saved:
                 conversation.decide_anew(_TOOLS, _mine(conversation) + tool.name, tool.saved)
@@ -287,8 +299,8 @@ class ToolSets:
             may = {*self.open_to(team, conversation), *began, *(mine - asked.foreign)}
             if conversation.decided_keys(_UNIONS):
                 # What runs brought to other conversations no other process need know.
-                may -= team.of_runs.difference(began, mine)
-        everything = tuple(tool.name for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in may)
+                may = {name for name in may if name not in team.of_runs or name in mine or name in began}
+        everything = _in_order(team, may)
         return _Offer(
             team=team,
             services=services,
@@ -385,10 +397,14 @@ class ToolSets:
         return offer.conversation.decided(_LANES, _entry((offer.key[0], ""))) == _UNION
 
 
-def _apart(team: Team) -> list[Tool]:
-    """Tools that not all may be shown (``Team.apart``)."""
-    apart = team.apart
-    return [tool for tool in team.prefix.tools if isinstance(tool, Tool) and tool.name in apart] if apart else []
+def _apart(team: Team, names: Iterable[str]) -> list[Tool]:
+    """Those of the union's tools of these names that not all may be shown (``Team.apart``)."""
+    return [tool for tool in team.prefix.among(names) if team.is_apart(tool.name)]
+
+
+def _in_order(team: Team, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of these names that the union has, in its order."""
+    return tuple(tool.name for tool in team.prefix.among(names))
 
 
 def _owner(who: Decided | Whose | str) -> tuple[str, str] | None:
@@ -417,7 +433,7 @@ def _versions_in(team: Team, conversation: Decided) -> tuple[set[str], set[str]]
     if not recorded:
         return set(), set()
     # What was declared where the application is built is everybody's, in each version.
-    tools = [tool for tool in _apart(team) if tool.name in recorded]
+    tools = _apart(team, recorded)
     carried = {tool.name for tool in tools if recorded[tool.name] == tool.saved}
     return carried, {tool.name for tool in tools} - carried
 
@@ -638,8 +654,7 @@ class _Offer:
 
     def _tokens(self, names: Collection[str]) -> int:
         """Tokens of the shared tools of these names."""
-        tools = (tool for tool in self.team.prefix.tools if isinstance(tool, Tool) and tool.name in names)
-        return sum(self._count(tool.schema.decode()) for tool in tools)
+        return sum(self._count(tool.schema.decode()) for tool in self.team.prefix.among(names))
 
     def _count(self, text: str) -> int:
         return self.services.count(text, self.model)

@@ -100,3 +100,36 @@ def test_tools_of_a_team_that_is_made_once_are_everybodys_until_an_agent_is_made
     assert "house_alice" in _answered(session, "one", "writer", [])
     assert "shared" in _answered(session, "three", "writer", [])
     assert session.failures == {}
+
+
+def test_tools_that_no_remembered_conversation_has_are_let_go(monkeypatch):
+    """What is held does not grow with the users, and no request is another one for it."""
+    monkeypatch.setattr("cacheprefix.layout.team._NEWEST", 2)
+    kept, bounded = (
+        Session(SharedPrefix(system=HANDBOOK), gate=None, caching=Caching(counter=ESTIMATE)) for _ in range(2)
+    )
+    for session, many in ((kept, 10_000), (bounded, 4)):
+        sets = session.adapter.shared.tool_sets
+        session.adapter.team._many, sets._brought.limit, sets._talks.limit = many, 8, 8
+
+    def asked(user, role, tools):
+        sent = [_answered(session, user, role, tools) for session in (kept, bounded)]
+        assert sent[0] == sent[1]
+        assert all(tool["function"]["name"] in sent[1] for tool in tools)
+        return sent[1]
+
+    asked("first", "planner", [])
+    shared = 0
+    for index in range(24):
+        for user in (f"user{index}", f"user{max(0, index - 3)}", f"user{index // 3}"):
+            asked(user, "planner", [_tool(user, 3)])
+            if index % 5 == 0:
+                asked(user, "critic", [_tool(user, 1)])
+            shared += user in asked(user, "writer", [])
+    team = bounded.adapter.team
+    names = set(team.prefix.tool_names)
+    assert (len(kept.adapter.team.prefix.tools), shared > 20) == (25, True)
+    assert len(names) < 20
+    noted = (team.late, team.of_runs, team.theirs, team.clashing, team.unrecorded, team.resumed, team.again)
+    assert all(names.issuperset(each) for each in noted)
+    assert (kept.failures, bounded.failures) == ({}, {})
