@@ -146,14 +146,14 @@ test: types $(ADAPTER_TESTS) test-core
 
 # What takes longer. First small wrong changes of the core against its tests, as many as fit into a few minutes (what
 # survives is shown for people to read). Then the slow tests of every environment and all examples of the property tests:
-# ten thousand histories; a store that takes 5 s a call under every async front door; 30 generated teams of each kind,
-# unmodified and forked; 30 kickoffs of each documented crew; cancellation at more points. Last all that programs send
-# against what is recorded, in every environment, LangChain's standard tests of chat models, prefork servers, a soak, and a
-# sample of the frameworks' own tests (observed and forked as well as plain). The hostile trial is by itself: what a minute
-# of it plays depends on the machine.
+# ten thousand histories; a store that takes 5 s a call under every async front door; 15 generated teams of each kind,
+# unmodified and forked; 30 kickoffs of each documented crew (CACHEPREFIX_WAYS=1: in each of CrewAI's ways); cancellation
+# at more points. Last all that programs send against what is recorded, in every environment, LangChain's standard tests of
+# chat models, prefork servers, a soak, and a sample of the frameworks' own tests (observed and forked as well as plain).
+# The hostile trial is by itself: what a minute of it plays depends on the machine.
 test-more: $(ALL_READY)
 	$(CORE)/bin/python -m tests.mutants --trusted --number 200 --minutes 4 --jobs $(JOBS)
-	CACHEPREFIX_HISTORIES=10000 CACHEPREFIX_STORE_SECONDS=5 CACHEPREFIX_TEAMS=30 CACHEPREFIX_KICKOFFS=30 CACHEPREFIX_POINTS=11 \
+	CACHEPREFIX_HISTORIES=10000 CACHEPREFIX_STORE_SECONDS=5 CACHEPREFIX_TEAMS=15 CACHEPREFIX_KICKOFFS=30 CACHEPREFIX_POINTS=11 \
 		$(MAKE) --no-print-directory ONLY="-m 'slow or hypothesis'" $(ADAPTER_TESTS) test-core
 	$(CORE)/bin/python -m pytest -ra --durations=15 -n $(WORKERS) --dist load tests/more $(ARGS)
 	$(CORE)/bin/python -m tests.peers --sample --jobs $(JOBS)

@@ -23,7 +23,8 @@ from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix.prompt import Counter, estimate_tokens
 from cacheprefix_crewai import install
 
-MORE = "CACHEPREFIX_KICKOFFS" in os.environ
+MORE = "CACHEPREFIX_WAYS" in os.environ
+"""Whether each crew is run in each of CrewAI's ways."""
 TIMES = int(os.environ.get("CACHEPREFIX_KICKOFFS", "5"))
 WAYS = ("kickoff", "kickoff_for_each", "kickoff_async", "akickoff", "kickoff_for_each_async", "akickoff_for_each")
 TOGETHER = ("kickoff_for_each_async", "akickoff_for_each")
