@@ -46,7 +46,7 @@ from cacheprefix.notices import Notices
 from cacheprefix.options import Options
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Profile, load_price_library
-from cacheprefix.prompt import Api, Count, Prompt, Reason
+from cacheprefix.prompt import Api, Count, Prompt, Reason, digest_of
 from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.wire import forget_views
 
@@ -257,13 +257,17 @@ class AdapterSession:
             self._part()
         return union
 
-    def makes(self, role: Hashable, what: Hashable) -> None:
+    def makes(self, role: Hashable, text: str | None, tools: Iterable[Any] = ()) -> None:
         """Note that the application makes an agent, and of what; for adapters, where that happens outside of all runs.
+
+        ``text`` is what it is told, ``tools`` are their schemas in any form, in any order. None where nobody knows what
+        it is made of: then each is another one.
 
         Privacy: an agent that is made again of something else, or in a new role after the first request, may be made
         for one user, and so may those that were made before. Then no tool of theirs is everybody's any longer: a
         conversation carries those that its own requests have, or have carried.
         """
+        what = object() if text is None else digest_of(text, *sorted(map(str, tools)))
         before = self.team.made_as_before(role, what)
         if before is False or (before is None and self.shared.totals.last is not None):
             self._part()

@@ -736,7 +736,7 @@ def adopt_declared(
     """
     if text is not None:
         # First: where an agent is made anew, its tools are not everybody's.
-        session.makes(("agent", role), digest_of(text, *sorted(map(str, tools))))
+        session.makes(("agent", role), text, tools)
     try:
         # Copies: what the application later does to its dicts must not change the prefix.
         session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True, of_run=of_run, again=of_run)

@@ -336,24 +336,37 @@ async def test_tools_that_come_with_a_call_are_shown_in_no_other_stream(fresh, a
     assert not shared.failures
 
 
-@pytest.mark.parametrize("way", ["tenants wrapped first", "tenants wrapped later", "conversations"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "tenants wrapped first",
+        "tenants wrapped later",
+        "conversations",
+        "conversations from the first request on",
+        "conversations, the first one's alone",
+    ],
+)
 async def test_nobody_is_shown_a_tool_that_was_made_for_another(fresh, way):
     """Tenants are children of one session and have a tool of one name; else agents are made anew for each person."""
-    server, shared = fresh("openai-chat"), session()
+    server, shared, anew = fresh("openai-chat"), session(), way.startswith("conversations")
+
+    def has(user):
+        return user == "acme" or not way.endswith("alone")
 
     def made(user, config):
         def run() -> str:
             """Asks."""
             return "none"
 
-        name, its = ("house", shared.child(user, scope=user)) if way != "conversations" else (f"house_{user}", shared)
+        name, its = (f"house_{user}", shared) if anew else ("house", shared.child(user, scope=user))
         house = tool(run, name=name, description=f"Asks the house of {user}.")
-        talk = user if way == "conversations" else "one"
-        agents = [agent("planner", config, tools=[house]), agent("critic", config)]
+        talk = user if anew else "one"
+        agents = [agent("planner", config, tools=[house] if has(user) else []), agent("critic", config)]
         return wrap(agents, its, conversation=lambda _: talk)
 
     async with configured("openai-chat", server) as config:
-        for each in wrap([agent("greeter", config), agent("guide", config)], shared, conversation=lambda _: "first"):
+        before = [agent("greeter", config), agent("guide", config)] if way == "conversations" or not anew else []
+        for each in before and wrap(before, shared, conversation=lambda _: "first"):
             await each.ask("Good morning.", stream=MemoryStream())
         teams = {user: made(user, config) for user in ("acme", "beta")} if way == "tenants wrapped first" else {}
         for user, other in (("acme", "beta"), ("beta", "acme")) * 2:
@@ -364,6 +377,6 @@ async def test_nobody_is_shown_a_tool_that_was_made_for_another(fresh, way):
             for each in teams[user]:
                 await each.ask("What now?", stream=stream)
             shown = [record.body for record in server.requests[seen:]]
-            assert f"house of {user}".encode() in shown[0]
+            assert (f"house of {user}".encode() in shown[0]) is has(user)
             assert not [body for body in shown if f"house of {other}".encode() in body]
     assert not shared.failures

@@ -9,18 +9,21 @@ from pathlib import Path
 
 import pytest
 from autogen_agentchat.agents import ApprovalRequest, ApprovalResponse, CodeExecutorAgent, UserProxyAgent
+from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.messages import StructuredMessage
-from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_core.memory import ListMemory, MemoryContent
 from autogen_core.model_context import BufferedChatCompletionContext
 from autogen_core.models import SystemMessage, UserMessage
-from autogen_core.tools import Workbench
+from autogen_core.tools import FunctionTool, Workbench
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 from pydantic import BaseModel
 
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix.adapter import AdapterSession
+from cacheprefix.layout.economics import SelectorChoice
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_autogen import session_of, wrap
 
@@ -125,6 +128,34 @@ async def test_a_servers_tools_are_shown_to_no_other_conversation(provide, new_c
     alone = wrap(new_client(provider), session)
     await alone.create([SystemMessage(content=HANDBOOK), UserMessage(content="Bob asks.", source="user")])
     assert told_of(provider.requests[-1]) == []
+
+
+@pytest.mark.parametrize("way", ["each has one", "the first one's alone"])
+@pytest.mark.parametrize("first", [False, True], ids=["wrapped in turn", "wrapped first"])
+async def test_no_team_is_shown_a_tool_that_was_made_for_another(provide, new_client, monkeypatch, way, first):
+    """Teams are made anew for each person, from the first request on."""
+    monkeypatch.setattr(AdapterSession, "selector_lane", lambda *_, **__: SelectorChoice("joined", 0, 0))
+    provider, session = provide("openai", Says()), Session(SharedPrefix(system=HANDBOOK))
+
+    def has(user):
+        return user == "acme" or way == "each has one"
+
+    def made(user):
+        house = FunctionTool(search(), name=f"house_{user}", description=f"Asks the house of {user}.")
+        tools = [search(), house] if has(user) else [search()]
+        agents = [role(n, new_client(provider), tools=tools if n == ROLES[0] else []) for n in ROLES[:2]]
+        # The one who chooses carries all tools that the conversation may, to read what the agents wrote.
+        team = SelectorGroupChat(agents, new_client(provider), termination_condition=MaxMessageTermination(4))
+        return wrap(team, session)
+
+    teams = {user: made(user) for user in ("acme", "beta")} if first else {}
+    for user, other in (("acme", "beta"), ("beta", "acme")) * 2:
+        seen = len(provider.requests)
+        await (teams[user] if first else made(user)).run(task=TASK)
+        shown = [str(record.json) for record in provider.requests[seen:]]
+        assert any(f"house of {user}" in body for body in shown) is has(user)
+        assert not [body for body in shown if f"house of {other}" in body]
+    assert session.failures == {}
 
 
 @pytest.mark.parametrize("fault", [None, RuntimeError("down")], ids=["hangs", "is down"])

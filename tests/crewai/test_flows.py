@@ -10,7 +10,7 @@ import pytest
 from crew_wire import BRIEF, bodies, prompts, raw
 
 from benchmarks.crewai_workloads import CrewModel, SearchTool, agents, crew, prose
-from cacheprefix import Caching, Session
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix_crewai import conversation_of, install, session_of, uninstall
 
@@ -234,7 +234,8 @@ def test_a_flow_is_shown_no_coworkers_of_a_crew_that_was_installed_before(server
             """For another person."""
             made("Bob").kickoff()
 
-    first, flow, session = made("Alice"), Lone(suppress_flow_events=True), Session(gate=None)
+    first, flow = made("Alice"), Lone(suppress_flow_events=True)
+    session = Session(SharedPrefix(system=f"The house. {prose(1200)}"), gate=None)
     flow.memory = None
     with install(first, session), install(flow, session):
         if asked:

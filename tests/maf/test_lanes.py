@@ -148,20 +148,23 @@ async def test_a_tool_made_for_one_tenant_before_anybody_asks_is_in_no_other_ten
     assert session.failures == {}
 
 
-async def test_no_conversation_is_shown_a_tool_that_was_made_for_another(servers):
+@pytest.mark.parametrize("way", ["under way", "from the first request on", "the first one's alone"])
+async def test_no_conversation_is_shown_a_tool_that_was_made_for_another(servers, way):
     """Agents are made anew for each person, whom no tenant tells apart."""
     session = session_for("openai-chat")
     async with served(servers, "openai-chat") as (client, provider):
-        await chat([wrap(role(client, name), session, conversation="first") for name in ("greeter", "guide")], 1)
+        if way == "under way":
+            await chat([wrap(role(client, name), session, conversation="first") for name in ("greeter", "guide")], 1)
         for user, other in (("acme", "beta"), ("beta", "acme")) * 2:
             form = {"type": "object", "properties": {"query": {"type": "string"}}}
             told = f"Asks the house of {user}."
             house = FunctionTool(name=f"house_{user}", description=told, func=lambda query="": query, input_model=form)
-            agents = [role(client, "planner", tools=[house]), role(client, "critic")]
+            has = user == "acme" or way != "the first one's alone"
+            agents = [role(client, "planner", tools=[house] if has else []), role(client, "critic")]
             seen = len(provider.requests)
             await chat([wrap(agent, session, conversation=user) for agent in agents], 2)
             shown = [record.body for record in provider.requests[seen:]]
-            assert b"house of " + user.encode() in shown[0]
+            assert (b"house of " + user.encode() in shown[0]) is has
             assert not [body for body in shown if b"house of " + other.encode() in body]
     assert session.failures == {}
 

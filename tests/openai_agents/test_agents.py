@@ -439,23 +439,36 @@ def test_agents_whose_tools_of_one_name_differ_are_wrapped(provider):
     assert unwrap(planner).model is critic.model is model
 
 
-@pytest.mark.parametrize("way", ["tenants wrapped first", "tenants wrapped later", "conversations"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "tenants wrapped first",
+        "tenants wrapped later",
+        "conversations",
+        "conversations from the first request on",
+        "conversations, the first one's alone",
+    ],
+)
 def test_nobody_is_shown_a_tool_that_was_made_for_another(provider, way):
     """Tenants are children of one session and have a tool of one name; else agents are made anew for each person."""
     own = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE))
-    form = {"type": "object", "properties": {}}
+    form, anew = {"type": "object", "properties": {}}, way.startswith("conversations")
+
+    def has(user):
+        return user == "acme" or not way.endswith("alone")
 
     def made(user):
-        name = f"house_{user}" if way == "conversations" else "house"
+        name = f"house_{user}" if anew else "house"
         house = tool(name, f"Asks the house of {user}.", form, lambda: "")
-        model, its = model_for("openai-chat", provider), own if way == "conversations" else own.child(user, scope=user)
-        talk = user if way == "conversations" else "one"
-        kits = {"planner": [house], "critic": []}
+        model, its = model_for("openai-chat", provider), own if anew else own.child(user, scope=user)
+        talk = user if anew else "one"
+        kits = {"planner": [house] if has(user) else [], "critic": []}
         return [wrap(agent(name, model, tools=kit), its, conversation=talk) for name, kit in kits.items()]
 
     async def go():
-        first = wrap(agent("greeter", model_for("openai-chat", provider)), own, conversation="first")
-        await Runner.run(first, "Good morning.")
+        if way == "conversations" or not anew:
+            first = wrap(agent("greeter", model_for("openai-chat", provider)), own, conversation="first")
+            await Runner.run(first, "Good morning.")
         teams = {user: made(user) for user in ("acme", "beta")} if way == "tenants wrapped first" else {}
         for user, other in (("acme", "beta"), ("beta", "acme")) * 2:
             if user not in teams:
@@ -464,7 +477,7 @@ def test_nobody_is_shown_a_tool_that_was_made_for_another(provider, way):
             for each in teams[user]:
                 await Runner.run(each, "What now?")
             shown = [record.body for record in provider.requests[seen:]]
-            assert f"house of {user}".encode() in shown[0]
+            assert (f"house of {user}".encode() in shown[0]) is has(user)
             assert not [body for body in shown if f"house of {other}".encode() in body]
 
     asyncio.run(go())

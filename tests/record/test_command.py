@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import pytest
 from cacheprefix.cli import main
 from cacheprefix.errors import SetupError
 from cacheprefix.record import child_environment, routes_of
+from cacheprefix.record.child import run_child
 from cacheprefix.server import SimulatedProvider
 
 LOSING = """
@@ -213,6 +215,23 @@ def test_a_signal_to_end_is_the_programs(program):
         running.send_signal(signal.SIGTERM)
         said, _ = running.communicate(timeout=60)
     assert (said, running.returncode) == ("cleaned up\n", 4)
+
+
+def test_a_signal_that_comes_while_the_program_is_started_is_the_programs(monkeypatch):
+    """Else it would end the recorder alone, and leave the program behind."""
+    start = asyncio.create_subprocess_exec
+
+    async def signalled(*command, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0)
+        return await start(*command, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", signalled)
+    kept = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        assert asyncio.run(run_child(["sleep", "5"], dict(os.environ))) == 128 + signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, kept)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from cacheprefix.adapter import (
     AdapterSession,
     BlockVar,
     check_volatile,
-    digest_of,
     given_or_configured,
     instruction_of,
     majority_text,
@@ -121,9 +120,8 @@ def session_of(target: Any) -> Session | None:
 def _bind(agent: Any, session: AdapterSession, policy: BoundPolicy) -> None:
     schemas = [tool.schema for tool in agent.tools if isinstance(tool, FunctionTool)]
     if session.mode != "observe":
-        made_of = (*agent.system_prompt, *sorted(str(schema) for schema in schemas))
         # First: where an agent is made anew, its tools are not everybody's.
-        session.makes(("agent", agent.name), digest_of(*map(str, made_of)))
+        session.makes(("agent", agent.name), "\n".join(agent.system_prompt), schemas)
         adopt(session, schemas, f"agent {agent.name!r}")
     model = model_of(agent.config)
     session.join(agent.name)

@@ -15,7 +15,7 @@ from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import Image, SingleThreadedAgentRuntime
 from autogen_core.models import AssistantMessage, UserMessage
 
-from cacheprefix.adapter import AdapterSession, digest_of
+from cacheprefix.adapter import AdapterSession
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen.agent import StandIn, bind_agent, runners_of, tools_of
 from cacheprefix_autogen.binding import Binding, binding_of
@@ -162,9 +162,8 @@ def _adopt_all(group: Group, nested: Sequence[Any] = ()) -> None:
 def _adopt(agent: Any, member: Member) -> None:
     """Put the tools that an agent was built with into the union."""
     tools = tools_of(agent)
-    made_of = (*map(str, system_texts(agent)), *sorted(str(frozen_schema(tool)) for tool in tools))
     # First: where an agent is made anew, its tools are not everybody's.
-    member.session.makes(("agent", member.name), digest_of(*made_of))
+    member.session.makes(("agent", member.name), "\n".join(system_texts(agent)), map(frozen_schema, tools))
     member.adopt(tools)
 
 

@@ -52,7 +52,7 @@ def decorated(session: AdapterSession, role: str, node: Any) -> None:
     if function is None:
         session.makes(("node", role), "")
     else:
-        session.makes(("node", role, function.__code__.co_filename, function.__code__.co_firstlineno), object())
+        session.makes(("node", role, function.__code__.co_filename, function.__code__.co_firstlineno), None)
 
 
 def foresee(session: AdapterSession, node: Any) -> None:

@@ -9,7 +9,7 @@ from weakref import WeakSet
 from langchain_core.messages import AIMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from cacheprefix.adapter import AdapterSession, ToolSet, digest_of, loads
+from cacheprefix.adapter import AdapterSession, ToolSet, loads
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix_langgraph.fork_context import Frame, running_scope, runs
 from cacheprefix_langgraph.request_bodies import base_of, model_name, shows_body
@@ -27,8 +27,7 @@ def render(tool: Any) -> Mapping[str, Any]:
 def made_with(session: AdapterSession, door: str, role: str, tools: Sequence[Any], text: str = "") -> None:
     """Note what a role is made with at one of our front doors: tools and a text of its own."""
     if not runs():
-        schemas = sorted(str(convert_to_openai_tool(tool)) for tool in tools)
-        session.makes((door, role), digest_of(text, *schemas))
+        session.makes((door, role), text, map(convert_to_openai_tool, tools))
 
 
 def adopt(session: AdapterSession, tools: Sequence[Any], *, of_code: bool = False) -> None:

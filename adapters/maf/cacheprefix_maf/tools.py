@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from agent_framework import Agent, FunctionTool
 
-from cacheprefix.adapter import AdapterSession, RequestPlan, Tool, digest_of, loads, names_known_to
+from cacheprefix.adapter import AdapterSession, RequestPlan, Tool, loads, names_known_to
 from cacheprefix.errors import ToolClashError
 from cacheprefix_maf.member import Member
 
@@ -46,8 +46,7 @@ def runner_of(tool: Any) -> Any:
 
 def made(member: Member, tools: Sequence[Any], text: str) -> None:
     """Note what an agent is made of: its tools, and what its instructions say."""
-    schemas = sorted(str(_schema(tool)) for tool in tools if plain(tool))
-    member.session.makes(("agent", member.role), digest_of(text, *schemas))
+    member.session.makes(("agent", member.role), text, [_schema(tool) for tool in tools if plain(tool)])
 
 
 def adopt(member: Member, tools: Sequence[Any], *, of_run: bool = False) -> None:
