@@ -40,7 +40,7 @@ LITELLM_TESTS := $(wildcard tests/litellm/test_*.py tests/transparent/test_litel
 OPENAI_AGENTS_TESTS := $(wildcard tests/openai_agents/test_*.py tests/transparent/test_openai_agents.py)
 
 .PHONY: help demo test lint types build bench clean docs env fuzz pins verify-pins surface net
-.PHONY: test-more test-core test-autogen test-crewai test-maf test-ag2 test-litellm test-openai_agents
+.PHONY: test-more test-core test-autogen test-crewai test-crewai-apart test-maf test-ag2 test-litellm test-openai_agents
 
 help:
 	@echo 'make demo     run the demo; ARGS="--json" and the like are passed on'
@@ -128,30 +128,42 @@ lint: $(CORE)/$(READY)
 	$(CORE)/bin/ruff check .
 	$(CORE)/bin/mypy $(OF_CORE)
 
-# Every environment has its own mypy, which uses one processor: they run side by side.
 TYPED := $(if $(CREWAI_TESTS),crewai) $(if $(AUTOGEN_TESTS),autogen) $(if $(MAF_TESTS),maf) $(if $(AG2_TESTS),ag2) $(if $(LITELLM_TESTS),litellm) $(if $(OPENAI_AGENTS_TESTS),openai_agents)
-ADAPTER_TESTS := $(TYPED:%=test-%)
+ADAPTER_TESTS := $(TYPED:%=test-%) $(if $(CREWAI_TESTS),test-crewai-apart)
 ALL_READY := $(CORE)/$(READY) $(TYPED:%=.venv-%/$(READY))
+# Every environment has its own mypy, which uses one processor.
+MYPY_OF_CORE := '$(CORE)/bin/mypy $(OF_CORE)'
+MYPY := $(MYPY_OF_CORE) \
+	$(foreach each,$(TYPED),'.venv-$(each)/bin/mypy --cache-dir .mypy_cache/$(each) adapters/$(each)/cacheprefix_$(each)')
+# Takes commands, so many at a time, and says what each has said when it is over; fails when all are over, if one did.
+side_by_side = xargs -P $1 -I{} bash -c 'echo "begins: {}"; said=$$({} 2>&1); status=$$?; printf "%s\n%s\n" "{}" "$$said"; exit $$status'
 types: environments
 	$(CORE)/bin/ruff check .
-	@{ echo '$(CORE)/bin/mypy $(OF_CORE)'; \
-		for each in $(TYPED); do \
-			echo ".venv-$$each/bin/mypy --cache-dir .mypy_cache/$$each adapters/$$each/cacheprefix_$$each"; \
-		done; } | xargs -P $(JOBS) -I{} bash -c 'said=$$({} 2>&1); status=$$?; printf "%s\n%s\n" "{}" "$$said"; exit $$status'
+	@printf '%s\n' $(MYPY) | $(call side_by_side,$(JOBS))
 
 # A fifth of the examples that the property tests ask for; `make test-more` draws all.
 test: export CACHEPREFIX_EXAMPLES ?= 0.2
-# The core's tests come last, so that the run ends with their closing line.
-test: types $(ADAPTER_TESTS) test-core
+# An adapter's tests in one process, beside the others' and the core's mypy, the longest first: three workers of pytest and
+# what starts them would import the framework four times, which takes longer than most of these tests. The core's, which
+# import none, come last, so that the run ends with their closing line. `make test-more` begins with the adapters' mypy,
+# which reads their frameworks' sources.
+IN_ONE = $(MAKE) --no-print-directory SPREAD=
+LONG := $(filter test-crewai test-autogen test-crewai-apart,$(ADAPTER_TESTS))
+SHORT := $(filter-out $(LONG),$(ADAPTER_TESTS))
+test: environments
+	$(CORE)/bin/ruff check .
+	@printf '%s\n' $(LONG:%='$(IN_ONE) %') $(MYPY_OF_CORE) $(SHORT:%='$(IN_ONE) %') | $(call side_by_side,$(WORKERS))
+	@$(MAKE) --no-print-directory test-core
 
-# What takes longer. First small wrong changes of the core against its tests, as many as fit into a few minutes (what
-# survives is shown for people to read). Then the slow tests of every environment and all examples of the property tests:
-# ten thousand histories; a store that takes 5 s a call under every async front door; 15 generated teams of each kind,
-# unmodified and forked; 30 kickoffs of each documented crew (CACHEPREFIX_WAYS=1: in each of CrewAI's ways); cancellation
-# at more points. Last all that programs send against what is recorded, in every environment, LangChain's standard tests of
-# chat models, prefork servers, a soak, and a sample of the frameworks' own tests (observed and forked as well as plain).
+# What takes longer. First mypy in every environment, and small wrong changes of the core against its tests, as many as fit
+# into a few minutes (what survives is shown for people to read). Then the slow tests of every environment and all examples
+# of the property tests: ten thousand histories; a store that takes 5 s a call under every async front door; 15 generated
+# teams of each kind, unmodified and forked; 30 kickoffs of each documented crew (CACHEPREFIX_WAYS=1: in each of CrewAI's
+# ways); cancellation at more points. Last all that programs send against what is recorded, in every environment,
+# LangChain's standard tests of chat models, prefork servers, a soak, and a sample of the frameworks' own tests (observed
+# and forked as well as plain).
 # The hostile trial is by itself: what a minute of it plays depends on the machine.
-test-more: $(ALL_READY)
+test-more: types
 	$(CORE)/bin/python -m tests.mutants --trusted --number 200 --minutes 4 --jobs $(JOBS)
 	CACHEPREFIX_HISTORIES=10000 CACHEPREFIX_STORE_SECONDS=5 CACHEPREFIX_TEAMS=15 CACHEPREFIX_KICKOFFS=30 CACHEPREFIX_POINTS=11 \
 		$(MAKE) --no-print-directory ONLY="-m 'slow or hypothesis'" $(ADAPTER_TESTS) test-core
@@ -188,8 +200,10 @@ test-autogen: $(AUTOGEN)/$(READY)
 
 test-crewai: $(CREWAI)/$(READY)
 	$(CREWAI)/bin/python $(PYTEST) $(SPREAD) tests/crewai $(ONLY)
-	# Apart: CrewAI's event bus is the whole process's, and late events of another test's crew would be seen too.
-	# 5: none of them is chosen.
+
+# CrewAI's event bus is the whole process's, and late events of another test's crew would be seen too. 5: of these tests
+# none is chosen.
+test-crewai-apart: $(CREWAI)/$(READY)
 	$(CREWAI)/bin/python $(PYTEST) $(SPREAD) tests/transparent/test_crewai.py $(ONLY) || [ $$? = 5 ]
 
 test-maf: $(MAF)/$(READY)
@@ -209,7 +223,7 @@ surface: $(CORE)/$(READY)
 	$(CORE)/bin/python -m tests.surface --write
 
 # What every scripted program sends, reports and prints, in all environments, against tests/recorded; ARGS=--write records
-# it anew, ARGS=--quick takes only what `make test` takes, and words choose workloads by parts of their names.
+# it anew, ARGS=--quick takes only examples and tutorials, and words choose workloads by parts of their names.
 NET := $(addprefix net-,core autogen crewai maf ag2 litellm openai_agents)
 .PHONY: $(NET)
 net: $(NET)

@@ -258,6 +258,12 @@ def beside(rows: Sequence[Row], first: Sequence[str], head: Callable[[Row], Sequ
     return lines
 
 
+def timed(rows: Sequence[Row]) -> list[Row]:
+    """The cost rows that have times or a report's estimate; those that are played in process have neither."""
+    costs = (row for row in rows if "reported_share" in row)
+    return [row for row in costs if row["reported_share"] is not None or row["first_token_s"]["unmodified"]]
+
+
 def policies(rows: Sequence[Row]) -> list[list[str]]:
     """The rows that show the model less: the ratio at equal information, with the policy, and what that adds."""
     lines = [["workload", "policy", "rules", "at equal information", "with the policy", "the policy's part"]]
@@ -381,7 +387,7 @@ def finish(
         print("\r\x1b[K", end="", file=sys.stderr)
     with contextlib.suppress(BrokenPipeError):
         print(text if given.json else table(lines(rows), markdown=given.markdown))
-        costs_of = [row for row in rows if "reported_share" in row]
+        costs_of = timed(rows)
         if costs_of and not given.json:
             print("\n" + table(beside(costs_of, ["workload"], lambda row: [row["workload"]]), markdown=given.markdown))
             if any(row["policy"] for row in costs_of):

@@ -64,16 +64,20 @@ WORKLOADS = {
     "openai without usage": ("openai", 160, 1, 0),
     "ragged": ("ragged", 160, 1, 1),
     "recorded": ("recorded", 0, 0, 0),
+    "application's log, JSON": ("application", 1, 0, 0),
+    "application's log, text": ("application", 0, 0, 0),
 }
 """Name: wire, words a message, agents a session, 1 where the log has usage.
 
 ``ragged``: many short conversations of all sizes side by side, each with a system prompt and tools of its own, JSON in
 the results, edits, other scripts. ``recorded``: LMCache's agent traces as they are, where they are at hand
-(``CACHEPREFIX_TRACES``): 13 MB whose every request is mostly new text.
+(``CACHEPREFIX_TRACES``): 13 MB whose every request is mostly new text. ``application``: short lines that hold no
+request, of four forms in turns where they are JSON.
 """
 
 _CHILD = """
 import json, resource, sys, time
+from contextlib import suppress
 from statistics import median
 from cacheprefix.audit import audit, write_json
 from cacheprefix.report import write_page
@@ -88,8 +92,9 @@ bases, audits = [], []
 for number in range(5):
     start = time.process_time()
     with open(path, "rb") as stream:
-        for line in stream:
-            orjson.loads(line)
+        for count, line in enumerate(stream, 1):
+            with suppress(orjson.JSONDecodeError):
+                orjson.loads(line)
             hashlib.sha256(line).digest()
     bases.append(time.process_time() - start)
     start = time.process_time()
@@ -102,7 +107,7 @@ with result:
         write_json(result, stream)
     with open(out + "/a.html", "w", encoding="utf-8") as stream:
         write_page(result, stream)
-    told = {"calls": result.calls, "seconds": median(audits), "base": median(bases), "loaded": loaded,
+    told = {"calls": result.calls, "lines": count, "seconds": median(audits), "base": median(bases), "loaded": loaded,
             "all_seconds": time.process_time() - start, "breaks": sum(group.count for group in result.totals.breaks),
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 print(json.dumps(told))
@@ -203,6 +208,24 @@ def ragged(seed: int = 0) -> Iterator[str]:
             open_talks.remove(talk)
 
 
+def application(*, as_json: bool, seed: int = 0) -> Iterator[str]:
+    """The lines of an application's log, none of which is a request of a model."""
+    draw = random.Random(seed)
+    now = 1_760_000_000.0
+    while True:
+        now += draw.expovariate(1)
+        said = text(8, draw)
+        if not as_json:
+            yield f"2026-11-22 12:00:{now % 60:06.3f} INFO app.server: {said}\n"
+            continue
+        yield json.dumps({"ts": now, "level": "info", "logger": "app", "msg": said}) + "\n"
+        yield json.dumps({"timestamp": "2026-11-22T12:00:00Z", "level": "INFO", "message": said, "line": 17}) + "\n"
+        yield json.dumps({"time": now, "event": "handled", "data": {"path": "/orders", "ms": 23, "user": said}}) + "\n"
+        ids = {"trace_id": f"{draw.getrandbits(128):032x}", "span_id": f"{draw.getrandbits(64):016x}"}
+        asked = {"http.method": "GET", "http.status_code": 200, "http.route": said}
+        yield json.dumps({"name": "GET /", "context": ids, "parent_id": None, "attributes": asked}) + "\n"
+
+
 def _body(wire: str, system: str, tools: list[Any], history: list[dict[str, Any]]) -> dict[str, Any]:
     if wire == "openai":
         return {
@@ -246,8 +269,9 @@ def write_log(path: Path, size: int, wire: str, words: int, agents: int, reporte
     if wire == "recorded":
         return path.write_bytes(b"".join(gzip.decompress(file.read_bytes()) for file in recorded()))
     written = 0
+    made = {"ragged": ragged, "application": lambda: application(as_json=bool(words))}
     with path.open("w", encoding="utf-8") as stream:
-        for line in ragged() if wire == "ragged" else lines(wire, words, agents, reported):
+        for line in made[wire]() if wire in made else lines(wire, words, agents, reported):
             written += stream.write(line)
             if written >= size:
                 return written
@@ -265,11 +289,11 @@ def measure(name: str, megabytes: int) -> list[dict[str, Any]]:
     told = json.loads(done.stdout.splitlines()[-1])
     base = {"workload": name, "calls": told["calls"], "megabytes": round(size / 1e6)}
     speed, whole = (size / 1e6 / told[part] for part in ("seconds", "all_seconds"))
-    unit = "MB/s of CPU time, one core"
+    unit, each = "MB/s of CPU time, one core", "call" if told["calls"] else "line"
     return [
         _table.topic(f"audit speed, {name}", speed, unit, digits=2, **base),
         _table.topic(f"time of orjson and SHA-256, {name}", told["seconds"] / told["base"], "times", digits=1, **base),
-        _table.topic(f"time a call, {name}", told["seconds"] / told["calls"] * 1e6, "µs", digits=0, **base),
+        _table.topic(f"time a {each}, {name}", told["seconds"] / told[f"{each}s"] * 1e6, "µs", digits=0, **base),
         _table.topic(f"peak memory, {name}", told["peak_bytes"] / 1e6, "MB", digits=0, **base),
         _table.topic(f"audit, JSON and HTML, {name}", whole, unit, digits=2, **base),
         _table.topic(f"loading rules and prices, {name}", told["loaded"] * 1e3, "ms", digits=0, **base),

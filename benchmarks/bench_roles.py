@@ -10,14 +10,13 @@ guess for few: ``--known`` tells of the calls beforehand (``RunAhead``), and pri
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
 from benchmarks import _table
-from benchmarks.role_plans import Plan, played, session_for
-from cacheprefix.profiles import Profile, default_registry
-from cacheprefix.server import CacheOutcome
+from benchmarks.role_plans import Plan, played, session_for, side_of
+from cacheprefix.profiles import default_registry
 
 RULES = ("openai", "openai-5.6", "deepseek", "vllm", "anthropic")
 HANDBOOKS = (2_000, 0)
@@ -38,7 +37,7 @@ def main() -> int:
         plan = replace(made, known=given.known)
         for rules in RULES:
             profile = default_registry().get(rules)
-            plain, ours = (_side(played(plan, rules, one), profile) for one in (None, session_for(plan, rules)))
+            plain, ours = (side_of(played(plan, rules, one), profile) for one in (None, session_for(plan, rules)))
             rows.append(_table.cost(name, "none", rules, profile.read, plain, ours))
     _table.finish(
         "roles", rows, given, lines=lambda found: _table.grid(found, [""], lambda row: [row["workload"]]),
@@ -63,18 +62,6 @@ def _counted(rounds: int) -> str:
 
 def _turns(rounds: int) -> tuple[tuple[int, int], ...]:
     return tuple((at % 3, SAID) for at in range(3 * rounds))
-
-
-def _side(outcomes: Iterable[CacheOutcome], profile: Profile) -> _table.Row:
-    found = list(outcomes)
-    return {
-        "calls": len(found),
-        "input_tokens": sum(one.input_tokens for one in found),
-        "cache_read_tokens": sum(one.read_tokens for one in found),
-        "cache_write_tokens": sum(one.written_tokens for one in found),
-        "uncached_tokens": sum(one.uncached_tokens for one in found),
-        "cost_units": round(sum(one.cost_units(profile) for one in found), 1),
-    }
 
 
 if __name__ == "__main__":

@@ -106,6 +106,15 @@ ABOUT: dict[str, tuple[str, str]] = {
             "their place in the transcript while that costs less than standing at the end."
         ),
     ),
+    "short": (
+        "Short conversations",
+        (
+            "One conversation alone, and six one after another, of roles that are asked once or twice in each, behind "
+            "a handbook of 1,200 tokens, in process. From the second one on the application's own requests read what "
+            "each role's earlier ones began with, so that sharing has little to win where the provider caches what is "
+            "not marked; what it may lose there is in these rows."
+        ),
+    ),
     "traces": (
         "Recorded runs under the usual ways of caching",
         (
@@ -269,7 +278,7 @@ def _section(name: str, result: dict[str, Any]) -> Iterator[str]:
         if any(row.get("policy") for row in costs):
             yield f"\n{_POLICY}\n"
             yield _table.table(_table.policies(costs), markdown=True)
-        if all("reported_share" in row for row in costs):
+        if _table.timed(costs):
             yield f"\n{_BESIDE}\n"
             yield _table.table(_table.beside(costs, ["workload"], lambda row: [row["workload"]]), markdown=True)
     for asked in dict.fromkeys(_asked(row) for row in topics):

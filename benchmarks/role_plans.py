@@ -7,7 +7,7 @@ them, and layouts that never change their mind (``FIXED``), which say what could
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -272,6 +272,19 @@ def _handbook(plan: Plan) -> str:
 
 def _role(plan: Plan, who: int) -> str:
     return _text(plan, plan.roles[who], f"role{who}-")
+
+
+def side_of(outcomes: Iterable[CacheOutcome], profile: Profile) -> dict[str, float]:
+    """What the calls of one side of a comparison come to."""
+    found = list(outcomes)
+    return {
+        "calls": len(found),
+        "input_tokens": sum(one.input_tokens for one in found),
+        "cache_read_tokens": sum(one.read_tokens for one in found),
+        "cache_write_tokens": sum(one.written_tokens for one in found),
+        "uncached_tokens": sum(one.uncached_tokens for one in found),
+        "cost_units": round(sum(one.cost_units(profile) for one in found), 1),
+    }
 
 
 def _served(cache: ProviderCache, prompt: Prompt, number: int) -> CacheOutcome:

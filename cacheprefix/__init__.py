@@ -99,8 +99,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
-        message = f"module 'cacheprefix' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'cacheprefix' has no attribute {name!r}")
     value = getattr(import_module(f"cacheprefix.{home}"), name)
     globals()[name] = value
     return value

@@ -22,11 +22,10 @@ def wrap(target: Any, session: Session | None = None) -> Any:
     found = bound.plugins.call_first("wrap", target=target, session=bound.session)
     if found is not None:
         return found
-    message = (
+    raise SetupError(
         f"no installed adapter can wrap a {_kind(target)} (adapters found: {_adapters(bound, 'wrap')}); "
         "install cacheprefix-langgraph, -autogen, -crewai or -sdk, or use the adapter's own front door"
     )
-    raise SetupError(message)
 
 
 def preview(target: Any, session: Session | None = None, *, task: object = None) -> Preview:
@@ -49,11 +48,10 @@ def preview(target: Any, session: Session | None = None, *, task: object = None)
     failed = [name for name, count in bound.plugins.failures.items() if count > before.get(name, 0)]
     if failed:
         raise SetupError(f"the preview of a {_kind(target)} failed in {', '.join(failed)}; a warning says where")
-    message = (
+    raise SetupError(
         f"no installed adapter can preview a {_kind(target)} (adapters that can: {_adapters(bound, 'preview')}); "
         "give the requests themselves: a list of PlannedRequest(agent, body, api)"
     )
-    raise SetupError(message)
 
 
 def _kind(target: Any) -> str:

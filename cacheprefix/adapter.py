@@ -17,7 +17,6 @@ from cacheprefix.bodies import (
     ForkBody,
     Role,
     ToolSet,
-    Watched,
     adopt_declared,
     agreed,
     allowed_choice,
@@ -30,22 +29,21 @@ from cacheprefix.bodies import (
     well_formed,
 )
 from cacheprefix.bounded import Bounded, Generations
-from cacheprefix.calls.begin import Boundary, Request, Waiting
+from cacheprefix.calls.begin import Boundary, Request
 from cacheprefix.calls.gating import Waits
-from cacheprefix.calls.history_runner import HistoryRunner, RestOfRequest
+from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.report import tally
 from cacheprefix.calls.tool_calls import ToolUse
 from cacheprefix.contexts import BlockVar, inside, within
 from cacheprefix.effects import Call as WaitingFor
 from cacheprefix.effects import Flow, adrive, drive
 from cacheprefix.errors import SetupError
-from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, SideForks, ask_options
+from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, ask_options
 from cacheprefix.history import (
     READ_TOOL_SCHEMA,
     Circumstances,
     Cutting,
     Ledger,
-    ReadBudget,
     SummaryRequest,
     TransitionHook,
     digests_of,
@@ -63,7 +61,6 @@ from cacheprefix.layout import (
     Tool,
     VolatileRole,
     Worth,
-    common_text,
     context_block,
     economics,
     find_text,
@@ -158,7 +155,6 @@ __all__ = [
     "ForkOptions",
     "ForkResult",
     "Generations",
-    "HistoryRunner",
     "Insert",
     "KnownCrews",
     "Lane",
@@ -174,7 +170,6 @@ __all__ = [
     "Pass",
     "Preview",
     "RLock",
-    "ReadBudget",
     "Reason",
     "Reflections",
     "ReplaceResult",
@@ -191,7 +186,6 @@ __all__ = [
     "Seat",
     "SelectorChoice",
     "SelectorLane",
-    "SideForks",
     "SummaryRequest",
     "Tool",
     "ToolSet",
@@ -199,10 +193,8 @@ __all__ = [
     "TransitionHook",
     "Unsent",
     "VolatileRole",
-    "Waiting",
     "WaitingFor",
     "Waits",
-    "Watched",
     "Whose",
     "Worth",
     "Wrap",
@@ -215,7 +207,6 @@ __all__ = [
     "bound_role",
     "check_volatile",
     "claimed",
-    "common_text",
     "context_block",
     "cost_units",
     "current_role",
@@ -278,8 +269,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     room = _LATER.get(name)
     if room is None:
-        message = f"module 'cacheprefix.adapter' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'cacheprefix.adapter' has no attribute {name!r}")
     return getattr(import_module(f"cacheprefix.{room}"), name)
 
 
@@ -291,8 +281,7 @@ def given_or_configured(session: Session | None) -> AdapterSession:
     """
     given: object = session
     if given is not None and not isinstance(given, Session):
-        message = f"session takes a cacheprefix Session, found {type(given).__name__}"
-        raise SetupError(message)
+        raise SetupError(f"session takes a cacheprefix Session, found {type(given).__name__}")
     found = (Session.from_config() if session is None else session).adapter
     for text in outside(found.warn_once):
         found.note(text)
@@ -302,8 +291,7 @@ def given_or_configured(session: Session | None) -> AdapterSession:
 def names_in(option: str, given: Iterable[str] | None) -> tuple[str, ...] | None:
     """The names in an option. Raises ``SetupError`` for a text, which would be read as names of one letter."""
     if isinstance(given, str):
-        message = f"{option} takes names in a list, found a text; use {option}=[{given!r}]"
-        raise SetupError(message)
+        raise SetupError(f"{option} takes names in a list, found a text; use {option}=[{given!r}]")
     return None if given is None else tuple(given)
 
 
@@ -317,8 +305,7 @@ def check_volatile(volatile: object, role: object = "user") -> None:
         message = f"volatile is called for each request and gives texts by name, found {kind}; use lambda: {{...}}"
         raise SetupError(message)
     if role not in get_args(VolatileRole):
-        message = f"volatile_role is one of {', '.join(map(repr, get_args(VolatileRole)))}, found {role!r}"
-        raise SetupError(message)
+        raise SetupError(f"volatile_role is one of {', '.join(map(repr, get_args(VolatileRole)))}, found {role!r}")
 
 
 def names_known_to(function: FunctionType) -> dict[str, Any]:

@@ -52,6 +52,7 @@ from cacheprefix.wire import forget_views
 
 M = TypeVar("M")
 T = TypeVar("T")
+_REFUSED = "not sent, as the mode is strict"
 
 
 class AdapterSession:
@@ -91,7 +92,8 @@ class AdapterSession:
         state = self.shared
         self.team = Team(name, scope, tail, prefix, partial(frozen, self.plugins), state.cards, state.roles)
         options, forks = self._options, self.mode != "observe"
-        self._requests = Requests(self.team, state, self.plugins, forks=forks, off=self.off)
+        waits = self._gate is not None
+        self._requests = Requests(self.team, state, self.plugins, forks=forks, off=self.off, waits=waits)
         self.histories = HistoryRunner(
             self.team,
             state,
@@ -169,8 +171,7 @@ class AdapterSession:
         ``scope`` is the tenant whose requests these are, this session's by default.
         """
         if not name:
-            message = "Session.child(name) needs a name"
-            raise SetupError(message)
+            raise SetupError("Session.child(name) needs a name")
         child = object.__new__(type(self))
         child.__dict__.update(self.__dict__)
         child._made = None
@@ -245,10 +246,9 @@ class AdapterSession:
         """
         given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
         tenant = None if scope in (None, self.scope) else scope
-        first = self.shared.totals.last is None
+        first = not self.begun
         late = None if first and tenant is None and not self.team.parted else self.shared.notices.note
-        if again:
-            self.shared.tool_sets.let_go(self.team)
+        self.shared.tool_sets.let_go(self.team)
         union = self.team.adopt_tools(
             given, render, late, grows=grows, of_run=of_run, of_door=of_door, recorded=recorded, again=again
         )
@@ -269,13 +269,24 @@ class AdapterSession:
         """
         what = object() if text is None else digest_of(text, *sorted(map(str, tools)))
         before = self.team.made_as_before(role, what)
-        if before is False or (before is None and self.shared.totals.last is not None):
+        if before is False or (before is None and self.begun):
             self._part()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the application has asked: what it makes from then on may be made for one user."""
+        # Privacy: answers take their time, and while the first one is awaited other users' agents are made.
+        return self.shared.asked or self.shared.totals.last is not None
 
     def _part(self) -> None:
         """Keep the tools of agents in their own conversations from now on."""
         if not self.team.parted:
             self.attempt("tools", lambda: self.shared.tool_sets.part(self.team), None)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether a conversation must not go on with tools that no own request has, for adapters that choose."""
+        return self.team.mixed
 
     def resume_tools(self, conversation: Conversation) -> None:
         """Make known which tools a conversation that was saved elsewhere carries, as its decisions say."""
@@ -295,7 +306,7 @@ class AdapterSession:
         self.shared.tool_sets.bring(self.team, who, names, differ)
 
     def drop_tools(self, who: Whose) -> None:
-        """Forget whose own tools were: a run is over."""
+        """Forget whose own tools were: a run is over, or a front door is gone."""
         self.shared.tool_sets.forget(who.id)
 
     def tools_open_to(self, who: Conversation | Whose | str) -> frozenset[str]:
@@ -308,6 +319,10 @@ class AdapterSession:
     def union_in(self, conversation: Conversation) -> tuple[str, ...]:
         """Names of the shared tools that a conversation's requests carry where they carry those of all."""
         return self.shared.tool_sets.union(self.team, conversation)
+
+    def reachable(self, conversation: Conversation) -> tuple[Tool, ...]:
+        """The shared tools that a conversation's requests carry, or may come to carry; a session of many has others."""
+        return self.team.prefix.among({*self.tools_open_to(conversation), *self.union_in(conversation)})
 
     def adopt_system(self, text: str, *, with_context: bool = False) -> None:
         """Make ``text``, found in most agents' own messages, the shared system text; for adapters, at set-up.
@@ -336,7 +351,9 @@ class AdapterSession:
 
     def join(self, role: str) -> None:
         """Tell of a role before its first request; for adapters, at set-up."""
-        self.shared.roles.add(self.team.role(role))
+        name = self.team.role(role)
+        with self.shared.lock:
+            self.shared.roles.of(name, lambda: digest_of(name))
 
     @property
     def alone(self) -> bool:
@@ -364,6 +381,9 @@ class AdapterSession:
         Raises ``BudgetError`` as ``HistoryRunner.condense`` does, and in ``strict`` mode ``NotSharedError``.
         """
         over: list[BudgetError] = []
+        self.shared.asked = True
+        if self.team.hears(asked.conversation, asked.role):
+            self._part()
 
         def planned() -> RequestPlan[M]:
             try:
@@ -379,7 +399,9 @@ class AdapterSession:
             raise over[0]
         removable = tuple(one for one in made.reasons if one.removable)
         if removable and self.mode == "strict":
-            raise NotSharedError(asked.role, removable)
+            refused = NotSharedError(asked.role, removable)
+            self.note(f"{_REFUSED}: {refused}")
+            raise refused
         return made
 
     def left_alone(self, role: str, conversation: str, scope: str | None = None) -> Reason | None:
@@ -504,15 +526,18 @@ class AdapterSession:
         """Tokens, cost units and money by agent, against the unmodified layout; breaks with their causes."""
         load_price_library()
         notices, tools, last = self.shared.notices, self.tool_calls.stats(), self.shared.totals.last
+        use = self.shared.gating.told
+        made = self.shared.totals.report(self.counter_name, notices.notes, notices.failures)
         if last is None:
-            notes = (*notices.notes, *notices.unasked)
+            # What went out and failed, or was refused by ``strict``, did come.
+            came = made.unanswered or any(one.startswith(_REFUSED) for one in notices.notes)
+            notes = (*notices.notes, *(() if came else notices.unasked))
         else:
-            advice = self.shared.cards.advice(last.profile, last.model, self.count)
+            advice = self.shared.cards.advice(last.profile, last.model, self.count, paid=made.total.cost_units)
             added = self.team.told_more(last.model, self.count)
             notes = (*notices.notes, *filter(None, (advice, added)))
-        use = self.shared.gating.told
-        made = self.shared.totals.report(self.counter_name, notes, notices.failures)
-        return replace(made, tool_cache=tools, gate=None if use == GateUse() else use, arms=self.shared.arms.report())
+        gate = None if use == GateUse() else use
+        return replace(made, notes=notes, tool_cache=tools, gate=gate, arms=self.shared.arms.report())
 
     @property
     def counter_name(self) -> str:

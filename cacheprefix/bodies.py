@@ -19,6 +19,8 @@ from cacheprefix.calls.begin import Request
 from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.contexts import BlockVar
+from cacheprefix.effects import Call as WaitingFor
+from cacheprefix.effects import Flow, adrive, drive
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix.layout import FOLLOW, Pass, find_text, tail_text, with_volatile
 from cacheprefix.layout.known_runs import RunAhead
@@ -98,11 +100,10 @@ def bound_role(name: str, instruction: str, conversation: str) -> Role | None:
         return Role(name, instruction, conversation)
     if instruction or conversation:
         said = "conversation" if conversation else "instruction"
-        message = (
+        raise SetupError(
             f"{said}= is a role's: give role= too, or say it where the role begins, "
             f'with role("critic", {said}=...); calls without a role belong to no conversation'
         )
-        raise SetupError(message)
     return None
 
 
@@ -240,22 +241,19 @@ class ForkBody:
 
         ``streamed`` wraps an answer that is a stream, by ``watch``. What ``send`` raises reaches the application.
         """
-        asked, answer = self, None
-        while True:
-            with asked.begin(asked.queue()) as turn:
-                answer = send(turn.body)
-            stream = asked._watched(turn, answer, streamed)
-            again = asked._finished(turn, answer) if stream is None else None
-            if again is None:
-                return answer if stream is None else stream
-            asked = again
+        return drive(self._asking(send, streamed, later=False))
 
     async def aask(self, send: Callable[[Mapping[str, Any]], Awaitable[Any]], streamed: Streamed) -> Any:
         """``ask`` for an asynchronous client."""
-        asked, answer = self, None
+        return await adrive(self._asking(send, streamed, later=True))
+
+    def _asking(self, send: Callable[[Mapping[str, Any]], Any], streamed: Streamed, *, later: bool) -> Flow[Any]:
+        """Send, and once more for each refusal; ``later`` is for callers in an event loop."""
+        asked = self
         while True:
-            with asked.begin(await asked.aqueue()) as turn:
-                answer = await send(turn.body)
+            leave = yield WaitingFor(asked.aqueue if later else asked.queue)
+            with asked.begin(leave) as turn:
+                answer = yield WaitingFor(send, turn.body)
             stream = asked._watched(turn, answer, streamed)
             again = asked._finished(turn, answer) if stream is None else None
             if again is None:
@@ -384,18 +382,18 @@ class _Watching:
         self._any_event, self._last = True, event
         return self._fork.passes(self._turn, event, self._usage, self._usage_of)
 
-    def _ended(self) -> None:
+    def _ended(self, *, cut: bool = False) -> None:
         """End the call with the usage that the events brought; unknown usage where they brought none."""
         usage: Any = self._usage
         if self._any_event and not usage and self._usage_of is not _usage_of:
             # LiteLLM writes it into the last event once the provider's stream has ended.
             usage = self._fork.session.attempt("usage", lambda: self._usage_of(self._last), None)
-        self._turn.finish(usage or None)
+        self._turn.finish(usage or None, cut=cut)
 
     def _abandoned(self) -> None:
         """The stream was closed or dropped before its end: the call counts, unless not one event had come."""
         if self._any_event:
-            self._ended()
+            self._ended(cut=True)
         else:
             self._turn.fail()
 
@@ -533,7 +531,7 @@ def well_formed(body: Mapping[str, Any], api: Api) -> bool:
         said = ()
     if not isinstance(said, (list, tuple)) or not all(isinstance(one, Mapping) for one in said):
         return False
-    tools_listed = tools is None or (isinstance(tools, (list, tuple)) and all(map(_is_tool, tools)))
+    tools_listed = tools is None or (isinstance(tools, (list, tuple)) and all(map(_has_function, tools)))
     if not tools_listed or not isinstance(body.get("model", ""), str):
         return False
     system = body.get("instructions" if responses else "system")
@@ -546,12 +544,8 @@ def _is_message(message: Mapping[str, Any], api: Api) -> bool:
     calls, content = message.get("tool_calls"), message.get("content")
     if not isinstance(message.get("role"), str) or (content is None and api == "anthropic"):
         return False
-    called = calls is None or (isinstance(calls, (list, tuple)) and all(map(_is_call, calls)))
+    called = calls is None or (isinstance(calls, (list, tuple)) and all(map(_has_function, calls)))
     return called and (content is None or _is_text(content, (str, Mapping)))
-
-
-def _is_call(call: object) -> bool:
-    return isinstance(call, Mapping) and isinstance(call.get("function") or {}, Mapping)
 
 
 def _is_item(item: Mapping[str, Any]) -> bool:
@@ -561,8 +555,9 @@ def _is_item(item: Mapping[str, Any]) -> bool:
     return named and (content is None or _is_text(content, Mapping))
 
 
-def _is_tool(tool: object) -> bool:
-    return isinstance(tool, Mapping) and isinstance(tool.get("function") or {}, Mapping)
+def _has_function(one: object) -> bool:
+    """Whether a tool, or a call of one, is an object whose ``function``, if any, is one too."""
+    return isinstance(one, Mapping) and isinstance(one.get("function") or {}, Mapping)
 
 
 def _is_text(content: object, block: type | tuple[type, ...]) -> bool:
@@ -593,6 +588,14 @@ def _without(shared: str, text: str) -> str:
     return text.strip() if span is None else (text[: span[0]] + text[span[1] :]).strip()
 
 
+_BEGINS = ("prefix", "partial")
+"""Fields by which a message says that it is the beginning of an answer: DeepSeek's and Mistral's, and LiteLLM's own
+(api-docs.deepseek.com/guides/chat_prefix_completion, docs.litellm.ai/docs/completion/prefix); Moonshot's and Qwen's
+(platform.kimi.ai/docs/guide/use-partial-mode-feature-of-kimi-api). All as of 2026-11-27."""
+_PLAIN = frozenset({"role", "content"})
+"""Fields of a message that is a text and nothing else."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
     """The parts of a body: its history, the role's own text, its tools."""
@@ -604,8 +607,8 @@ class _Read:
     tools: list[Any]
     shared: bool
     """Whether it may carry the union's tools: it has none that the provider runs."""
-    begins: bool
-    """Whether its own system text begins with the shared one."""
+    shared_at: int | None
+    """Characters of its own system text in front of the shared one; None where that stands nowhere in it."""
     holds: bool
     """Privacy: whether it may be shown the shared text, as it has that itself or the user gave it for all."""
     differ: tuple[str, ...] = ()
@@ -636,8 +639,9 @@ class _Read:
 
         def tokens(message: Any) -> int:
             """About how many tokens a message has."""
-            content = message.get("content") if isinstance(message, Mapping) else None
-            if isinstance(content, str) and message.keys() <= {"role", "content"}:
+            # Of thousands of messages each is asked for: a plain dictionary is known at once.
+            content = message.get("content") if isinstance(message, (dict, Mapping)) else None
+            if isinstance(content, str) and message.keys() <= _PLAIN:
                 return session.count(content, model) + MESSAGE_TOKENS
             return session.count(str(message), model)
 
@@ -653,18 +657,19 @@ class _Read:
             session.conversation(role.conversation),
             self.text,
             history,
-            spoken=lambda: list(map(tokens, self.history)),
+            spoken=lambda behind: list(map(tokens, self.history[behind:])),
             api=api,
             tools=OwnTools(names, free=free, lists=lists, differ=self.differ) if self.shared else None,
             volatile=role.volatile,
             known=_provider_tools(self.tools),
             own=(*own, reason("kept_by_provider")) if _provider_keeps_history(session, body, api, role) else own,
-            alike=(role.ahead is not None or role.played) and self.begins,
+            alike=(role.ahead is not None or role.played) and self.shared_at == 0,
             played=role.played,
             cached=_marked(body, api),
             ahead=role.ahead,
             joint=role.ahead is None or role.ahead.joint,
             holds_shared=self.holds,
+            shared_at=self.shared_at,
             schema=_schema(session, body, api),
         )
 
@@ -715,15 +720,17 @@ def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role
     while history and _is_system(history[0]):
         system_texts.append(_text(history.pop(0).get("content")))
     tools = list(body.get("tools") or [])
-    shared = all(map(_is_function, tools))
+    # A provider's rule: what is said of ``tools`` (``tool_choice``) holds for the older ``functions`` too, or the two
+    # exclude each other. A request that has the latter keeps to them.
+    shared = not body.get("functions") and all(map(_is_function, tools))
     differ = adopt_declared(session, role.name, tools, of_run=True) if shared else ()
     shared_text = session.prefix.system
-    span = find_text(shared_text, system_texts[0]) if shared_text.strip() and system_texts else None
-    begins = span is not None and not system_texts[0][: span[0]].strip()
+    span = find_text(shared_text, system_texts[0]) if system_texts else None
+    shared_at = None if span is None else len(system_texts[0][: span[0]].strip())
     contents = (_text(one.get("content")) for one in history if isinstance(one, Mapping))
     holds = session.holds_shared((*system_texts, *contents))
     text = instruction_of((role.instruction, *system_texts), shared_text)
-    return _Read(history, text, tools, shared, begins, holds, differ)
+    return _Read(history, text, tools, shared, shared_at, holds, differ)
 
 
 def adopt_declared(
@@ -741,8 +748,8 @@ def adopt_declared(
         # Copies: what the application later does to its dicts must not change the prefix.
         session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True, of_run=of_run, again=of_run)
     except ToolClashError as error:
-        union = {tool.name: tool.schema for tool in session.prefix.tools}
-        mine = (tool_of(tool, dict) for tool in tools)
+        mine = [tool_of(tool, dict) for tool in tools]
+        union = {tool.name: tool.schema for tool in session.prefix.among(tool.name for tool in mine)}
         session.note(f"role {role!r} keeps its own tools, which others share no cache with: {error}")
         return tuple(tool.name for tool in mine if union.get(tool.name, tool.schema) != tool.schema)
     return ()
@@ -876,11 +883,16 @@ def _begun_answers(session: AdapterSession, history: Sequence[Any], body: Mappin
     """1 where the last message is the beginning of the answer (a prefill), which the model continues; else 0.
 
     A provider's rule: nothing may stand behind a prefill. Models that take none answer 400, and OpenAI's take an
-    assistant's last message for an answer that was given before.
+    assistant's last message for an answer that was given before, as do all to whom it must be said (``_BEGINS``).
     """
     last = history[-1] if history else None
-    begins = SHAPES[api].FIELDS.begun and isinstance(last, Mapping) and last.get("role") == "assistant"
-    return int(begins and session.profile(str(body.get("model", "")), api).prefill)
+    if not isinstance(last, Mapping) or last.get("role") != "assistant":
+        return 0
+    if any(last.get(name) is True for name in _BEGINS):
+        return 1
+    rules = session.profile(str(body.get("model", "")), api)
+    # A form that the provider does not speak is translated on the way, as LiteLLM does it: the message keeps its place.
+    return int(rules.prefill and (SHAPES[api].FIELDS.begun or api not in rules.apis))
 
 
 def _is_system(message: Any) -> bool:

@@ -54,7 +54,7 @@ STRATEGIES = ("head_tail", "head", "tail", "json", "none")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One key: what it takes, and what it does, in a line for ``doctor`` and the documentation."""
+    """One key: what it takes, and what it does, in a line for whoever reads the table below."""
 
     read: Read
     parse: Callable[[str], Any]

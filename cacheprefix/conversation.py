@@ -433,8 +433,7 @@ class Conversation:
         yield draft
         with self._lock:
             if replace(self._state, ledger=base.ledger) != base:
-                message = f"conversation {self.id!r} changed while a trial of it ran; append to one of the two"
-                raise StateError(message)
+                raise StateError(f"conversation {self.id!r} changed while a trial of it ran; append to one of the two")
             self._state = replace(draft.state, ledger=draft.ledger.merge(self.ledger))
 
     # ------------------------------------------------------------------ what is sent
@@ -499,8 +498,7 @@ class Conversation:
         terms = self._terms
         limit = request or terms.request
         if limit is None:
-            message = "compact_for_request needs a RequestBudget, here or as Session(request_budget=...)"
-            raise SetupError(message)
+            raise SetupError("compact_for_request needs a RequestBudget, here or as Session(request_budget=...)")
         check_fixed(terms, limit, volatile_tokens)
         before = self.ledger.epoch
         drive(settling(self._history(plainly, volatile_tokens, limit), None))
@@ -593,8 +591,7 @@ class Conversation:
             now = self._state
             if saved.history is not None:
                 if now.messages:
-                    message = f"conversation {self.id!r} already has a history; restore into a new one"
-                    raise StateError(message)
+                    raise StateError(f"conversation {self.id!r} already has a history; restore into a new one")
                 now = replace(saved.history, ledger=now.ledger)
             if terms.places is not None and (saved.places or not merge):
                 try:

@@ -21,8 +21,7 @@ def named_in(module: str, names: Sequence[str]) -> Callable[[str], object]:
 
     def found(name: str) -> object:
         if name not in names:
-            message = f"module {module.rpartition('.')[0]!r} has no attribute {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"module {module.rpartition('.')[0]!r} has no attribute {name!r}")
         return getattr(import_module(module), name)
 
     return found

@@ -88,8 +88,7 @@ def _check_names(given: AskOptions, kind: type[AskOptions], called: str) -> None
     """Raise ``TypeError`` where what was called was given an option that is none of ``kind``."""
     unknown = sorted(set(given) - set(kind.__annotations__))
     if unknown:
-        message = f"{called} takes no option {unknown[0]!r}; there are {', '.join(sorted(kind.__annotations__))}"
-        raise TypeError(message)
+        raise TypeError(f"{called} takes no option {unknown[0]!r}; there are {', '.join(sorted(kind.__annotations__))}")
 
 
 class ForkOptions(AskOptions, total=False):
@@ -148,8 +147,7 @@ class _Tools:
             raise ValueError(call.problem)
         executor = self.executor
         if executor is None:
-            message = f"tool {call.name!r} cannot run in this fork: it has no tool executor"
-            raise LookupError(message)
+            raise LookupError(f"tool {call.name!r} cannot run in this fork: it has no tool executor")
         arguments = (call.id, call.name, call.arguments)
         return executor(*arguments, self.state) if _takes_state(executor) else executor(*arguments)
 

@@ -21,8 +21,15 @@ class _Forked(Protocol):
     def after_fork(self) -> None: ...
 
 
+class _Resting(_Forked, Protocol):
+    def before_fork(self) -> None: ...
+
+    def forked(self) -> None: ...
+
+
 _locks: weakref.WeakSet[RLock] = weakref.WeakSet()
 _known: weakref.WeakSet[_Forked] = weakref.WeakSet()
+_resting: weakref.WeakSet[_Resting] = weakref.WeakSet()
 
 
 _REENTRANT: Any = type(threading.RLock())
@@ -57,6 +64,8 @@ class RLock(_REENTRANT):  # type: ignore[misc]  # which type checkers call final
             self.release()
 
 
+_FORK_WAITS = 10.0
+"""Seconds that a fork waits for an ``Unforked`` lock."""
 Lock = RLock
 """For what is entered once; it may be entered again, by what the garbage collector runs in the middle."""
 
@@ -64,6 +73,50 @@ Lock = RLock
 def reset_in_child(thing: _Forked) -> None:
     """Call ``thing.after_fork()`` in every child that this process forks while it lives, when locks are free again."""
     _known.add(thing)
+
+
+def rest_while_forking(thing: _Resting) -> None:
+    """Call ``thing.before_fork()`` before this process forks, and then ``forked()`` here and ``after_fork()`` there.
+
+    For what a child could not do without even if it leaves it alone, as a library keeps it for the whole process.
+    """
+    _resting.add(thing)
+    _known.add(thing)
+
+
+class Unforked(RLock):
+    """A lock that a fork waits for, so that what it guards is not half done in the child."""
+
+    __slots__ = ("_rests",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rests = False
+        rest_while_forking(self)
+
+    def before_fork(self) -> None:
+        """Take it, unless that takes longer than a fork may wait."""
+        self._rests = not self.mine and self.acquire(timeout=_FORK_WAITS)
+
+    def forked(self) -> None:
+        """Give it back."""
+        if self._rests and self.mine:
+            self._rests = False
+            self.release()
+
+    def after_fork(self) -> None:
+        """In the child, where the forking thread has it too: give it back."""
+        self.forked()
+
+
+def _rest() -> None:
+    for thing in list(_resting):
+        thing.before_fork()
+
+
+def _go_on() -> None:
+    for thing in list(_resting):
+        thing.forked()
 
 
 def _reset() -> None:
@@ -74,7 +127,11 @@ def _reset() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset)
+    os.register_at_fork(before=_rest, after_in_parent=_go_on, after_in_child=_reset)
+
+IMPORTS = Unforked()
+"""Held while a request imports a library: Python's own lock of a module that another thread imports at the fork would
+hold the child for ever."""
 
 
 class once(Generic[T]):  # noqa: N801 - used like ``functools.cached_property``

@@ -15,6 +15,9 @@ T = TypeVar("T")
 
 log = logging.getLogger("cacheprefix")
 
+_MOST = 1_000
+"""Different things that are said, at most: names of users' own agents and tools may stand in them."""
+
 _OWN = "the request goes out in the application's own layout"
 _SENT = {
     **dict.fromkeys(("layout", "rewrite", "forked", "middleware", "subgraph", "role", "begin", "body"), _OWN),
@@ -83,15 +86,17 @@ class Notices:
         """Remember something the user should know; it stands in the report and, once, in the log."""
         text = plain(text)
         with self._lock:
-            new = text not in self._notes
-            self._notes[text] = None
+            new = text not in self._notes and len(self._notes) < _MOST
+            if new:
+                self._notes[text] = None
         if new:
             log.info(text)
 
     def note_if_unasked(self, text: str) -> None:
         """Remember what a report is to say as long as no request has come: what was probably wrapped amiss."""
         with self._lock:
-            self._unasked[plain(text)] = None
+            if len(self._unasked) < _MOST:
+                self._unasked[plain(text)] = None
 
     @property
     def unasked(self) -> tuple[str, ...]:
@@ -113,8 +118,9 @@ class Notices:
 
     def _first(self, key: str) -> bool:
         with self._lock:
-            new = key not in self._said
-            self._said.add(key)
+            new = key not in self._said and len(self._said) < _MOST
+            if new:
+                self._said.add(key)
         return new
 
 

@@ -39,9 +39,10 @@ from cacheprefix.notices import Notices
 from cacheprefix.options import Caching, Gate, History, Options, over
 from cacheprefix.plugins import Plugins, look_up_installed
 from cacheprefix.profiles import Profiles, default_registry, load_price_library, load_price_table
-from cacheprefix.prompt import ABOUT, Api, load_vocabularies
+from cacheprefix.prompt import ABOUT, Api, Counter, load_vocabularies
 from cacheprefix.services import Services
 from cacheprefix.stores import MemoryStore, ResultStore
+from cacheprefix.stores.protocol import is_shared
 from cacheprefix.wire import Form
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Session:
         _of_kind("gate", gate, Gate, optional=True)
         _of_kind("caching", caching, Caching)
         _of_kind("history", history, History)
+        _of_kind("caching.counter", caching.counter, Counter, optional=True)
         _one_of("caching.tail", caching.tail, ("tail", "cards"))
         _one_of("caching.role_as", caching.role_as, get_args(RoleAs))
         if caching.fork_share is not None and not 0 <= caching.fork_share <= 1:
@@ -128,7 +130,7 @@ class Session:
         envelope = caching.counter.envelope if caching.counter else ABOUT
         state = SharedState.fresh(services, envelope, price, caching.fork_share)
         state.lifetimes, state.routing = Lifetimes(caching.lifetime), RoutingKeys(caching.routing_keys)
-        if gate and gate.store and gate.store.shared:
+        if gate and gate.store and is_shared(gate.store):
             from cacheprefix.calls.fleet_traffic import FleetTraffic  # noqa: PLC0415 - of fleets alone
 
             fleet = FleetTraffic(gate.store, partial(notices.failed, "traffic"))
@@ -375,7 +377,9 @@ class Session:
         return self
 
 
-def _of_kind(option: str, value: object, kind: type[Gate | Caching | History], *, optional: bool = False) -> None:
+def _of_kind(
+    option: str, value: object, kind: type[Gate | Caching | History | Counter], *, optional: bool = False
+) -> None:
     if not isinstance(value, kind) and not (optional and value is None):
         fields = ", ".join(f"{name}=..." for name in kind.__match_args__)
         message = f"Session({option}={value!r}): use {kind.__name__}({fields})" + (" or None" if optional else "")
@@ -384,8 +388,7 @@ def _of_kind(option: str, value: object, kind: type[Gate | Caching | History], *
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        message = f"Session({option}={value!r}): use {' or '.join(repr(name) for name in allowed)}"
-        raise SetupError(message)
+        raise SetupError(f"Session({option}={value!r}): use {' or '.join(repr(name) for name in allowed)}")
 
 
 # What every session reads is read here, once: a session may be made in an event loop.

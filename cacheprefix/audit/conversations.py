@@ -56,10 +56,12 @@ _SILENT = 300.0
 """Seconds of silence after which a question alone makes no conversation go on: another run asks the same. Most entries
 are gone by then."""
 
-_HALF, _NEARLY = 0.5, 0.98
-"""Shares of its words that a system prompt keeps where it was edited, and where that is all but certain."""
+_HALF, _MUCH, _NEARLY = 0.5, 0.9, 0.98
+"""Shares of its words that a system prompt keeps where it was edited, where that is likely, and all but certain."""
 _MOSTLY = 0.5
 """The same for its tools."""
+_FIRST = 2
+"""Messages in which a system prompt is looked for that is none any more."""
 
 _ANEW = -1
 """Stands for no row of messages."""
@@ -196,6 +198,8 @@ class _Thread:
     """The latest system prompt of each seat, and what it says beside ids and times."""
     systems: dict[int, tuple[Section, ...]] = field(default_factory=dict)
     """That system prompt."""
+    told: set[int] = field(default_factory=set)
+    """The seats that had a system prompt once."""
     tools: dict[int, frozenset[bytes]] = field(default_factory=dict)
     """The tools beside it."""
     said: dict[int, deque[_Said]] = field(default_factory=dict)
@@ -324,8 +328,8 @@ class Conversations:
             related = self._branched(entered, prompt, system, agent)
         elif entered.opens:
             related = self._related(prompt, agent, system)
-        # Without a system prompt nothing tells who speaks: it may be any of several.
-        speaker = agent or (f"speaker {seat}" if system else "")
+        # Where no request of a seat had a system prompt nothing tells who speaks: it may be any of several.
+        speaker = agent or (f"speaker {seat}" if system or seat in thread.told else "")
         return Placed(ready, f"{thread.number}.{seat}", speaker, related, entered.ends[-1], system)
 
     def _name(self, identity: tuple[str, str], number: int) -> None:
@@ -456,7 +460,8 @@ class Conversations:
             if looked == _LOOKED:
                 break
         met = (number for number in scores if times[number] >= least)
-        found = max(met, key=lambda number: (scores[number], number), default=None)
+        # What many are asked, be it long, tells less than what one of them answered.
+        found = max(met, key=lambda number: (number in said, scores[number], number), default=None)
         return found, answered, found in said
 
     def _by_edges(self, section: Section) -> tuple[int, ...]:
@@ -489,6 +494,8 @@ class Conversations:
             seat = like[-1] if like else gone[-1] if gone else len(thread.last)
             thread.seats[system] = seat
         thread.last[seat], thread.systems[seat], thread.tools[seat] = (system, mask), spoken, tools
+        if system:
+            thread.told.add(seat)
         thread.said.setdefault(seat, deque(maxlen=_SAID)).append(_said(messages, sections))
         return seat
 
@@ -559,6 +566,9 @@ def _edges(section: Section) -> tuple[bytes, ...]:
     data = section.data
     if len(data) < 3 * _EDGE:
         return ()
+    if section.kind != "text":
+        # All calls of tools, and their results, begin with the same names of fields.
+        return (section.head.encode("utf-8", "replace") + data[-_EDGE:],)
     return (section.head.encode("utf-8", "replace") + data[-_EDGE:], data[:_EDGE])
 
 
@@ -572,6 +582,10 @@ def _gave_way(thread: _Thread, seat: int, turn: _Turn) -> bool:
     same = tools == turn.tools
     if not same and len(tools & turn.tools) < _MOSTLY * max(len(tools), len(turn.tools)):
         return False
+    if not turn.system:
+        # It has none any more: the earlier one was left out, or stands among the messages now.
+        moved = _among(thread.systems[seat], turn.sections)
+        return same and (moved or any(_same_speaker(one, turn.messages, turn.sections) for one in said))
     share = _alike(thread.systems[seat], turn.system)
     if share < _HALF or (not same and share < _NEARLY):
         return False
@@ -580,13 +594,27 @@ def _gave_way(thread: _Thread, seat: int, turn: _Turn) -> bool:
     if turn.chained and share >= _NEARLY:
         return True  # It goes on from an answer that the provider keeps and no log has.
     # Its earlier messages may have been changed at the same time.
-    return share >= _NEARLY and any(_goes_on_changed(one, turn.messages, turn.sections) for one in said)
+    return share >= _MUCH and any(_goes_on_changed(one, turn.messages, turn.sections) for one in said)
 
 
 def _alike(a: Sequence[Section], b: Sequence[Section]) -> float:
     """The share of words that two texts have in common."""
     ours, theirs = (Counter(word for one in row for word in one.text.split()) for row in (a, b))
     return (ours & theirs).total() / max(1, ours.total(), theirs.total())
+
+
+def _among(system: Sequence[Section], messages: Sequence[Section]) -> bool:
+    """Whether a system prompt stands, word for word or nearly so, in one of the first messages."""
+    ours = Counter(word for one in system for word in one.text.split())
+    begun = 0
+    for one in messages:
+        # Of a message with pictures or files each is a section of its own.
+        begun += one.head != "+"
+        if begun > _FIRST:
+            break
+        if (ours & Counter(one.text.split())).total() > _NEARLY * ours.total():
+            return True
+    return False
 
 
 def _same_speaker(said: _Said, messages: Sequence[bytes], sections: Sequence[Section]) -> bool:

@@ -10,8 +10,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -46,11 +45,16 @@ _BINARY = {
     b"\xfd7zXZ": "a file packed with xz",
 }
 """How files begin that are no text, and what they are."""
-_DEBUG = re.compile(rb"_base_client|httpcore|httpx|\bDEBUG\b")
+_PACKED = tuple(_BINARY)
+_CLIENTS = (b"_base_client", b"httpcore", b"httpx")
+_DEBUG = re.compile(rb"\bDEBUG\b")
 _LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[{}]""")
 _ARRAY = re.compile(rb"\[\s*(?:[{\[\]]|\Z)")
 """How a file begins that is one array of entries; ``[2026-11-22 …`` and ``[INFO]`` begin lines of text."""
 _VALUE = re.compile(rb"\s*(?:\{|\[\s*[{\[\]])")
+_NO_JSON = re.compile(rb"[ \t\r]*\[?[ \t\r]*(?:[0-9]+[-:/]|(?!Inf|NaN|tru|fal|nul)[A-Za-z<(#=*][^\0])")
+"""How a line begins that is certainly no JSON, be it in UTF-16: to let two parsers fail costs ten times as much."""
+_SDK = b"Request options: "
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?")
 _COLUMNS = frozenset({"input", "traceId", "trace_id", "request_body", "prompt", "messages", "request", "body"})
 """Column titles, one of which a CSV file has that holds requests."""
@@ -217,45 +221,46 @@ def _by_line(file: str, blocks: _Blocks, blank: int) -> Iterator[Found | Broken]
         if titles:
             yield from _table(file, titles, lines, blank)
             return
-    text: Broken | None = None
+    texts, first_text = 0, 0
     looks, read = "", False
     for line in chain((first,), lines):
         if isinstance(line, Broken):
             yield line
             continue
-        for found in _one(file, line.number + blank, line.data):
-            if isinstance(found, Found) or _VALUE.match(line.data):
-                read = read or isinstance(found, Found)
-                yield found
-            else:
-                # The text of a log, not a broken line of JSON: named once.
-                text = found if text is None else replace(text, count=text.count + 1)
-                looks = looks or _told(line.data)
-    if text is not None:
-        more = f"; and {text.count - 1:,} more lines of text" if text.count > 1 else ""
-        yield replace(text, problem=f"{_TEXT if read or not looks else looks}{more}")
+        values = _one(file, line.number + blank, line.data)
+        if values is None:
+            # The text of a log, not a broken line of JSON: named once.
+            texts, first_text = texts + 1, first_text or line.number + blank
+            looks = looks or _told(line.data)
+            continue
+        for found in values:
+            read = read or isinstance(found, Found)
+            yield found
+    if texts:
+        more = f"; and {texts - 1:,} more lines of text" if texts > 1 else ""
+        yield Broken(file, first_text, f"{_TEXT if read or not looks else looks}{more}", count=texts)
 
 
-def _one(file: str, number: int, line: bytes) -> Iterator[Found | Broken]:
+def _one(file: str, number: int, line: bytes) -> Iterable[Found | Broken] | None:
+    """The JSON values of a line; None for one of text."""
+    if _NO_JSON.match(line) and _SDK not in line:
+        return None
     try:
         value = loads(line)
     except BodyError as error:
         logged = _logged(line)
-        if logged is None:
-            yield Broken(file, number, error.problem)
-        else:
-            yield Found(file, number, None, logged, len(line))
-        return
+        if logged is not None:
+            return (Found(file, number, None, logged, len(line)),)
+        return (Broken(file, number, error.problem),) if _VALUE.match(line) else None
     if isinstance(value, list):
-        for item, inner in enumerate(value):
-            yield Found(file, None, item, inner, len(line) // len(value))
-    else:
-        yield Found(file, number, None, value, len(line))
+        size = len(line) // max(1, len(value))
+        return (Found(file, None, item, inner, size) for item, inner in enumerate(value))
+    return (Found(file, number, None, value, len(line)),)
 
 
 def _logged(line: bytes) -> dict[str, Any] | None:
     """The request in a line of an SDK's debug log; None for any other text."""
-    if b"Request options: " not in line:
+    if _SDK not in line:
         return None
     text = line.decode("utf-8", "replace")
     told = _OPTIONS.search(text)
@@ -279,10 +284,10 @@ def _logged(line: bytes) -> dict[str, Any] | None:
 
 def _told(line: bytes) -> str:
     """What a line of text seems to be; empty where it could be anything."""
-    packed = next((name for sign, name in _BINARY.items() if line.startswith(sign)), "")
-    if packed or b"\0" in line:
-        return f"this looks like {packed or 'binary data'}; export it as JSON lines"
-    if _DEBUG.search(line):
+    if line.startswith(_PACKED) or b"\0" in line:
+        packed = next((name for sign, name in _BINARY.items() if line.startswith(sign)), "binary data")
+        return f"this looks like {packed}; export it as JSON lines"
+    if any(word in line for word in _CLIENTS) or (b"DEBUG" in line and _DEBUG.search(line)):
         return (
             "this looks like a debug log without the bodies of its requests (newer SDKs leave them out); "
             "record the program instead: cacheprefix record -- COMMAND"

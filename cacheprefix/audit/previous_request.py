@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from cacheprefix.cache import equal_digests
-from cacheprefix.prompt import CountTokens, Prompt, shared_tokens
+from cacheprefix.prompt import CountTokens, Prompt, estimate_tokens, shared_tokens
 
 SHARE = 0.05
 TOKENS = 2_000
@@ -55,8 +55,9 @@ class PreviousRequestRule:
         return tokens > most
 
     def ended(self) -> None:
-        """No request comes any more: the prompts go."""
+        """No request comes any more: the prompts go, and all that was read with the counter."""
         self._last.clear()
+        self.count = estimate_tokens
 
     def judged(self, *, alarm: bool, real: bool) -> None:
         """What the rule said of a call, and what was so."""

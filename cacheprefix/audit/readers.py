@@ -18,6 +18,8 @@ _APIS = get_args(Api)
 _HTTP = frozenset({"url", "method", "body", "postData", "headers", "path"})
 _WRAPPED = frozenset({"response", "output", "request", "url", "timestamp", "ts", "custom_id"})
 _TEXT = ("messages", "contents", "input", "instructions")
+_LARGE = 100_000
+"""Bytes of an entry from which on it is asked how many requests share it; smaller ones fill no window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,12 @@ class Reader:
     """Whether a file is one session."""
     model_of: Callable[[Mapping[str, Any]], str] | None = None
     """The model that an entry names for those behind it; None where every entry names its own."""
+    signs: frozenset[str] | None = None
+    """Fields of which every entry of this form has one; entries with none of them are not looked at. None: all are."""
+
+    def may_read(self, fields: Iterable[str]) -> bool:
+        """Whether an entry with these fields may be of this form."""
+        return self.signs is None or not self.signs.isdisjoint(fields)
 
 
 class Placed(NamedTuple):
@@ -104,7 +112,13 @@ def _exchanges(value: Mapping[str, Any]) -> Iterator[Record]:
 
 
 BUILTIN: tuple[Reader, ...] = (
-    Reader("cacheprefix JSONL", _is_native, _native, missing="write each request's body into the log, as `request`"),
+    Reader(
+        "cacheprefix JSONL",
+        _is_native,
+        _native,
+        missing="write each request's body into the log, as `request`",
+        signs=frozenset({"request", "usage"}),
+    ),
     Reader(
         "Codex rollout",
         sessions.recognises_codex,
@@ -113,6 +127,7 @@ BUILTIN: tuple[Reader, ...] = (
         nothing="rollouts without counts of tokens",
         per_file=True,
         model_of=sessions.model_of_codex,
+        signs=frozenset({"payload"}),
     ),
     Reader(
         "Claude Code session",
@@ -120,14 +135,16 @@ BUILTIN: tuple[Reader, ...] = (
         sessions.read_claude_code,
         missing="session files keep no requests: record them with cacheprefix record",
         nothing="session files without answers",
+        signs=frozenset({"type"}),
     ),
-    Reader("LMCache agent trace", text.recognises_text, text.read_text),
+    Reader("LMCache agent trace", text.recognises_text, text.read_text, signs=frozenset({"session_id"})),
     Reader(
         "spans (OpenTelemetry, OpenInference, Vercel AI SDK, MLflow)",
         otel.recognises,
         otel.read,
         missing="switch on the capture of message content in the instrumentation; give its log of events too",
         nothing="spans, but none of a model request: instrument the model's client, or export its spans too",
+        signs=otel.SIGNS,
     ),
     Reader(
         "Langfuse export",
@@ -135,6 +152,7 @@ BUILTIN: tuple[Reader, ...] = (
         langfuse.read,
         missing="export with input and output",
         nothing="observations, but none of type GENERATION",
+        signs=frozenset({"observations", "input"}),
     ),
     Reader(
         "LangSmith runs",
@@ -142,21 +160,24 @@ BUILTIN: tuple[Reader, ...] = (
         langsmith.read,
         missing="export the runs with their inputs",
         nothing="runs, but none of type llm: export all runs of a trace, not its root alone",
+        signs=frozenset({"run_type", "runs"}),
     ),
     Reader(
         "LiteLLM log",
         litellm.recognises,
         litellm.read,
         missing="LiteLLM's spend rows hold messages with general_settings.store_prompts_in_spend_logs: true",
+        signs=litellm.SIGNS,
     ),
-    Reader("token counts", text.recognises_counts, text.read_counts),
+    Reader("token counts", text.recognises_counts, text.read_counts, signs=frozenset({"prefix_tokens"})),
     Reader(
         "exchanges (HAR, Helicone, Bedrock, batch files, hand-written)",
         exchanges.recognises,
         _exchanges,
         missing="log the request bodies as well as the answers",
+        signs=exchanges.SIGNS,
     ),
-    Reader("request bodies", _is_body, _body),
+    Reader("request bodies", _is_body, _body, signs=frozenset(_TEXT)),
 )
 """The formats cacheprefix reads by itself, in the order they are tried."""
 
@@ -230,7 +251,8 @@ class _Entries:
     """Makes records of the entries of one file."""
 
     def __init__(self, readers: Sequence[Reader], remarks: Remarks) -> None:
-        self._readers = readers
+        # Of an application's log nearly all lines have the same fields, and those are no reader's.
+        self._asked = lru_cache(maxsize=256)(lambda fields: [one for one in readers if one.may_read(fields)])
         self._remarks = remarks
         self._reader: Reader | None = None
         self._model = ""
@@ -253,11 +275,12 @@ class _Entries:
         try:
             if self._reader is not None and self._reader.recognises(value):
                 return ""
-            fitting = next((one for one in self._readers if one.recognises(value)), None)
+            fields = frozenset(value)
+            fitting = next((one for one in self._asked(fields) if one.recognises(value)), None)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             return f"{self.form}: {type(error).__name__}: {error}"
         if fitting is None:
-            return guess(frozenset(value))
+            return guess(fields)
         self._reader = fitting
         return ""
 
@@ -270,7 +293,7 @@ class _Entries:
             self._first[reader.name] = reader, place(found.file, found.line, found.item)
         if reader.model_of is not None:
             self._model = reader.model_of(found.value) or self._model
-        for record in reader.read(found.value):
+        for record, size in _sized(reader.read(found.value), found.size):
             self._read.add(reader.name)
             if record.remark:
                 self._remarks.add(record.remark, found.file, place(found.file, found.line, found.item))
@@ -280,13 +303,27 @@ class _Entries:
                 record = replace(record, model=record.model or self._model)  # noqa: PLW2901
             if reader.per_file:
                 record = replace(record, session=f"{found.file} {record.session}".strip())  # noqa: PLW2901
-            yield Placed(found.file, found.line, found.item, found.size, record, reader.name)
+            yield Placed(found.file, found.line, found.item, size, record, reader.name)
 
     def ended(self, file: str) -> None:
         """Say which forms had entries and not one request."""
         for reader, first in self._first.values():
             if reader.name not in self._read:
                 self._remarks.add(reader.nothing, file, first)
+
+
+def _sized(records: Iterable[Record], size: int) -> Iterator[tuple[Record, int]]:
+    """The records of an entry of ``size`` bytes, each with its share: one document may hold all requests of a log."""
+    if size < _LARGE:
+        for record in records:
+            yield record, size
+        return
+    read: list[Record] = []
+    try:
+        read.extend(records)
+    finally:
+        # What was read before a part that cannot be read counts.
+        yield from ((record, size // len(read)) for record in read)
 
 
 _JSON_NAMES = {type(None): "null", bool: "true or false", int: "a number", float: "a number", list: "a list"}

@@ -189,6 +189,8 @@ class _Run:
         self._unknown: Bounded[int, Mapping[str, str]] = Bounded(_RECENT)
         self._harmless: set[tuple[str, str]] = set()
         """Models and fields that were changed in calls that read from the cache."""
+        self._values: Bounded[tuple[str, str, int], bool] = Bounded(_RECENT)
+        """Models, fields that no rule knows and hashes of the values that these had."""
         self._alarmed: dict[tuple[str, str], str] = {}
         self._now = float("-inf")
 
@@ -209,7 +211,7 @@ class _Run:
         if ready.prompt is None:
             self._without_text(ready)
             return
-        usage = self._usage(ready, ready.prompt)
+        usage = None if ready.usage is None else self._possible(ready.usage, ready.prompt)
         prompt = _as_sent(ready, ready.prompt, usage)
         self.totals.presumed_marks += prompt is not ready.prompt
         known = record.response_started_ts is not None or record.response_ended_ts is not None
@@ -272,14 +274,18 @@ class _Run:
     def _explained(self, verdict: Verdict, ready: Ready) -> Verdict:
         """A miss that nothing explains may be a field's that no rule knows, if it changed since the ancestor.
 
-        A field that was another in a call that read all the same explains nothing.
+        A field that was another in a call that read all the same explains nothing. What was read in part may be what
+        an earlier call with the same value left.
         """
-        miss = verdict.cause == "provider_miss" and not verdict.reported_tokens
+        model = ready.record.model
+        known = {name for name, value in ready.unknown.items() if (model, name, hash(value)) in self._values}
+        for name, value in ready.unknown.items():
+            self._values[model, name, hash(value)] = True
+        miss = verdict.cause == "provider_miss"
         shared = verdict.cause == "hit" and verdict.reported_tokens
         if not (ready.unknown or self._unknown) or not (miss or shared):
             return verdict
         before = self._unknown.get(self._index_of(verdict.ancestor_index) or 0, {})
-        model = ready.record.model
         changed = sorted(
             name
             for name in {*before, *ready.unknown}
@@ -291,14 +297,15 @@ class _Run:
             if len(self._harmless) < _RECENT:
                 self._harmless.update((model, name) for name in changed)
             return verdict
+        if verdict.reported_tokens:
+            changed = [name for name in changed if name in known or name not in ready.unknown]
+        if not changed:
+            return verdict
         return replace(verdict, cause="settings_changed", path=named(changed[0]), fix=FIXES["settings_changed"])
 
     def _dropped(self) -> Iterator[str]:
         if self.duplicates.dropped:
             yield f"{self.duplicates.dropped} calls stand in the log twice and are counted once"
-
-    def _usage(self, ready: Ready, prompt: Prompt) -> Usage | None:
-        return None if ready.usage is None else self._possible(ready.usage, prompt)
 
     def _possible(self, usage: Usage, prompt: Prompt | None) -> Usage:
         """The counts without those that cannot be; what was wrong with them is named in the notes."""

@@ -58,8 +58,7 @@ def arrivals(
             names = tuple(lane + digest for digest in chain(item.prompt, item.profile.settings))
             found.append(Arrival(item.at, names, tuple(section.tokens for section in item.prompt.sections)))
     if not found:
-        message = f"no request to play in {', '.join(files) or 'no file'}; give Mooncake traces or request logs"
-        raise SetupError(message)
+        raise SetupError(f"no request to play in {', '.join(files) or 'no file'}; give Mooncake traces or request logs")
     found.sort(key=lambda arrival: arrival.at)
     return found[:limit], skipped
 
@@ -87,8 +86,7 @@ def _lines(file: str) -> Iterator[bytes]:
         with gzip.open(path) if packed else path.open("rb") as stream:
             yield from stream
     except (OSError, EOFError) as error:
-        message = f"cannot read {file!r}: {getattr(error, 'strerror', None) or error}"
-        raise SetupError(message) from None
+        raise SetupError(f"cannot read {file!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _of_line(line: bytes) -> Arrival | None:

@@ -148,7 +148,8 @@ def _evidence(audit: Audit) -> Iterator[str]:
         if group.path and (group.offset or group.size):
             details.append(f"from character {group.offset}")
         if group.size:
-            details.append(f"{group.size:+,} characters")
+            length = "more" if group.size > 0 else "fewer"
+            details.append(f"{_counted(abs(group.size), 'character')} {length} than before")
         said = ", ".join(part for part in details if part)
         yield f"{where}{f' ({said})' if said else ''}: first in {_near(group.place)}"
         if group.excerpt:

@@ -110,10 +110,11 @@ class WhatIf:
     def add(self, call: PlayedCall) -> None:
         """One more call."""
         self._sections += len(call.prompt.sections)
-        for one in call.prompt.sections:
-            if one.digest not in self._held:
-                self._held.add(one.digest)
-                self._bytes += len(one.data)
+        if not self._held.issuperset(call.prompt.digests):
+            for one in call.prompt.sections:
+                if one.digest not in self._held:
+                    self._held.add(one.digest)
+                    self._bytes += len(one.data)
         self._calls.append(call)
 
     def savings(self, paid: float | None = None) -> tuple[Saving, ...]:

@@ -128,18 +128,18 @@ class Team:
     tools: dict[tuple[bytes, ...], tuple[Section, ...]] = field(default_factory=dict)
     calls: Counter[tuple[bytes, ...]] = field(default_factory=Counter)
     """How many requests have each system."""
-    union: tuple[Section, ...] | None = None
+    union: Prompt | None = None
     cut: tuple[tuple[bytes, ...], str] | None = None
     """Digests of the leading system sections all have, and the text that the rest of all holds."""
 
-    def unite(self) -> tuple[Section, ...]:
-        """All tools by name, the first of each name."""
+    def unite(self) -> Prompt:
+        """All tools by name, the first of each name, as a prompt that holds nothing else."""
         if self.union is None:
             named: dict[str, Section] = {}
             for row in self.tools.values():
                 for tool in row:
                     named.setdefault(_tool_name(tool), tool)
-            self.union = tuple(named[name] for name in sorted(named))
+            self.union = Prompt("anthropic", "", tuple(named[name] for name in sorted(named)))
         return self.union
 
     def common(self) -> tuple[tuple[bytes, ...], str]:
@@ -281,10 +281,11 @@ def fork_points(prompts: Sequence[Prompt]) -> list[int | None]:
     ways: list[list[int]] = []
     """Of each prompt the numbers along it."""
     latest: dict[bytes, int] = {}
-    """The latest prompt with each first section: mostly the next one begins with all of it."""
+    """The latest prompt with each first message: mostly the next one begins with all of it."""
     for at, prompt in enumerate(prompts):
         digests = prompt.digests
-        before = latest.get(digests[0]) if digests else None
+        first = digests[min(prompt.head, len(digests) - 1)] if digests else b""
+        before = latest.get(first)
         way = [] if before is None else ways[before][: equal_digests(prompts[before].digests, digests)]
         node = way[-1] if way else 0
         for digest in digests[len(way) :]:
@@ -297,8 +298,7 @@ def fork_points(prompts: Sequence[Prompt]) -> list[int | None]:
             way.append(found)
             node = found
         ways.append(way)
-        if digests:
-            latest[digests[0]] = at
+        latest[first] = at
     depths, forks = [0], [0]
     """Of each number its place, and how far the longest such beginning of it goes: the one before it is known first."""
     for number in range(1, len(children)):

@@ -3,11 +3,10 @@
 from cacheprefix.cache.breakpoints.plan import Breakpoint, plan_breakpoints
 from cacheprefix.cache.breakpoints.write import mark
 from cacheprefix.cache.differences import answers
-from cacheprefix.cache.expectation import Expectation
 from cacheprefix.cache.linting import ADVICE, LintWarning, Smell, lint
 from cacheprefix.cache.model import CacheModel, Observation, SentBy
 from cacheprefix.cache.tree import equal_digests
-from cacheprefix.cache.verdict import CAUSES, FIXES, MEANINGS, Cause, Verdict, VerdictKind
+from cacheprefix.cache.verdict import CAUSES, FIXES, MEANINGS, Cause, Verdict
 
 __all__ = [
     "ADVICE",
@@ -17,13 +16,11 @@ __all__ = [
     "Breakpoint",
     "CacheModel",
     "Cause",
-    "Expectation",
     "LintWarning",
     "Observation",
     "SentBy",
     "Smell",
     "Verdict",
-    "VerdictKind",
     "answers",
     "equal_digests",
     "lint",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from cacheprefix.cache.tree import SentRequest
     from cacheprefix.profiles import Profile
+    from cacheprefix.prompt import Tier
 
 
 _ALIKE = 0.5
@@ -227,11 +228,12 @@ def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Ch
     # Nothing of the old rest is left: its last message was edited, or all of it was taken away.
     messages = sum(1 for section in old if section.head != "+")
     same = first.head == then.head and first.kind == then.kind
-    likeness = same and alike(first, then)
+    likeness = same and _same_text(first, then)
     if same and (messages <= 1 or likeness):
         divergence = difference(first, then)
-        return Change("history_edited", divergence.path or then.path, divergence, behind, touched, sure)
-    return Change("history_truncated", first.path, _whole(first, then), behind, 0, answers(then))
+        still = max(1, _reworded(old, new))
+        return Change("history_edited", divergence.path or then.path, divergence, behind, touched, sure, still)
+    return Change("history_truncated", first.path, _whole(first, then), behind, 0, answers(then), 0)
 
 
 def _still_asked(old: Sequence[Section], new: Sequence[Section], touched: int, behind: int) -> tuple[int, int]:
@@ -282,16 +284,23 @@ def _behind(
     if len(old) + len(new) > _LONGEST:
         return kept(old, new, 0), None
     if set(left).isdisjoint(right):
-        return 0, None
+        return 0, _reworded(old, new)
     *blocks, _ = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
     tokens = sum(new[block.b + step].tokens for block in blocks for step in range(block.size))
     was, still = blocks[-1].a + blocks[-1].size, blocks[-1].b + blocks[-1].size
     # What was changed where it stands, such as all ids of calls, has no equal behind the last that has one.
-    for one, other in zip(old[was:], new[still:], strict=False):
-        if one.kind != other.kind or not alike(one, other):
-            break
-        still += 1
-    return tokens, still
+    return tokens, still + _reworded(old[was:], new[still:])
+
+
+def _reworded(old: Sequence[Section], new: Sequence[Section]) -> int:
+    """How many of ``new`` stand up to the last one that is only another wording of what stood in its place."""
+    pairs = enumerate(zip(old, new, strict=False), 1)
+    return max((at for at, (one, other) in pairs if one.kind == other.kind and _same_text(one, other)), default=0)
+
+
+def _same_text(a: Section, b: Section) -> bool:
+    """Whether two texts are one text changed, at one place or in the space between all words."""
+    return alike(a, b) or a.text.split() == b.text.split()
 
 
 def _whole(a: Section, b: Section) -> Divergence:
@@ -352,7 +361,7 @@ def difference_from(
             return None
         # No text is the very same: an id in a system prompt makes another one of it, and each asks something else.
         best, best_shared = rows[0]
-    found = _in_content(own, best, best_shared, shared, most, rewritten=rewritten)
+    found = _in_content(own, best, best_shared, shared, most, profile, rewritten=rewritten)
     if best.lane == own.lane and (best.salts == own.salts or best.keys[:best_shared] == own.keys[:best_shared]):
         return found
     if not own.agent and not any(map(answers, own.sections[best_shared:])):
@@ -381,11 +390,16 @@ def gone_back(own: SentRequest, shared: int, newest: tuple[SentRequest, int], pr
         return None
     reachable = own.totals[shared - 1] if shared else 0
     common = (own.totals[equal - 1] if equal else 0) + kept(before.sections, own.sections, equal)
-    if common <= reachable or _system(before) != _system(own):
+    # Behind what it reads stands what the newest request said under its own tools, model or setting.
+    said = set(before.digests[equal:])
+    more = sum(one.tokens for one in takewhile(lambda one: one.digest in said, own.sections[shared:]))
+    if max(common, reachable + more) <= reachable or _system(before) != _system(own):
         return None
     found = difference_from(own, 0, (newest,), profile)
     if found is None or found.cause not in ("tools_changed", "tools_reordered", "model_changed", "settings_changed"):
         return None
+    if reachable + more > found.tokens:
+        found = replace(found, tokens=reachable + more, placed=True)
     return found if found.tokens > reachable else None
 
 
@@ -435,7 +449,14 @@ def _values(path: str, before: str, after: str) -> Divergence:
 
 
 def _in_content(
-    own: SentRequest, before: SentRequest, equal: int, shared: int, common: int, *, rewritten: bool
+    own: SentRequest,
+    before: SentRequest,
+    equal: int,
+    shared: int,
+    common: int,
+    profile: Profile,
+    *,
+    rewritten: bool,
 ) -> Finding | None:
     """The difference between the sections of two prompts; None where it explains nothing that was not read.
 
@@ -445,6 +466,7 @@ def _in_content(
         equal: How many sections it begins with as that one does.
         shared: How many it shares with any prompt of its lane.
         common: Tokens that it has in common with ``before``, wherever they stand.
+        profile: The provider's rules.
         rewritten: Whether the history is known to have been rewritten, so that any difference in it is one.
     """
     if not own.agent and not rewritten and _told_by_another(before.sections, own.sections, equal):
@@ -453,8 +475,10 @@ def _in_content(
     if found is None:
         return None
     prefix = own.totals[equal - 1] if equal else 0
-    # Where nothing stands behind the change it cost nothing that this request still has.
-    tokens = prefix + found.behind + found.touched if found.behind or found.touched else 0
+    # Where nothing stands behind the change it cost nothing that this request still has. A provider's rule: where
+    # entries end at marks, one behind what is gone does not let read what stands before it either.
+    ended = found.sure and profile.match == "breakpoint"
+    tokens = prefix + found.behind + found.touched if ended or found.behind or found.touched else 0
     placed = False
     if found.sure and tokens and _goes_on(own, before, found):
         # The same conversation: had nothing been changed, all that it had before would have been read. Money: what is
@@ -481,7 +505,10 @@ def _in_content(
 
 def _still_sent(own: SentRequest, equal: int, found: Change) -> int:
     """Tokens up to the last section that stands in the earlier prompt too; all, where that is not known."""
-    return own.totals[-1 if found.still is None else equal + found.still - 1]
+    if found.still is None:
+        return own.totals[-1]
+    end = equal + found.still
+    return own.totals[end - 1] if end else 0
 
 
 def _told_by_another(before: Sequence[Section], after: Sequence[Section], equal: int) -> bool:
@@ -543,3 +570,29 @@ def _related(own: SentRequest, before: SentRequest, common: int, found: Change) 
     """
     smaller = min(own.totals[-1], before.totals[-1])
     return common + found.touched >= _RELATED * smaller or (bool(own.agent) and found.behind > 0)
+
+
+def of_the_application(own: SentRequest, found: Finding) -> Finding | None:
+    """What of a difference is the application's, by what it made of both requests; None where all is our own layout's.
+
+    That goes by what the difference is about: a role's text that was put elsewhere is no edited history, and a tool
+    that all now carry no change of one agent's tools.
+    """
+    before = found.record
+    if (own.made is None and before.made is None) or found.cause in ("scope_changed", "model_changed"):
+        return found
+    mine, theirs = own.made or own.prompt, before.made or before.prompt
+    if found.cause == "settings_changed":
+        return found if mine.settings != theirs.settings or mine.api != theirs.api else None
+    if not found.cause.startswith("history"):
+        tier: Tier = "system" if found.cause == "system_changed" else "tools"
+        return found if [*map(_digest, mine.tier(tier))] != [*map(_digest, theirs.tier(tier))] else None
+    old, new = theirs.tier("messages"), mine.tier("messages")
+    said = change(old, new, shared_sections(old, new))
+    if said is None:
+        return None
+    return replace(found, cause=said.cause, path=said.path, divergence=said.divergence)
+
+
+def _digest(section: Section) -> bytes:
+    return section.digest

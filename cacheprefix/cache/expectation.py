@@ -107,17 +107,18 @@ class Request(NamedTuple):
         return self.prompt.sections
 
 
-def outlook(request: Request) -> Expected:
-    """What the rules say about a request."""
+def outlook(request: Request, *, why: bool = True) -> Expected:
+    """What the rules say about a request; without ``why``, no reason where marks decide what is read: it takes time."""
     profile = request.profile
     found = marks(request.prompt, profile, request.totals, request.planned)
-    near = _near(request, readable=False)
+    marked = profile.match == "breakpoint" and request.taken is None
+    near = _near(request, readable=False) if why or not marked else Near()
     if profile.control in ("none", "named") or not request.sections:
         return Expected("cold_start", None, found, near)
     if request.taken is not None:
         return _in_line(request, request.taken, found, near)
     if profile.match == "breakpoint":
-        return _breakpoints(request, found, near)
+        return _breakpoints(request, found, near, why=why)
     if profile.match == "unit":
         return _units(request, found, near)
     return _blocks(request, found, near)
@@ -245,13 +246,13 @@ def _markers(request: Request, at: int) -> int:
     return max((envelope.shared(own, head) for head in (*heads, None)), default=0)
 
 
-def _breakpoints(request: Request, found: Marks, near: Near) -> Expected:
+def _breakpoints(request: Request, found: Marks, near: Near, *, why: bool) -> Expected:
     """Only where an earlier request set a breakpoint, and only from this request's own ones."""
     # A provider's rule: a request with too many marks is refused as a whole.
     if found.refused:
         return Expected("breakpoints_over_limit", found.all[0], found, near)
     read = _deepest(request, found.reading)
-    reason, place = _shortfall(request, found, read)
+    reason, place = _shortfall(request, found, read) if why else ("hit", None)
     if not found.reading:
         return Expected(reason, place, found, near)
     read_tokens = request.totals[read] if read >= 0 else 0
@@ -265,7 +266,7 @@ def _breakpoints(request: Request, found: Marks, near: Near) -> Expected:
         billed=_billed(request, found, read_tokens),
         ends=_ends(request, found),
         alive=read + 1,
-        unmarked=any(node.entry is not None for node in request.path[found.reading[-1] + 1 :]),
+        unmarked=why and any(node.entry is not None for node in request.path[found.reading[-1] + 1 :]),
     )
 
 
@@ -276,10 +277,10 @@ def _billed(request: Request, found: Marks, read_tokens: int) -> dict[str, int]:
     """
     billed: dict[str, int] = {}
     done = read_tokens
-    for ttl in sorted({*found.written.values()}, key=lambda ttl: -(ttl.seconds or 0)):
-        last = max(index for index, own in found.written.items() if own.name == ttl.name)
+    lasts = {ttl.name: (index, ttl.seconds or 0) for index, ttl in found.written.items()}
+    for name, (last, _) in sorted(lasts.items(), key=lambda one: -one[1][1]):
         if request.totals[last] > done:
-            billed[ttl.name] = request.totals[last] - done
+            billed[name] = request.totals[last] - done
             done = request.totals[last]
     return billed
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cacheprefix.cache.calibration import Calibration
     from cacheprefix.cache.differences import Finding
     from cacheprefix.cache.expectation import Expected
-    from cacheprefix.cache.tree import AgentHistory, Node, SentRequest
+    from cacheprefix.cache.tree import AgentHistory, CacheEntry, Node, SentRequest
 
 _ENVELOPE = 2
 """Tokens by which a prompt's total may differ from ours where the counter is exact: how a template opens answers."""
@@ -39,6 +39,11 @@ _ANSWER_SECONDS = 10.0
 """So long may the first token of an answer take of which it is not known when it came."""
 _FIRST_CALLS: frozenset[Cause] = frozenset({"breakpoint_after_change", "breakpoint_missing"})
 """Causes that an agent's first call may have without an alarm: it never had more to read."""
+_OUR_MARKS: frozenset[Cause] = _FIRST_CALLS | {"lookback_exceeded"}
+"""Causes that are nobody's where we chose the marks."""
+
+_TIMES: frozenset[Cause] = frozenset({"ttl_expired", "concurrent_cold_start"})
+"""Causes that lie in when requests were made."""
 
 
 class VerdictInput(NamedTuple):
@@ -60,6 +65,9 @@ class VerdictInput(NamedTuple):
     """Tokens that it begins with as an earlier request of its own line did."""
     ancestor_record: SentRequest | None = None
     """The call whose number is ``ancestor``."""
+    spared: bool = False
+    beside: bool = False
+    """Both as in ``SentBy``."""
     answer: int = 0
     """Tokens that the model's template puts behind the last message, which the provider counts too."""
 
@@ -98,9 +106,18 @@ def judge(
     reported = None if usage is None else usage.cache_read_tokens
     found = _found(reason, sight, counts, profile, usage)
     cause, lost = _settle(reason, told, found, reported=reported is not None)
+    # A missing mark says nothing of what an earlier one should have let read. Counting is off by less than half.
+    unread = found.expected - found.read
+    beyond = 0 if sight.opening else found.reusable - found.expected
+    if cause in _FIRST_CALLS and 2 * found.read < found.expected and unread > beyond:
+        cause, lost = "provider_miss", unread
     if cause == "provider_miss":
         own = int(counts.theirs(sight.mine)) - found.read
-        cause, lost = _untold(sight, record, profile, path, lost, own, found.noise)
+        entry = _left_unread(sight, record, counts, found.read)
+        cause, lost = _untold(sight, record, profile, entry, lost, own, found.noise)
+    # By the provider's count what is too old or too young may be less than by ours.
+    if cause in _TIMES and reported is not None and lost < _SLIGHT * found.reusable:
+        cause, lost = ("hit" if found.read else "cold_start"), 0
     if sight.compacted and cause.startswith("history"):
         cause = "compacted"
     difference = sight.finding.divergence if sight.finding is not None and cause in STRUCTURAL else None
@@ -128,7 +145,6 @@ def judge(
         model=named(record.prompt.model),
         fix=FIXES[cause],
         previous_read=sight.line.previous_read,
-        current_read=reported,
         provider_reason=told.reason,
         index=record.index,
         at=record.at,
@@ -161,6 +177,10 @@ def _found(reason: _Reason, sight: VerdictInput, counts: _Counts, profile: Profi
     noise = max(profile.block_tokens, 0 if _counted_up_to(reason, seen, counts.path) else doubt)
     if reason.reusable > seen.read:
         reusable = max(expected, _reusable(reason, sight, counts, usage, profile))
+        # Read as was expected: our count up to there is right, and only what stands behind may be off.
+        off = abs(expected - read)
+        if reported is not None and off <= max(profile.block_tokens, _NOISE_KNOWN * expected):
+            noise = max(profile.block_tokens, min(noise, off + int(_NOISE_SCALED * (reusable - expected))))
         return _Found(expected, reusable, read, max(0, reusable - read), noise)
     # A provider's rule: what is too short is not cached. By their count it may be that.
     if not read and expected - doubt < profile.min_tokens:
@@ -245,10 +265,13 @@ def _from_rules(sight: VerdictInput, record: SentRequest, profile: Profile) -> _
         related = sight.finding is not None or not sight.first
         cold = seen.reason == "below_minimum" and not related
         return _Reason("cold_start" if cold else seen.reason, seen.read)
+    # Money: a place that we left without a mark would have cost more to write than to read again was thought to save.
+    if sight.spared and seen.reason in _OUR_MARKS:
+        return _Reason("hit", seen.read)
     # All that is shared is held back: there is no place to read up to, or the provider refuses the marks.
     if seen.place is None or seen.marks.refused:
         return _Reason(seen.reason, max(seen.read, sight.shared_tokens), sure=True)
-    if seen.reason == "concurrent_cold_start" and _met_by_chance(sight, record):
+    if seen.reason == "concurrent_cold_start" and _met(sight, record):
         return _Reason("hit", seen.read)
     tokens = _held_back(sight, record, profile, seen.place)
     # So little is missing that nobody would change a program for it.
@@ -273,10 +296,13 @@ def _held_back(sight: VerdictInput, record: SentRequest, profile: Profile, place
     return tokens
 
 
-def _met_by_chance(sight: VerdictInput, record: SentRequest) -> bool:
-    """Whether a first request came while another conversation's was under way, and not as one of a fan-out."""
+def _met(sight: VerdictInput, record: SentRequest) -> bool:
+    """Whether nobody is to be told that a request came while another one was under way.
+
+    We let it go on purpose, or it is a first request, met another conversation's, and is not one of a fan-out.
+    """
     other = sight.ancestor_record
-    return (
+    return sight.beside or (
         sight.first
         and other is not None
         and other.session != record.session
@@ -284,26 +310,47 @@ def _met_by_chance(sight: VerdictInput, record: SentRequest) -> bool:
     )
 
 
+def _left_unread(sight: VerdictInput, record: SentRequest, counts: _Counts, read: int) -> CacheEntry | None:
+    """The first entry behind what was read, of those that earlier prompts left; ``read`` as the provider counts.
+
+    A fan-out whose tools and system are long warm may still be cold behind them. What was read ended where the nearest
+    section does, since our count of each may be off.
+    """
+    shared = bisect_right(record.totals, sight.shared_tokens)
+    if not shared:
+        sibling = sight.outlook.near.sibling
+        return None if sibling is None else sibling.entry
+    first = min(bisect_right(record.totals, float(read), hi=shared, key=counts.theirs), shared - 1)
+    before = counts.theirs(record.totals[first - 1]) if first else 0.0
+    if first < shared - 1 and counts.theirs(record.totals[first]) - read < read - before:
+        first += 1
+    return next((node.entry for node in counts.path[first:shared] if node.entry is not None), None)
+
+
 def _untold(
-    sight: VerdictInput, record: SentRequest, profile: Profile, path: Sequence[Node], lost: int, own: int, noise: int
+    sight: VerdictInput,
+    record: SentRequest,
+    profile: Profile,
+    entry: CacheEntry | None,
+    lost: int,
+    own: int,
+    noise: int,
 ) -> tuple[Cause, int]:
     """Why less was read than the rules let expect, and what is lost: time, where neither they nor the log tell of it.
 
     Where another conversation's entry was too old, or not there yet, nothing was this call's to read. ``own`` are the
-    tokens of ``lost`` that its own line had sent.
+    tokens of ``lost`` that its own line had sent, ``entry`` is the first that was not read.
     """
-    other, seen = sight.ancestor_record, sight.outlook
+    other = sight.ancestor_record
     if other is None:
         return "provider_miss", lost
     # A provider's rule: some promise no lifetime at all.
     if profile.default_ttl.seconds is None and profile.slots is None and record.at - other.at > _PROMISED_SECONDS:
         return ("ttl_expired", min(own, lost)) if own > noise else ("cold_start", 0)
-    node = path[seen.sections - 1] if seen.sections else seen.near.sibling
-    entry = None if node is None else node.entry
-    # An answer in what is new shows that the other call had been answered.
-    answered = any(map(answers, record.sections[seen.sections :]))
+    # An answer that the other call did not have shows that it had been answered. One that both have does not.
+    answered = any(map(answers, record.sections[bisect_right(record.totals, sight.shared_tokens) :]))
     if not (other.timed or answered or entry is None) and record.at - entry.readable_at <= _ANSWER_SECONDS:
-        return ("cold_start", 0) if _met_by_chance(sight, record) else ("concurrent_cold_start", lost)
+        return ("cold_start", 0) if _met(sight, record) else ("concurrent_cold_start", lost)
     return "provider_miss", lost
 
 
@@ -417,7 +464,7 @@ def _in_their_tokens(sight: VerdictInput, counts: _Counts, profile: Profile, *, 
 
     About ``expected = sure + scaled`` and ``noise = sure * _NOISE_KNOWN + scaled * _NOISE_SCALED``: ``sure`` are the
     tokens up to the last place at which the provider's own count is known, ``scaled`` is our count of the rest in its
-    tokens.
+    tokens. Where little of the prompt stands behind, ``scaled`` is off by no more than that.
     ``known`` says whether the provider counted this prompt.
     """
     seen, path = sight.outlook, counts.path
@@ -437,7 +484,14 @@ def _in_their_tokens(sight: VerdictInput, counts: _Counts, profile: Profile, *, 
         expected = min(expected, ancestor.leaf.known)
     if known:
         expected = min(expected, int(counts.scale * counts.sent))
-    return expected - expected % profile.block_tokens, int(sure * _NOISE_KNOWN + max(0.0, could - sure) * _NOISE_SCALED)
+    scaled = max(0.0, could - sure)
+    doubt = scaled * _NOISE_SCALED
+    rest = counts.record.sections[seen.sections :]
+    if known and not any(one.kind in ("image", "block") for one in rest):
+        # Of this prompt it counted all: what stands behind may be twice as much or nothing, and no more is open.
+        # Pictures and files count by rules of their own.
+        doubt = min(doubt, scaled * _NOISE_KNOWN + max(0.0, counts.scale * counts.sent - could))
+    return expected - expected % profile.block_tokens, int(sure * _NOISE_KNOWN + doubt)
 
 
 def _kind(reported: int | None, read: int, lost: int) -> VerdictKind:

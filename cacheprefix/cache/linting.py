@@ -7,6 +7,7 @@ agent are at hand, only what really changes between them.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,29 +32,37 @@ ADVICE: Mapping[Smell, str] = {
 }
 
 _CLOCK = r"\b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?"
-_PATTERNS: tuple[tuple[Smell, re.Pattern[str]], ...] = (
-    ("timestamp", re.compile(_CLOCK)),
-    ("timestamp", re.compile(r"\b(?:[01]?\d|2[0-3]):[0-5]\d:[0-5]\d\b")),
+_PATTERNS: tuple[tuple[Smell, str], ...] = (
+    ("timestamp", _CLOCK),
+    ("timestamp", r"\b(?:[01]?\d|2[0-3]):[0-5]\d:[0-5]\d\b"),
     (
         "timestamp",
-        re.compile(
+        (
             r"(?i)\b(?:today(?:'s date)?|current (?:date|time)|the (?:date|time)|now)\s*(?:is|:)?\s*"
             r"(?:\w+,? )?(?:\d{4}-\d{2}-\d{2}|\d{1,2} \w+ \d{4}|\w+ \d{1,2},? \d{4}|\d{1,2}:\d{2})"
         ),
     ),
-    ("timestamp", re.compile(r"(?i)\b(?:timestamp|epoch|unix time)\W{1,4}1[0-9]{9}(?:\d{3})?\b")),
-    ("uuid", re.compile(r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\b")),
-    ("uuid", re.compile(r"\b(?:run|trace|session|request|thread|msg|job)[_-]?(?:id)?[=:_-]\s?[0-9A-Za-z]{16,}\b")),
-    ("memory_address", re.compile(r"\bat 0x[0-9a-fA-F]{6,16}\b|<[\w.]+ object at 0x")),
+    ("timestamp", r"(?i)\b(?:timestamp|epoch|unix time)\W{1,4}1[0-9]{9}(?:\d{3})?\b"),
+    ("uuid", r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\b"),
+    ("uuid", r"\b(?:run|trace|session|request|thread|msg|job)[_-]?(?:id)?[=:_-]\s?[0-9A-Za-z]{16,}\b"),
+    ("memory_address", r"\bat 0x[0-9a-fA-F]{6,16}\b|<[\w.]+ object at 0x"),
     (
         "counter",
-        re.compile(
+        (
             r"(?i)\b(?:turn|step|iteration|attempt|request|message|call|round)s?(?: number| no\.?| count)?\s*"
             r"(?:#|:|=|is)\s*\d+\b|\b\d+ (?:tokens?|steps?|turns?|calls?) (?:left|remaining|used)\b"
         ),
     ),
-    ("random_token", re.compile(r"(?i)\b(?:seed|nonce|salt)\W{1,3}[0-9a-f]{6,}\b")),
+    ("random_token", r"(?i)\b(?:seed|nonce|salt)\W{1,3}[0-9a-f]{6,}\b"),
 )
+
+
+@functools.cache
+def _patterns() -> tuple[tuple[Smell, re.Pattern[str]], ...]:
+    # Not with the module: compiling them is most of what it would take to load, and short prompts have no digit.
+    return tuple((smell, re.compile(pattern)) for smell, pattern in _PATTERNS)
+
+
 _DIGIT = re.compile(r"\d")
 _BEFORE_DIGIT = 100
 """Characters, more than any of these has before its first digit."""
@@ -126,7 +135,7 @@ def _volatile(section: Section, twins: Sequence[Section]) -> Iterator[LintWarnin
     if first is None:
         return
     begun = max(0, first.start() - _BEFORE_DIGIT)
-    for smell, pattern in _PATTERNS:
+    for smell, pattern in _patterns():
         for match in pattern.finditer(text, begun):
             start, stop = match.span()
             if any(start < other_stop and other_start < stop for other_start, other_stop in taken):
@@ -175,9 +184,9 @@ def _same_json(a: Section, b: Section) -> bool:
 
 
 def _sorted(value: Any) -> Any:
-    if isinstance(value, Mapping):
+    if type(value) is dict:
         return {key: _sorted(inner) for key, inner in value.items()}
-    if isinstance(value, list):
+    if type(value) is list:
         inner = [_sorted(item) for item in value]
         return sorted(inner) if all(isinstance(item, str) for item in inner) else inner
     return value

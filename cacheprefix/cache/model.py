@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache.breakpoints.read import request_ttl
 from cacheprefix.cache.calibration import Calibration
-from cacheprefix.cache.differences import Finding, answers, difference_from, gone_back
+from cacheprefix.cache.differences import Finding, answers, difference_from, gone_back, of_the_application
 from cacheprefix.cache.expectation import Expectation, Expected, Request, outlook, readable_sections
 from cacheprefix.cache.judge import VerdictInput, judge
 from cacheprefix.cache.slots import Servers, Taken
@@ -25,6 +25,7 @@ from cacheprefix.cache.tree import (
     PromptTrees,
     SentRequest,
     equal_digests,
+    keep_alive,
     keys_of,
 )
 from cacheprefix.cache.verdict import Verdict, read_diagnostics
@@ -45,9 +46,7 @@ def enter(
     fresh: list[CacheEntry] = []
     used: list[CacheEntry] = []
     # A provider's rule: a read begins the lifetime of what it reads anew.
-    for entry in [node.entry for node in path[: seen.alive] if node.entry is not None]:
-        if entry.refreshes and entry.readable_at <= now <= entry.expires:
-            entry.refresh(now)
+    keep_alive([node.entry for node in path[: seen.alive]], now)
     at_once = profile.readable == "start" or profile.cold_parallel_shares
     for index, ttl in seen.ends.items():
         node = path[index]
@@ -163,7 +162,12 @@ class SentBy:
     timed: bool = True
     """Whether it will be known when its answer begins: few logs tell it."""
     spared: bool = False
-    """Whether marks were left out of what comes before on purpose, so that none of them is missed."""
+    """Whether we chose where its marks stand, and left others out on purpose, so that none of them is missed."""
+    made: Prompt | None = None
+    """The request as the application made it, where another is sent in its place: what our own layout moved is no break
+    of the application's."""
+    beside: bool = False
+    """Whether it was us who let it go before a sibling's entry could be read, so that none of that is missed."""
 
 
 NOBODY = SentBy()
@@ -312,6 +316,7 @@ class CacheModel:
                 line=line,
                 salts=where.salts,
                 timed=by.timed,
+                made=by.made,
             )
             self._next += 1
             sight = self._verdict_input(record, profile, by, against, seen, expectation)
@@ -350,6 +355,8 @@ class CacheModel:
         finding = self._finding(record, path, rows, profile, rewritten=compacted)
         if against.begins and finding is not None and finding.cause.startswith("history"):
             finding = None  # It says something new: what another session has said is not its history.
+        if finding is not None and not compacted:
+            finding = of_the_application(record, finding)
         # Several may ask without a name: one of them starts where no answer stands in what nobody has said before.
         starts = not line.records if record.agent else not any(map(answers, record.sections[len(path) :]))
         # How many sections it has in common with an earlier request of its own line that it could read.
@@ -359,13 +366,15 @@ class CacheModel:
         return VerdictInput(
             outlook=seen,
             finding=finding,
-            available=0 if finding is None else self._available(finding, profile, record.at),
+            available=0 if finding is None else self._available(finding, record, profile),
             compacted=compacted,
             line=line,
             first=not line.records,
             shared_tokens=expectation.shared_tokens,
             ancestor=ancestor,
             opening=by.spared or starts,
+            spared=by.spared,
+            beside=by.beside,
             mine=record.totals[mine - 1] if mine else 0,
             ancestor_record=None if ancestor is None else self._forest.record(ancestor),
             answer=self._envelope.answer,
@@ -585,9 +594,9 @@ class CacheModel:
             return gone_back(record, len(path), earlier[0], profile)
         return difference_from(record, len(path), earlier, profile, rewritten=rewritten)
 
-    def _available(self, finding: Finding, profile: Profile, now: float) -> int:
-        """What the request that ``finding`` compares with could still have read."""
-        record = finding.record
+    def _available(self, finding: Finding, own: SentRequest, profile: Profile) -> int:
+        """What the request that ``finding`` compares ``own`` with could still have read."""
+        record, now = finding.record, own.at
         if record.forgotten:
             return 0
         if profile.slots is not None:
@@ -596,9 +605,14 @@ class CacheModel:
         path = record.path
         if profile.match == "block":
             whole = readable_sections(path, now)
-            return record.totals[whole - 1] if whole else 0
-        last = next((i for i in range(len(path) - 1, -1, -1) if path[i].readable(now)), None)
-        return 0 if last is None else record.totals[last]
+            return _left_by(finding, whole)
+        ends = len(path)
+        if record.line is not own.line and not any(map(answers, own.sections[own.prompt.head :])):
+            # A provider's rule: entries end at marks. One behind the question that another asked is of no use to this.
+            asked, said = record.digests[record.prompt.head :], own.digests[own.prompt.head :]
+            ends = min(ends, record.prompt.head + equal_digests(asked, said))
+        last = next((i for i in range(ends - 1, -1, -1) if path[i].readable(now)), None)
+        return 0 if last is None else _left_by(finding, last + 1)
 
     def _take_back(self, *, inside: bool = False) -> None:
         """Take the failed requests back; ``inside`` another of our steps that is done when the next one begins.
@@ -628,6 +642,13 @@ class CacheModel:
             line.alarmed = verdict.cause
         elif not verdict.broken:
             line.alarmed = None
+
+
+def _left_by(finding: Finding, whole: int) -> int:
+    """What so many sections of an earlier request, from its start, let read; where all do, what the finding names."""
+    totals = finding.record.totals
+    left = totals[whole - 1] if whole else 0
+    return max(left, finding.tokens) if finding.placed and whole == len(totals) else left
 
 
 def _learn(observation: Observation, usage: Usage, calibration: Calibration) -> None:

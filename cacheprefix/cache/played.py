@@ -85,7 +85,7 @@ class PlayedCache:
         request = Request(
             prompt, profile, prompt.totals, root, path, now, self._count, (), taken, self._envelope, planned
         )
-        seen = outlook(request)
+        seen = outlook(request, why=False)
         self._trees.grow(lane, keys, prompt.sections, path)
         self._latest[lane, line] = keys, path
         fresh, used = enter(seen, profile, path, prompt.sections, now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,8 @@ class SentRequest:
     """Whether only its place in the tree is kept, because it is too old to be compared with."""
     timed: bool = True
     """Whether it is known when its answer began."""
+    made: Prompt | None = None
+    """The request as the application made it; None where that is what was sent."""
     gone: bool = False
     """Whether it was let go, so that its place in the tree needs no text."""
 
@@ -139,6 +141,8 @@ _NODE_BYTES = 1_100
 _RECORD_BYTES = 600
 _SECTION_BYTES = 72
 """What one section costs a request that is still compared with: its key, its running total, its place."""
+_REFERENCE_BYTES = 8
+"""What one section costs of the request as the application made it, which has most of them from what was sent."""
 
 
 class CacheEntry:
@@ -171,6 +175,17 @@ class CacheEntry:
             until = self.ends
         if until > self.expires:  # noqa: PLR1730 - as above
             self.expires = until
+
+
+def keep_alive(entries: Iterable[CacheEntry | None], now: float) -> None:
+    """Begin the idle time of entries that are read anew, as ``refresh`` does for one: a call for each takes longer."""
+    for entry in entries:
+        if entry is not None and entry.refreshes and entry.readable_at <= now <= entry.expires:
+            until = now + entry.idle
+            if until > entry.ends:  # noqa: PLR1730 - as in ``refresh``
+                until = entry.ends
+            if until > entry.expires:  # noqa: PLR1730 - as above
+                entry.expires = until
 
 
 class Common:
@@ -405,7 +420,7 @@ class PromptTrees:
         self._bytes -= _weight(record)
         record.slim = True
         self._not_latest(record)
-        record.prompt = with_sections(record.prompt, ())
+        record.prompt, record.made = with_sections(record.prompt, ()), None
         record.digests, record.keys, record.totals, record.path = (), (), (), ()
         self._bytes += _weight(record)
 
@@ -432,7 +447,8 @@ class PromptTrees:
 
 def _weight(record: SentRequest) -> int:
     """About how many bytes a record holds."""
-    return _RECORD_BYTES + _SECTION_BYTES * len(record.keys)
+    made = 0 if record.made is None else _REFERENCE_BYTES * len(record.made.sections)
+    return _RECORD_BYTES + _SECTION_BYTES * len(record.keys) + made
 
 
 def _disown(parent: Node, child: Node, section: Section) -> None:

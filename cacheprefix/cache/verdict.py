@@ -167,7 +167,6 @@ class Verdict:
     previous_read: int | None = None
     """Read tokens of the agent's call before; None when there was none or it did not say."""
 
-    current_read: int | None = None
     provider_reason: str | None = None
     """What the provider itself gave as the reason of a miss, in its own words."""
 

@@ -68,6 +68,8 @@ class Request:
     """Whether it is known that none will begin like it: then it reads what stands, and writes nothing."""
     continues: bool = False
     """Whether a request that begins like this one will follow."""
+    fronts: bool = False
+    """Whether the role's text stands in front of all that is said, for its requests of later conversations to read."""
     trailing: bool = False
     """Whether text for this one alone will be put behind it."""
     layout: Layout | None = None
@@ -83,7 +85,8 @@ class Request:
     def laid_out(self, plan: RequestPlan[Any]) -> Request:
         """The same, with what its plan says of it."""
         tail = plan.text if plan.forks else ""
-        return replace(self, layout=plan.layout, reasons=plan.reasons, tail=tail, said_as=plan.said_as, last=plan.last)
+        told = replace(self, layout=plan.layout, reasons=plan.reasons, tail=tail, said_as=plan.said_as)
+        return replace(told, last=plan.last, fronts=plan.fronts, rewrite=self.rewrite or plan.routed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +118,8 @@ class _Going:
     """The body that is sent."""
     prompt: Prompt
     """The same, decoded."""
-    again: bool
-    """Whether it was marked only as far as an earlier request began like it."""
+    ours: bool
+    """Whether we chose where its marks stand: the application set none, or nobody shares it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,8 @@ class Requests:
     """False for a session that only observes."""
     off: bool = False
     """True where not even observing is wanted."""
+    waits: bool = False
+    """Whether a gate decides which of them wait for a sibling."""
 
     def begin(self, asked: Request, leave: Pass = FOLLOW) -> PendingCall:
         """Observe and, in ``fork`` mode, mark; on any failure of ours the body goes out as it came."""
@@ -160,9 +165,15 @@ class Requests:
             held = going.held
             events, epoch = ((), 0) if held is None else (held.events_for(going.agent), held.ledger.epoch)
             scope, talk = going.sender.talk
-            by = SentBy(scope, going.agent, talk, going.kin, events=events, spared=going.again)
+            # Without us it would have gone out before it waited.
+            arrived = going.sender.now - leave.waited
+            own, known = self._own(asked, going.given, Own(going.given, scope, going.agent, talk, arrived))
+            made = None if own is None or own.prompt is going.given else own.prompt
+            # Money: to go beside a sibling was our own decision, as waiting for it would have cost more than it saves.
+            beside = self.forks and self.waits and asked.layout is not None
+            by = SentBy(scope, going.agent, talk, going.kin, events=events, spared=going.ours, beside=beside, made=made)
             observation = state.model.begin(going.prompt, going.profile, by, at=going.sender.now)
-            started = self._started(asked, going, observation, epoch=epoch, waited=leave.waited)
+            started = self._started(asked, going, observation, epoch=epoch, own=own, known=known)
         except Exception as error:
             state.notices.failed("begin", error)
             # Nothing of ours is written by it, so that siblings need not wait and the next one leads.
@@ -201,6 +212,8 @@ class Requests:
             body, prompt = self._marked_again(laid, given, rules, sender, asked)
         elif marks and asked.rewrite:
             limit = asked.boundary(given) if callable(asked.boundary) else asked.boundary
+            if asked.fronts and limit is not None:
+                limit += 1  # later conversations begin with the role's text too
             skip = asked.policy is not None and asked.policy.skip_cache_write
             marking = _Marking(limit, skip, asked.continues, asked.trailing)
             body, prompt = self._marked(laid, given, rules, marking, sender)
@@ -214,17 +227,16 @@ class Requests:
             given=given,
             body=body,
             prompt=prompt,
-            again=again,
+            ours=again or (marks and asked.rewrite and not given.marked and given.top_marker is None),
         )
 
     def _started(
-        self, asked: Request, going: _Going, observation: Observation, *, epoch: int, waited: float
+        self, asked: Request, going: _Going, observation: Observation, *, epoch: int, own: Own | None, known: bool
     ) -> Started:
-        """What is to be known of a request when its answer ends; ``waited`` are the seconds it was held back."""
-        (scope, talk), now = going.sender.talk, going.sender.now
-        self.state.cards.sent(asked.agent, going.prompt.sections, observation.outlook.sections)
-        # Without us it would have gone out before it waited.
-        own, known = self._own(asked, going.given, Own(going.given, scope, going.agent, talk, now - waited))
+        """What is to be known of a request when its answer ends; ``own`` is it as the application made it."""
+        (_, talk), now = going.sender.talk, going.sender.now
+        totals, read = observation.record.totals, observation.outlook.read
+        self.state.cards.sent(asked.agent, going.prompt.sections, totals, read)
         if asked.original is not None and own is not None and own.prompt.sections:
             self.team.asked(asked.agent, own.prompt)
         layout, reasons = self._why(asked)
@@ -478,11 +490,19 @@ class Requests:
             turn.first_token_at = when = state.services.clock() if at is None else at
             if seen is not None:
                 state.notices.attempt("first token", lambda: state.model.first_token(seen.observation, when), None)
+                self._note_begun(seen, when)
                 # A provider's rule: where what is written can be read from the first token on, nobody waits longer.
                 if seen.profile.readable == "first_token":
                     released(turn)
 
         return finished, failed, begun
+
+    def _note_begun(self, seen: Started, when: float) -> None:
+        """Note that the answer to a request has begun, for the estimate of others that begin before it has ended."""
+        own, state = seen.own, self.state
+        if own is not None:
+            begun = partial(state.unmodified.begun, own, seen.observation, seen.started_at, when)
+            state.notices.attempt("estimate", begun, None)
 
     def _finished(
         self, turn: PendingCall, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None
@@ -500,6 +520,7 @@ class Requests:
         call = state.notices.attempt("finish", record, None)
         if call is None:
             return None
+        call = replace(call, cut=True) if turn.cut else call
         state.totals.remember(call)
         # Money: a role whose forks cost more by the provider's own counts goes back to its own layout, and where there
         # is nothing to compare those with, by the estimate.

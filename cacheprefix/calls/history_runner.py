@@ -27,7 +27,6 @@ from cacheprefix.history import (
 )
 from cacheprefix.history.budget import READ_TOOL, Replace, Results
 from cacheprefix.history.settling import Ask, AsyncAsk, HistoryAccess, Standing, Terms, settling
-from cacheprefix.layout import Tool
 from cacheprefix.layout.team import Team
 from cacheprefix.plugins import Plugins
 from cacheprefix.prompt import Api, Decision, MessageView, ReplaceResult, ResultView
@@ -98,7 +97,7 @@ class HistoryRunner:
         if new or api is not None or mode is not None:
             model = model or found.model
             options["consolidate"] = self._consolidate(options.get("consolidate", concatenate))
-            options |= {"system": prefix.text, "static_tokens": self._tool_tokens(model)}
+            options |= {"system": prefix.text, "static_tokens": self._tool_tokens(model, found)}
             found.bind(replace(self._terms(model), **options), api=api, mode=mode)
             found.model = model
         return found
@@ -227,7 +226,7 @@ class HistoryRunner:
         epoch = conversation.ledger.epoch
         if zones and conversation.zones_wait(views):
             rest = replace(rest, front_moves=True)
-        static = self._static(model) if rest.static_tokens is None else rest.static_tokens
+        static = self._static(model, conversation) if rest.static_tokens is None else rest.static_tokens
         rest = replace(rest, static_tokens=static, own_tokens=conversation.room_beside(rest.own_tokens))
         terms = self._terms(model, api, rest.tools)
         terms = replace(terms, consolidate=self._consolidate(conversation.consolidate))
@@ -305,13 +304,14 @@ class HistoryRunner:
 
         return replaced
 
-    def _static(self, model: str) -> int:
-        """Tokens of what all requests share."""
-        return self.services.count(self.team.prefix.text, model) + self._tool_tokens(model)
+    def _static(self, model: str, conversation: Conversation) -> int:
+        """Tokens of what all requests of a conversation share."""
+        return self.services.count(self.team.prefix.text, model) + self._tool_tokens(model, conversation)
 
-    def _tool_tokens(self, model: str) -> int:
-        """Tokens of the schemas of the tools that all share."""
-        schemas = (tool.schema.decode() for tool in self.team.prefix.tools if isinstance(tool, Tool))
+    def _tool_tokens(self, model: str, conversation: Conversation) -> int:
+        """Tokens of the schemas of the shared tools that a conversation's requests may carry: others' are in none."""
+        names = self.state.tool_sets.open_to(self.team, conversation)
+        schemas = (tool.schema.decode() for tool in self.team.prefix.among(names))
         return sum(self.services.count(schema, model) for schema in schemas)
 
 
@@ -342,6 +342,5 @@ def _checked(answer: Iterable[Any], situation: Situation) -> Iterable[Decision]:
     """The decisions of a compact hook; raises ``TypeError`` at the first that is none on the situation's messages."""
     for decision in answer:
         if not isinstance(decision, Decision) or not 0 <= decision.index < len(situation.views):
-            message = f"the compact hook answered {decision!r}; it gives decisions on situation.views"
-            raise TypeError(message)
+            raise TypeError(f"the compact hook answered {decision!r}; it gives decisions on situation.views")
         yield decision

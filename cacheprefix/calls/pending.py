@@ -65,6 +65,8 @@ class PendingCall:
     _fail: Callable[[PendingCall], None] | None = None
     _first: Callable[[PendingCall, float | None], None] | None = None
     first_token_at: float | None = None
+    cut: bool = False
+    """Whether the answer was broken off before its end, where providers say what was read."""
     call: Call | None = None
     leave: Pass = FOLLOW
     """Leave to go on, which siblings may wait for."""
@@ -98,14 +100,20 @@ class PendingCall:
             self._first(self, at)
 
     def finish(
-        self, usage: Any = None, *, at: float | None = None, diagnostics: Mapping[str, Any] | None = None
+        self,
+        usage: Any = None,
+        *,
+        at: float | None = None,
+        diagnostics: Mapping[str, Any] | None = None,
+        cut: bool = False,
     ) -> Verdict | None:
-        """The answer is complete. ``usage`` is the provider's, in any form the core reads; None if unreported.
+        """The answer is complete, or was ``cut``. ``usage`` is the provider's, in any form; None if unreported.
 
         Returns the verdict, or None when this request was not observed.
         """
         context = self._take()
         if context is not None and self._finish is not None:
+            self.cut = cut
             # Privacy: where a stream is read, or collected as garbage, another user's work may be under way. Plugins
             # and log handlers are told in the context of the request: it stands in no other user's trace or log.
             self.call = context.run(self._finish, self, usage, at, diagnostics)
@@ -121,6 +129,7 @@ class PendingCall:
         if context is None:
             return
         if self.first_token_at is not None and self._finish is not None:
+            self.cut = True
             self.call = context.run(self._finish, self, None, None, None)
         elif self._fail is not None:
             context.run(self._fail, self)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.cache import Verdict
 from cacheprefix.cache.verdict import FIXES
 from cacheprefix.errors import plain
@@ -21,7 +22,10 @@ _NOTICED = 0.001
 _UNSURE = 0.02
 """Share of the unmodified cost that may be unsure; beyond it the cost is unknown."""
 _FEW = 5
-"""Fan-outs that the text of a report tells one by one."""
+"""Fan-outs, and dearer agents, that the text of a report tells one by one."""
+_REASONS = 3
+"""Reasons of forks that it tells: those of the dearest requests."""
+_WHEN_NOT = "docs/how-to/when-not-to.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Call:
     """Why it went out as it did."""
     unsure_units: float = 0.0
     """Cost units by which ``unmodified_units`` may be off: see ``layout.baseline.Estimate``."""
+    cut: bool = False
+    """Whether its answer was broken off, as where a stream's reader stops: then the provider says no usage."""
 
     @property
     def money(self) -> float | None:
@@ -83,6 +89,8 @@ class ReportLine:
     """Calls whose provider reported no cached tokens; they count by expectation."""
     unsure_units: float = 0.0
     """Cost units of the unmodified cost that nobody knows: see ``Call.unsure_units``."""
+    cut: int = 0
+    """Of the ``unreported``, those whose answers were broken off before their end."""
 
     @property
     def cached_share(self) -> float:
@@ -117,6 +125,8 @@ class WentOut:
     reason: Reason
     """The one with the largest numbers of its kind, so that a report does not go by which request ended last."""
     count: int
+    units: float = 0.0
+    """What they cost, in cost units."""
 
     @property
     def told(self) -> bool:
@@ -352,6 +362,7 @@ def _line(call: Call) -> ReportLine:
         money=call.money,
         unreported=int(usage.cache_read_tokens is None),
         unsure_units=call.unsure_units,
+        cut=int(call.cut and usage.cache_read_tokens is None),
     )
 
 
@@ -372,6 +383,7 @@ def _sum(agent: str, lines: Iterable[ReportLine]) -> ReportLine:
         sum(usd) if usd else None,
         sum(row.unreported for row in rows),
         sum(row.unsure_units for row in rows),
+        sum(row.cut for row in rows),
     )
 
 
@@ -388,25 +400,12 @@ def breaks_of(calls: Sequence[Call], going_on: Iterable[Break] = ()) -> tuple[Br
     """
     places = {(one.cause, one.path) for one in going_on}
     places |= {(call.verdict.cause, call.verdict.path) for call in calls if call.verdict.alarm}
-    groups: dict[tuple[str, str | None], list[Call]] = {}
-    for call in calls:
-        place = (call.verdict.cause, call.verdict.path)
-        if call.verdict.broken and place in places:
-            groups.setdefault(place, []).append(call)
-    found = []
-    for (cause, path), rows in groups.items():
-        usd = [row.verdict.lost_usd for row in rows if row.verdict.lost_usd is not None]
-        found.append(
-            Break(
-                cause,
-                path,
-                len(rows),
-                sum(row.verdict.lost_tokens for row in rows),
-                sum(usd) if usd else None,
-                tuple(sorted({row.agent for row in rows})),
-                rows[0].verdict.fix,
-            )
-        )
+    broken = ((call.agent, call.verdict) for call in calls if call.verdict.broken)
+    found = _merged(
+        Break(one.cause, one.path, 1, one.lost_tokens, one.lost_usd, (agent,), one.fix)
+        for agent, one in broken
+        if (one.cause, one.path) in places
+    )
     return tuple(sorted(found, key=lambda item: (-item.lost_tokens, item.cause, item.path or "")))
 
 
@@ -467,15 +466,26 @@ def _text(report: Report) -> Iterable[str]:
     for name, *numbers in rows:
         yield " ".join((name.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(numbers, widths[1:], strict=True))))
     yield f"* estimated from the requests as the application made them; tokens counted by {report.counter}"
-    if report.total.unreported:
+    cut, unsaid = report.total.cut, report.total.unreported - report.total.cut
+    if cut:
         yield (
-            f"{report.total.unreported} of {report.total.calls} calls were answered without the tokens read from the "
+            f"{cut} of {report.total.calls} calls' answers were broken off before the provider said what it read: they "
+            "count by what was foreseen"
+        )
+    if unsaid:
+        yield (
+            f"{unsaid} of {report.total.calls} calls were answered without the tokens read from the "
             f"cache: they count by what was foreseen. {FIXES['unreported']}"
         )
     if any(line.unmodified_units is None and line.unsure_units for line in (*report.lines, report.total)):
         yield (
             "unmodified is unknown where more than 2 % of it hangs on a beginning about as long as the provider's "
             "minimum by its own count, which it may have kept or not, or on images whose count is not known yet"
+        )
+    if any(line.unmodified_units is None and line.calls and not line.unsure_units for line in report.lines):
+        yield (
+            "unmodified is unknown where the application's own request could not be made beside the fork, as where its "
+            "client refuses that one"
         )
     if report.unanswered:
         said = "got no answer (failed or cancelled); what they cost, if anything, is in no sum"
@@ -484,6 +494,8 @@ def _text(report: Report) -> Iterable[str]:
         where = f" at {plain(item.path)}" if item.path else ""
         lost = "" if item.lost_usd is None else f" ({item.lost_usd:.4f} USD)"
         yield f"{item.count} x {item.cause}{where}: {item.lost_tokens:,} tokens lost{lost}. {item.fix}"
+    yield from _dearer(report)
+    yield from _as_forks(report.layouts)
     yield from (str(one) for one in report.layouts if one.told)
     yield from map(plain, report.notes)
     if report.tool_cache is not None:
@@ -496,8 +508,76 @@ def _text(report: Report) -> Iterable[str]:
         yield f"{count} x sent the original request because {plain(step)} failed"
 
 
+_BESIDE = (
+    "Its requests were no forks: it read less of what others sent, as those begin otherwise now, or of what was marked "
+    "for it"
+)
+
+
+def _dearer(report: Report) -> Iterable[str]:
+    """A sentence for each agent that cost more than unmodified beside forks, its own or others', beyond what is noise.
+
+    Where all agents together cost less that is as it should be: one pays for what the others read.
+    """
+    forked = any(one.layout == "fork" for one in report.layouts)
+    found = [line for line in report.lines if forked and _beyond(line) > 0]
+    total, ratio = report.total, report.total.ratio
+    for line in sorted(found, key=lambda line: -_beyond(line))[:_FEW]:
+        # That it shares says the least of why it was dear.
+        forks = sorted(_forks_of(report, line.agent), key=lambda one: (one.reason.why == "shares", -one.units))
+        why = "; ".join(f"{one.count} x {plain(one.reason.said)}" for one in forks[:_REASONS])
+        name = plain(line.agent) or "unnamed"
+        yield f"{name} cost {_more(line)} more than unmodified. {f'Its forks: {why}' if why else _BESIDE}"
+    if found and ratio is not None:
+        if _beyond(total) > 0:
+            yield f"all together cost {_more(total)} more than unmodified; where sharing does not pay: {_WHEN_NOT}"
+        elif ratio < 1:
+            yield f"all together cost {1 - ratio:.0%} less than unmodified: what one paid for, others read"
+
+
+def _beyond(line: ReportLine) -> float:
+    """Cost units by which a line lies above its unmodified cost; 0 where that is within what a report may be off."""
+    known = line.unmodified_units
+    if known is None:
+        return 0.0
+    more = line.cost_units - known
+    return more if more > max(_UNSURE * known, line.unsure_units) else 0.0
+
+
+def _more(line: ReportLine) -> str:
+    """By how much a line is dearer."""
+    known = line.unmodified_units or 0.0
+    share = f" ({_beyond(line) / known:.0%})" if known else ""
+    return f"{_beyond(line):,.0f} cost units{share}"
+
+
+def _forks_of(report: Report, agent: str) -> list[WentOut]:
+    """Why an agent's forks went out as they did."""
+    return [one for one in report.layouts if one.agent == agent and one.layout == "fork"]
+
+
+def _as_forks(layouts: Iterable[WentOut]) -> Iterable[str]:
+    """Why forks went out as they did, all agents' taken together: the reasons of the dearest requests."""
+    found: dict[str, WentOut] = {}
+    for one in layouts:
+        if one.layout == "fork" and not one.told:
+            known = found.get(one.reason.why)
+            found[one.reason.why] = one if known is None else _both(known, one)
+    for one in sorted(found.values(), key=lambda one: -one.units)[:_REASONS]:
+        yield f"{one.count} x {plain(one.reason.said)} ({one.units:,.0f} cost units)"
+
+
+def _both(a: WentOut, b: WentOut) -> WentOut:
+    """Two reasons of one kind as one."""
+    shown = max(a.reason, b.reason, key=lambda one: one.numbers)
+    return replace(a, reason=shown, count=a.count + b.count, units=a.units + b.units)
+
+
 KEEP = 20_000
 """Calls kept one by one; beyond that the older half is summed up."""
+_LINES = 1_000
+"""Agents that are summed up each by itself; an application that names one after each user has any number of them."""
+_OTHERS = "other agents"
 
 
 class Totals:
@@ -509,7 +589,7 @@ class Totals:
         self._folded: dict[str, ReportLine] = {}
         self._breaks: list[Break] = []
         self._layouts: tuple[WentOut, ...] = ()
-        self._agents: set[str] = set()
+        self._agents: Bounded[str, None] = Bounded(KEEP)
         self._lock = Lock()
         self.last: Call | None = None
         self.unanswered = 0
@@ -518,10 +598,10 @@ class Totals:
         """Whether other requests go out that are not seen here."""
 
     def first_of(self, agent: str) -> bool:
-        """Whether this is the first call of an agent; asking makes it so."""
+        """Whether this is the first call of an agent, or its first for long; asking makes it so."""
         with self._lock:
             new = agent not in self._agents
-            self._agents.add(agent)
+            self._agents[agent] = None
         return new
 
     def remember(self, call: Call) -> None:
@@ -573,10 +653,13 @@ class Totals:
         """Sum up the older half of the calls kept, so that a long run's report needs no more memory."""
         half = self._keep // 2
         old, self._calls = self._calls[:half], self._calls[half:]
-        for agent in {call.agent for call in old}:
-            line = _sum(agent, (_line(call) for call in old if call.agent == agent))
-            known = self._folded.get(agent)
-            self._folded[agent] = line if known is None else _sum(agent, (known, line))
+        lines: dict[str, list[ReportLine]] = {name: [line] for name, line in self._folded.items()}
+        for at, call in enumerate(old):
+            named = call
+            if call.agent not in lines and len(lines) >= _LINES:
+                named = old[at] = replace(call, agent=_OTHERS)
+            lines.setdefault(named.agent, []).append(_line(named))
+        self._folded = {name: _sum(name, each) for name, each in lines.items()}
         self._breaks = list(_merged([*self._breaks, *breaks_of(old, self._breaks)]))
         self._layouts = _went_out(self._layouts, old)
 
@@ -588,28 +671,26 @@ def _went_out(earlier: Iterable[WentOut], calls: Iterable[Call]) -> tuple[WentOu
         for each in call.reasons:
             key = (call.agent, call.layout, each.why, each.name)
             earlier_one = known.get(key)
-            count, largest = (0, each) if earlier_one is None else (earlier_one.count, earlier_one.reason)
-            shown = max(largest, each, key=lambda one: one.numbers)
-            known[key] = WentOut(call.agent, call.layout, shown, count + 1)
+            one = WentOut(call.agent, call.layout, each, 1, call.units)
+            known[key] = one if earlier_one is None else _both(earlier_one, one)
     return tuple(known[key] for key in sorted(known))
 
 
 def _merged(breaks: Iterable[Break]) -> tuple[Break, ...]:
     """Breaks of the same cause and place as one, the dearest first."""
-    merged: dict[tuple[str, str | None], Break] = {}
+    places: dict[tuple[str, str | None], list[Break]] = {}
     for item in breaks:
-        known = merged.get((item.cause, item.path))
-        merged[item.cause, item.path] = item if known is None else _joined(known, item)
-    return tuple(sorted(merged.values(), key=lambda found: -found.lost_tokens))
+        places.setdefault((item.cause, item.path), []).append(item)
+    return tuple(sorted(map(_joined, places.values()), key=lambda found: -found.lost_tokens))
 
 
-def _joined(a: Break, b: Break) -> Break:
-    """Two breaks of the same cause and place as one."""
-    usd = [value for value in (a.lost_usd, b.lost_usd) if value is not None]
+def _joined(rows: Sequence[Break]) -> Break:
+    """Breaks of the same cause and place as one."""
+    usd = [row.lost_usd for row in rows if row.lost_usd is not None]
     return replace(
-        a,
-        count=a.count + b.count,
-        lost_tokens=a.lost_tokens + b.lost_tokens,
+        rows[0],
+        count=sum(row.count for row in rows),
+        lost_tokens=sum(row.lost_tokens for row in rows),
         lost_usd=sum(usd) if usd else None,
-        agents=tuple(sorted({*a.agents, *b.agents})),
+        agents=tuple(sorted({agent for row in rows for agent in row.agents})),
     )

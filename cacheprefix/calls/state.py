@@ -22,6 +22,7 @@ from cacheprefix.layout.kept_answers import KeptAnswers
 from cacheprefix.layout.known_runs import KnownRuns
 from cacheprefix.layout.open_runs import OpenRuns
 from cacheprefix.layout.role_position import RolePositions
+from cacheprefix.layout.team import known_roles
 from cacheprefix.layout.tool_sets import ToolSets
 from cacheprefix.layout.worth_sharing import WorthSharing
 from cacheprefix.locks import RLock
@@ -50,8 +51,8 @@ class SharedState:
     conversations: OrderedDict[tuple[str, str, str], Conversation] = field(default_factory=OrderedDict)
     sharing: WorthSharing = field(default_factory=WorthSharing)
     lock: RLock = field(default_factory=RLock)
-    roles: set[str] = field(default_factory=set)
-    """Roles that front doors were made for."""
+    roles: Bounded[str, str] = field(default_factory=known_roles)
+    """Roles that front doors were made for, with their digests."""
     preflight: Preflight = field(default_factory=Preflight)
     cards: Placement = field(default_factory=Placement)
     positions: RolePositions = field(default_factory=RolePositions)
@@ -65,6 +66,8 @@ class SharedState:
     unnamed: Unnamed = field(default_factory=Unnamed)
     forgets: Bounded[tuple[str, str, str], int] = field(default_factory=lambda: Bounded(_KEEP))
     """How often conversations were forgotten because their messages are gone."""
+    asked: bool = False
+    """Whether a request was laid out: what the application makes from then on may be made for one user."""
     reads: bool = False
     """Whether the application was given the tool that reads cut results again."""
     kept: KeptAnswers = field(default_factory=KeptAnswers)

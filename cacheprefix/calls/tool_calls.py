@@ -32,8 +32,9 @@ class ToolUse:
     - ``call``: the framework's name for this very call. Made again under the same name (a retry, a node that is
       resumed) it is no repeat of the model's.
     - ``scope``: tenant or user whose results these are; the session's by default.
-    - ``tool``: what runs: the function, or the object whose method it is. Results are its own, whatever its name;
-      without it only a tool that is declared (``ToolCacheOptions.tools``) is cached.
+    - ``tool``: what runs: the function, or the object whose method it is, or a tuple of all that has a part in the
+      answer. Results are its own, whatever its name; without it only a tool that is declared
+      (``ToolCacheOptions.tools``) is cached.
     - ``form``: in what form this front door keeps results, so that no other takes them for its own.
     - ``stateful``: the framework hands the tool more than its arguments (a graph's state, a store), so that
       equal arguments do not mean equal answers. Such a tool is cached only when it is declared cacheable.
@@ -223,11 +224,10 @@ def _cache_of(option: Any) -> ToolResultCache | None:
         return option
     named = [] if option is True else list(option) if isinstance(option, Iterable) else [None]
     if isinstance(option, (str, bytes)) or not all(isinstance(each, (str, ToolSpec)) for each in named):
-        message = (
+        raise SetupError(
             "Session(tool_cache=...) takes a ToolResultCache, a list of cacheable tools (names, patterns, ToolSpecs), "
             f"True or None, not {option!r:.80}"
         )
-        raise SetupError(message)
     return ToolResultCache(
         options=ToolCacheOptions(
             allow=tuple(each for each in named if isinstance(each, str)),

@@ -50,8 +50,7 @@ def application() -> typer.Typer:
     """
     for package in ("typer", "rich", "packaging"):
         if find_spec(package) is None:
-            feature = "the command line"
-            raise MissingExtraError(feature, "cli", package)
+            raise MissingExtraError("the command line", "cli", package)
     import typer
 
     from cacheprefix.cli import commands

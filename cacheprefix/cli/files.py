@@ -58,9 +58,14 @@ def read_run(path: Path) -> Run:
     raise SetupError(f"{path} is no event file of a session: write one with cacheprefix.events.EventLog")
 
 
+def as_text(data: Any) -> str:
+    """Data as JSON, for programs and for people."""
+    return json.dumps(data, indent=2, ensure_ascii=False, default=str)
+
+
 def print_json(data: Any) -> None:
     """Print data as JSON, for programs."""
-    print(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+    print(as_text(data))
 
 
 _NOTHING = object()

@@ -60,18 +60,16 @@ def read(
     """
     data = _parsed(saved, "conversation") if isinstance(saved, str) else saved
     if not isinstance(data, Mapping) or "version" not in data:
-        message = "this is no saved conversation: a JSON object with a version is expected"
-        raise StateError(message)
+        raise StateError("this is no saved conversation: a JSON object with a version is expected")
     if data["version"] != VERSION:
         message = f"the conversation was saved by version {data['version']} of its format, this one reads {VERSION}"
         raise StateError(message)
     made_under = data.get("prefix")
     if made_under and prefix and made_under != prefix and not rebase:
-        message = (
+        raise StateError(
             f"the conversation was saved under prefix {made_under}, the session has {prefix}; "
             "restore the old system text and tools, or pass rebase=True and pay for one rewrite"
         )
-        raise StateError(message)
     held = from_json(data["context"], count=count) if "context" in data else None
     if held is not None and system:
         if not rebase:

@@ -1,11 +1,11 @@
 """How one request is laid out: the shared prefix, forks that extend it, their policies, and the gate before it."""
 
-from cacheprefix.layout.fork import Compatibility, Fork, Level, TailPlacement, compatibility
+from cacheprefix.layout.fork import Compatibility, Fork, TailPlacement, compatibility
 from cacheprefix.layout.framing import NEXT, ONE_CALL, unframed
 from cacheprefix.layout.gate import FOLLOW, Pace, Pass, ProcessGate, Worth
 from cacheprefix.layout.policy import AbortHandle, ForkPolicy
 from cacheprefix.layout.prefix import SharedPrefix, Tool, context_block, tool_of, union_tools
-from cacheprefix.layout.shared_text import SearchedText, common_text, find_text, majority_text, mostly_holds
+from cacheprefix.layout.shared_text import SearchedText, find_text, majority_text, mostly_holds
 from cacheprefix.layout.store_gate import StoreGate
 from cacheprefix.layout.tail import RoleAs, VolatileRole, said_with_authority, tail_text, with_volatile
 
@@ -17,7 +17,6 @@ __all__ = [
     "Compatibility",
     "Fork",
     "ForkPolicy",
-    "Level",
     "Pace",
     "Pass",
     "ProcessGate",
@@ -29,7 +28,6 @@ __all__ = [
     "Tool",
     "VolatileRole",
     "Worth",
-    "common_text",
     "compatibility",
     "context_block",
     "find_text",

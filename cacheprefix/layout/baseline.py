@@ -1,8 +1,9 @@
 """What requests had cost as the application made them: its prompts, rebuilt, and a cache that only those were sent to.
 
 A request is entered when its answer has ended, with the time at which it would have gone out (before it waited for a
-sibling) and the provider's own count of what was sent in its place. With ``T`` tokens counted by the provider for the
-``x`` tokens of text and ``y`` of images by our counter in what was sent,
+sibling) and the provider's own count of what was sent in its place; before one that began behind its first token, and
+has ended sooner, by the counts that there are. With ``T`` tokens counted by the provider for the ``x`` tokens of text
+and ``y`` of images by our counter in what was sent,
 
     theirs(p) = T / (a*x + b*y) * (a * text in p + b * images in p)        for a beginning p of the unmodified prompt
 
@@ -23,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache.model import SentBy
-from cacheprefix.locks import Lock
-from cacheprefix.profiles import Profile, Usage
+from cacheprefix.locks import Lock, RLock
+from cacheprefix.profiles import NO_CALLS, Profile, Usage
 from cacheprefix.prompt import Prompt, Section, dumps, section
 from cacheprefix.services import TELLING, counts_alike, scale_of
 from cacheprefix.wire import decode
@@ -51,6 +52,8 @@ _NAMES = 0.25
 _MODELS = 1_000
 _WHOLES = 10_000
 """Prompts whose count is remembered for those that go on from them."""
+_BEGUN = 1_000
+"""Answers under way, whose requests are held until they end."""
 
 
 class _About(NamedTuple):
@@ -145,6 +148,19 @@ class _Counts:
         return min(max(a, r / _FARTHEST), r * _FARTHEST), min(max(b, r / _FARTHEST), r * _FARTHEST)
 
 
+@dataclass(slots=True, eq=False)
+class _Begun:
+    """A request whose answer has begun and not ended."""
+
+    own: Own
+    sent: Observation
+    """What was sent in its place."""
+    first_token: float
+    """When the application's own would have been answered first. Seconds."""
+    seen: Observation | None = None
+    """Itself, once it was entered."""
+
+
 class Unmodified:
     """The cache as the application's own requests would have left it, in the provider's tokens. Thread-safe."""
 
@@ -152,10 +168,21 @@ class Unmodified:
         self._model = model
         self._counts: dict[str, _Counts] = {}
         self._wholes: Bounded[bytes, _About] = Bounded(_WHOLES)
+        self._begun: Bounded[int, _Begun] = Bounded(_BEGUN)
         self._lock = Lock()
+        self._entering = RLock()
+
+    def begun(self, own: Own, sent: Observation, started: float, first_token: float) -> None:
+        """The answer has begun to what was sent in place of the application's own request. Times in seconds."""
+        with self._entering:
+            self._begun[sent.index] = _Begun(own, sent, first_token - (started - own.arrived))
 
     def forget(self, conversation: str) -> set[bytes]:
         """Hold no text that only this conversation held; the texts that are gone."""
+        with self._entering:
+            # Privacy: an answer that nobody ever ended holds its whole request.
+            for index in [index for index, one in self._begun.items() if one.own.conversation == conversation]:
+                del self._begun[index]
         return self._model.forget(conversation)
 
     def scale(self, model: str) -> float:
@@ -172,12 +199,22 @@ class Unmodified:
 
         Where the same was sent, and the cache held the same for it, that very usage.
         """
-        prompt, profile = own.prompt, sent.profile
+        with self._entering:
+            return self._usage(own, sent, usage, times)
+
+    def _usage(self, own: Own, sent: Observation, usage: Usage, times: Times) -> Estimate:
+        prompt, profile, begun = own.prompt, sent.profile, self._begun.pop(sent.index, None)
         if not prompt.sections:
             return Estimate(Usage(0, 0, {}))
         scale = self._scale(sent.record.prompt, prompt, usage)
-        by = SentBy(own.scope, own.agent, own.conversation)
-        seen = self._model.begin(prompt, scale.rules(profile), by, at=own.arrived)
+        # A provider's rule: what another one wrote may be read from its first token on, before its answer has ended.
+        earlier_ones = (one for one in self._begun.values() if one.seen is None and one.first_token <= own.arrived)
+        for one in sorted(earlier_ones, key=lambda one: one.own.arrived):
+            known = self._scale(one.sent.record.prompt, one.own.prompt, NO_CALLS)
+            one.seen = self._enter(one.own, known.rules(one.sent.profile))
+            self._model.first_token(one.seen, one.first_token)
+        entered = None if begun is None else begun.seen
+        seen = self._enter(own, scale.rules(profile)) if entered is None else entered
         # It would have been answered as fast, but for the wait.
         earlier = times.started - own.arrived
         if times.first_token is not None:
@@ -186,6 +223,9 @@ class Unmodified:
         if _alike(prompt, sent.record.prompt) and _found_alike(seen, sent, plain=scale.plain):
             return Estimate(usage if usage.reported else sent.expectation.usage)
         return Estimate(scale.theirs(seen.expectation.usage, profile), scale.unsure(seen, profile))
+
+    def _enter(self, own: Own, rules: Profile) -> Observation:
+        return self._model.begin(own.prompt, rules, SentBy(own.scope, own.agent, own.conversation), at=own.arrived)
 
     def _scale(self, sent: Prompt, own: Prompt, usage: Usage) -> _Scale:
         text, images = _parts(sent, sent.tokens)
@@ -430,7 +470,14 @@ def unmodified(
     data = tail.encode("utf-8", "surrogatepass")
     found = next((i for i in range(len(rest) - 1, -1, -1) if rest[i].data == data), None) if tail else None
     if found is not None:
-        del rest[found]
+        gone = rest.pop(found)
+        if gone.head != "+" and found < len(rest) and rest[found].head == "+":
+            # The role's text opened a message of the application's own, which what stands behind it opened before.
+            first = rest[found]
+            rest[found] = section(
+                first.tier, first.path, first.kind, gone.head, first.data, lambda text: count(text, prompt.model),
+                first.marker,
+            )  # fmt: skip
     for sent, full in restored:
         rest = [_full(section, sent, full, prompt.model, count) for section in rest]
     return replace(prompt, sections=(*head, *rest))

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _ROLES = 1_000
 _WORTH = 0.9
 """The share of today's cost that cards must stay under, since their text stands in front of every request."""
+_WORTH_SAYING = 0.02
+"""The share of all that was paid that they must save: for less nobody changes a program."""
 
 
 _NEAR = 64
@@ -26,9 +28,9 @@ _NEAR = 64
 class _Role:
     text: str
     data: bytes
-    fresh: int = 0
-    """Requests in which this text was input that is not read from the cache."""
-    again: int = 0
+    fresh: float = 0.0
+    """Requests in which this text was input that is not read from the cache; parts of one where blocks end in it."""
+    again: float = 0.0
     """Requests, as those of a loop, that read it with what stands in front of it."""
 
 
@@ -47,18 +49,24 @@ class Placement:
                 if known is not None or len(self._roles) < _ROLES:
                     self._roles[role] = _Role(text, text.encode("utf-8", "surrogatepass"))
 
-    def sent(self, role: str, sections: Sequence[Section], read: int) -> None:
-        """A request of a role goes out, of which ``read`` whole sections should be read from the cache."""
+    def sent(self, role: str, sections: Sequence[Section], totals: Sequence[float], read: float) -> None:
+        """A request of a role goes out, of which ``read`` tokens should be read from the cache.
+
+        ``totals`` are the tokens up to and with each section.
+        """
         known = self._roles.get(role)
         if known is None:
             return
-        fresh = any(known.data in one.data for one in sections[max(read, len(sections) - _NEAR) :])
+        near = range(max(0, len(sections) - _NEAR), len(sections))
+        at = next((at for at in near if totals[at] > read and known.data in sections[at].data), None)
+        # A provider's rule: reads end with a block, so that of a text that is read the last tokens mostly are not.
+        fresh = 0.0 if at is None else min(1.0, (totals[at] - read) / (totals[at] - (totals[at - 1] if at else 0)))
         with self._lock:
             known.fresh += fresh
-            known.again += not fresh
+            known.again += 1 - fresh
 
-    def advice(self, profile: Profile, model: str, count: CountTokens) -> str:
-        """What cards would cost instead, in cost units; empty where they would not cost clearly less."""
+    def advice(self, profile: Profile, model: str, count: CountTokens, *, paid: float) -> str:
+        """How to save with cards; empty where that is little beside all that was ``paid``, in cost units."""
         with self._lock:
             roles = [(one.text, one.fresh, one.again) for one in self._roles.values() if one.fresh or one.again]
         if len(roles) < 2:
@@ -67,9 +75,10 @@ class Placement:
         calls = sum(fresh + again for _, fresh, again in roles)
         today = sum(size * (fresh + again * profile.read) for size, (_, fresh, again) in zip(sizes, roles, strict=True))
         cards = sum(sizes) * (profile.default_ttl.write + (calls - 1) * profile.read)
-        if cards >= _WORTH * today:
+        if cards >= _WORTH * today or today - cards < _WORTH_SAYING * paid:
             return ""
         return (
-            f"tail placement: the role texts of {len(roles)} agents cost about {today:,.0f} cost units over {calls} "
-            f"requests; with SharedPrefix(roles=...) and Caching(tail='cards') they would cost about {cards:,.0f}"
+            f"the texts of {len(roles)} roles, each in its own requests alone, cost about {today:,.0f} cost units over "
+            f"{calls:,.0f} requests. If all may read them, give them to SharedPrefix(roles={{name: text}}) and set "
+            f"Caching(tail='cards'): about {cards:,.0f}"
         )

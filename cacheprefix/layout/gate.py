@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from cacheprefix.effects import Flow, Until, adrive, drive
+from cacheprefix.effects import Flow, Until, drive
 from cacheprefix.locks import RLock, reset_in_child
 
 PREFILL = 0.0001
@@ -167,10 +167,6 @@ class Pass:
         """Whether somebody came to wait for this request, now or within so many seconds."""
         return drive(self.joining(seconds))
 
-    async def ajoined(self, seconds: float = LINGER) -> bool:
-        """``joined`` without blocking the event loop."""
-        return await adrive(self.joining(seconds))
-
     def joining(self, seconds: float = LINGER) -> Flow[bool]:
         """``joined`` as a flow."""
         flight, wider = self.flight if self._release else None, self._wider
@@ -306,19 +302,11 @@ class ProcessGate:
         """In a forked child: the parent's leaders lead nobody there."""
         self._flights = {}
 
-    def enter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
-        """Become the leader of ``key``, or wait in this thread for the one there is, while that pays.
+    def entering(self, key: bytes, worth: Worth = ALWAYS) -> Flow[Pass]:
+        """Become the leader of ``key``, or wait for the one there is, while that pays.
 
         A thread that runs an event loop waits for nobody: the leader may be a task of that loop.
         """
-        return drive(self.entering(key, worth))
-
-    async def aenter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
-        """``enter`` without blocking the event loop."""
-        return await adrive(self.entering(key, worth))
-
-    def entering(self, key: bytes, worth: Worth) -> Flow[Pass]:
-        """``enter`` as a flow."""
         began = self._clock()
         while True:
             flight = self._lead(key, worth, began)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any, Generic, Literal, TypeVar
 
 from cacheprefix.layout.cost_model import CachePrices
@@ -85,8 +86,9 @@ class AgentRequest(Generic[M]):
     history: Callable[[RoleTold], CountedHistory[M]]
     """Gives the messages among which the role's text may stand, with large results shortened and the history compacted
     as decided. Called with the role's text and the tools that the request carries, which take up room beside them."""
-    spoken: Callable[[], Sequence[int]] = tuple
-    """Gives the tokens of each message that it shares, before anything is shortened."""
+    spoken: Callable[[int], Sequence[int]] = lambda _behind: ()
+    """Gives the tokens of each message that it shares behind so many, before anything is shortened. Asked for all of
+    them only where a decision needs it: counting a long history takes its time."""
     api: Api | None = None
     tools: OwnTools | None = None
     """None where the request's tools stay as they are and play no part in the decisions."""
@@ -99,6 +101,9 @@ class AgentRequest(Generic[M]):
     holds_shared: bool = True
     """Whether the application's own request contains the shared system text, in any of its messages. Privacy: where
     that text was found in others' requests (``adopt_system``), a request without it is no fork and not shown it."""
+    shared_at: int | None = None
+    """Characters of the role's own text that stand in front of the shared text in the application's own system text;
+    None where that is not there, or the adapter does not know."""
     own: tuple[Reason, ...] = ()
     """The adapter's reasons to keep the application's own layout whatever it costs; empty where costs decide."""
     known: tuple[Reason, ...] = ()
@@ -179,6 +184,11 @@ class RequestPlan(Generic[M]):
     """The API's message role (``user``, ``developer``, ``system``) under which the role's text is sent."""
     last: bool = False
     """Whether it is known that this role sends no further request."""
+    fronts: bool = False
+    """Whether the role's text stands in front of all that is said, for its requests of later conversations to read."""
+    routed: bool = False
+    """Whether it goes where the team's forks go, by their routing key, although it is in the application's own
+    layout: it reads the shared text that they wrote, and they what it writes."""
 
     @property
     def repeats(self) -> bool:
@@ -257,13 +267,16 @@ class Planner:
                 history = asked.history(replace(told, tools=None))
                 messages = (*history.messages, *history.behind)
             why = self._why_own(asked, text, refused)
-            return RequestPlan("own", (*notes, why), text, None, messages, tools, restriction, last=_last_call(asked))
+            return RequestPlan(
+                "own", (*notes, why), text, None, messages, tools, restriction,
+                last=_last_call(asked), routed=position.routed,
+            )  # fmt: skip
         reasons = (*notes, *self._why_shared(asked, told, history, shared, position))
         # With nobody to share with and nothing moved, it is the application's own layout, which is only marked.
         layout: Layout = "fork" if asked.base is None or text else "own"
         return RequestPlan(
             layout, reasons, text, position.at, messages, tools, restriction, position.continues,
-            said_as=self._said_as(asked),
+            said_as=self._said_as(asked), fronts=position.at == 0 and asked.place == "cheapest" and bool(messages),
         )  # fmt: skip
 
     def _placed(
@@ -399,18 +412,21 @@ class Planner:
         elif own.carried == "open":
             role, model, positions = self.team.role(asked.role), asked.model, self.positions
             lane = asked.lane
+            said = cache(partial(asked.spoken, 0))
             tools = self.tool_sets.choose(
                 self.team, self.services, asked.conversation, asked.role, model,
                 ToolsAsked(
                     own.names,
-                    asked.spoken,
+                    said,
                     own.fans_out,
                     self._size(asked.instruction, model),
                     lambda: positions.paid(asked.conversation, lane),
-                    lambda kit, units: positions.outrun(asked.conversation, f"{lane}\0{kit}", role, units=units),
+                    lambda kit, units: positions.outrun(
+                        asked.conversation, f"{lane}\0{kit}", role, said(), units=units
+                    ),
                     asked.schema,
                     others,
-                    lambda: positions.anew(asked.conversation, role),
+                    lambda: positions.anew(asked.conversation, role, said()),
                     lambda cost, grows: positions.paid_anew(asked.conversation, cost, grows=grows),
                     asked.cached,
                     lambda: len(positions.asked_by(asked.conversation)),
@@ -452,6 +468,7 @@ class Planner:
             return reason("tools_cost_more", foreign=self._foreign(tools, asked.model))
         size = self._size(text, asked.model)
         key = (asked.conversation, asked.role, asked.model)
+        played = asked.ahead is not None or asked.played
         if asked.long_text_stays and size > shared and not self.sharing.moved(*key):
             return reason("text_longer_than_shared", size=size, shared=shared)
         refused = self._too_short(asked, shared, text)
@@ -460,7 +477,6 @@ class Planner:
         system = self.team.prefix.text if asked.base is None else asked.base
         if refused is None and asked.long_text_stays and size > self._size(system, asked.model):
             self.sharing.move(*key)
-        played = asked.ahead is not None or asked.played
         if played and self.services.profile(asked.model, asked.api).control != "none":
             # Money: the simulated cache applies the provider's minimum itself, and refuses where a fork costs more.
             return None
@@ -503,7 +519,7 @@ class Planner:
                 if isinstance(tool, Tool) and tool.name in {*carries, *own}
             },
             text + NAMED + asked.moves,
-            asked.spoken(),
+            asked.spoken(0),
             alike=asked.alike,
             union=carried in ("open", "union"),
             kits=carried in ("open", "own"),
@@ -524,7 +540,7 @@ class Planner:
             # stands behind all of it, and no later request begins with it.
             at_end = asked.volatile or run.at >= len(history.messages)
             position = RolePosition(len(history.messages) if at_end else run.at, run.continues and not asked.volatile)
-        role = _role_request(asked, tools, text, history)
+        role = self._role_request(asked, tools, text, history)
         self.positions.settle(self.team, self.services, role, position, last_call=_last_call(asked))
         return position
 
@@ -563,8 +579,20 @@ class Planner:
         if place == "end" or asked.volatile:
             return RolePosition(len(history.messages) if shares else None)
         return self.positions.place(
-            self.team, self.services, replace(_role_request(asked, tools, text, history), shared=shares)
+            self.team, self.services, replace(self._role_request(asked, tools, text, history), shared=shares)
         )
+
+    def _role_request(
+        self, asked: AgentRequest[M], tools: ToolSet | None, text: str, history: CountedHistory[M]
+    ) -> RoleRequest[M]:
+        """A request in the form that ``RolePositions`` takes."""
+        return RoleRequest(
+            asked.conversation, asked.role, text, history, asked.model,
+            joint=asked.joint, cached=asked.cached, lane=tools.name if tools is not None else "",
+            moves=asked.moves, holds=asked.holds, resumed=asked.resumed, written=asked.written, schema=asked.schema,
+            said=asked.spoken, instruction=asked.instruction, shared_at=asked.shared_at,
+            tools=tuple(asked.tools.names) if asked.tools is not None else (),
+        )  # fmt: skip
 
     def _foreign(self, tools: ToolSet, model: str) -> int:
         """Tokens of the union's tools that are not in ``tools``."""
@@ -573,17 +601,6 @@ class Planner:
 
     def _size(self, text: str, model: str) -> int:
         return self.services.count(text, model) if text else 0
-
-
-def _role_request(
-    asked: AgentRequest[M], tools: ToolSet | None, text: str, history: CountedHistory[M]
-) -> RoleRequest[M]:
-    """A request in the form that ``RolePositions`` takes."""
-    return RoleRequest(
-        asked.conversation, asked.role, text, history, asked.model,
-        joint=asked.joint, cached=asked.cached, lane=tools.name if tools is not None else "",
-        moves=asked.moves, holds=asked.holds, resumed=asked.resumed, written=asked.written, schema=asked.schema,
-    )  # fmt: skip
 
 
 def _last_call(asked: AgentRequest[Any]) -> bool:

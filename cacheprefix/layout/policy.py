@@ -33,11 +33,9 @@ class ForkPolicy:
 
     def __post_init__(self) -> None:
         if self.max_turns < 1:
-            message = f"ForkPolicy(max_turns={self.max_turns}): a fork makes at least one call"
-            raise SetupError(message)
+            raise SetupError(f"ForkPolicy(max_turns={self.max_turns}): a fork makes at least one call")
         if self.max_output_tokens is not None and self.max_output_tokens < 1:
-            message = f"ForkPolicy(max_output_tokens={self.max_output_tokens}): use None for no limit"
-            raise SetupError(message)
+            raise SetupError(f"ForkPolicy(max_output_tokens={self.max_output_tokens}): use None for no limit")
 
     @classmethod
     def ephemeral(cls) -> ForkPolicy:
@@ -99,5 +97,4 @@ class AbortHandle:
     def check(self) -> None:
         """Raise ``AbortedError`` when the handle was triggered."""
         if self.aborted:
-            message = "the fork was stopped by its abort handle"
-            raise AbortedError(message)
+            raise AbortedError("the fork was stopped by its abort handle")

@@ -174,18 +174,16 @@ def tool_of(item: Any, render: Callable[[Any], Mapping[str, Any]] | None = None)
     plain = item if isinstance(item, Mapping) else None
     if plain is None:
         if render is None:
-            message = (
+            raise SetupError(
                 f"a tool of type {type(item).__name__} needs an adapter to be read; "
                 "pass tool dicts, or use the session with a framework adapter"
             )
-            raise SetupError(message)
         plain = render(item)
     inner = plain.get("function")
     plain = inner if isinstance(inner, Mapping) else plain
     name = plain.get("name")
     if not isinstance(name, str) or not name:
-        message = f"a tool has no name: {type(item).__name__}"
-        raise SetupError(message)
+        raise SetupError(f"a tool has no name: {type(item).__name__}")
     schema = {
         "name": name,
         "description": plain.get("description") or "",
@@ -196,14 +194,12 @@ def tool_of(item: Any, render: Callable[[Any], Mapping[str, Any]] | None = None)
 
 def _checked(system: object) -> None:
     if not isinstance(system, str):
-        message = f"SharedPrefix(system=...) takes a string, found {type(system).__name__}"
-        raise SetupError(message)
+        raise SetupError(f"SharedPrefix(system=...) takes a string, found {type(system).__name__}")
 
 
 def _named(option: str, given: Any) -> dict[str, str]:
     if not isinstance(given, Mapping):
-        message = f"SharedPrefix({option}=...) takes texts by name in a dict, found {type(given).__name__}"
-        raise SetupError(message)
+        raise SetupError(f"SharedPrefix({option}=...) takes texts by name in a dict, found {type(given).__name__}")
     return dict(given)
 
 
@@ -213,8 +209,7 @@ def _kept(tool: Any) -> Any:
 
 def _listed(tools: Any) -> Sequence[Any]:
     if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
-        message = f"SharedPrefix(tools=...) takes a list of tools, found {type(tools).__name__}"
-        raise SetupError(message)
+        raise SetupError(f"SharedPrefix(tools=...) takes a list of tools, found {type(tools).__name__}")
     return tuple(tools)
 
 

@@ -23,13 +23,15 @@ conversation: going there saves ``n - s - v``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from typing_extensions import TypedDict
 
 from cacheprefix.bounded import Bounded
+from cacheprefix.layout.own_text import Beginnings, beginnings_of, in_common
+from cacheprefix.layout.said import Beginning, Said, gone_on, longest_of
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.layout.worth_sharing import rules_in
 from cacheprefix.locks import Lock
@@ -68,6 +70,8 @@ class RolePosition(NamedTuple):
     """Messages that stand before it; None where the application's own layout costs less."""
     continues: bool = False
     """Whether the request is to be marked at its end, since the next one of this role may begin with it."""
+    routed: bool = False
+    """Whether it goes where the team's forks go, although it is in the application's own layout."""
 
 
 TaskPosition = RolePosition | Reason
@@ -85,11 +89,23 @@ class Outrun(NamedTuple):
     """Whether the provider keeps its last one to its end."""
 
 
+class Texts(NamedTuple):
+    """By which layout those requests of a conversation go whose own text is new there."""
+
+    own: bool = False
+    """By the application's own, and not behind the conversation."""
+    more: int = 0
+    """Tokens that the other one would have read more since the layout was last changed."""
+
+
+_AS_FORKS = Texts()
+
+
 class Anew(NamedTuple):
     """What is paid once more where a conversation's requests come to carry more tools. Token counts."""
 
     texts: int = 0
-    """Of the other roles' texts, which are read where they stand."""
+    """Of the other roles' texts, which are read where they stand, and of what was said to them alone."""
     before: int = 0
     """What was paid for such guesses before."""
 
@@ -121,6 +137,8 @@ class _Point:
 
     index: int
     digest: str
+    before: str = field(default="", compare=False)
+    """The digest of the one before it; empty where there is none."""
 
 
 _START = _Point(0, "")
@@ -144,6 +162,10 @@ class _LastRequest:
     """Whether the text may keep its place; what was saved by an earlier version counts as such."""
     size: int = 0
     """Tokens of the text, with all that moves with it."""
+    said: Said = ()
+    """How much was said in it that others may have been told too, before anything was shortened."""
+    began: Beginnings = ()
+    """What is kept of the role's own text, to tell how much of it a later one begins with."""
 
 
 @dataclass(slots=True)
@@ -168,6 +190,8 @@ class _Talk:
     """Tokens that were paid by now for carrying the tools of all on a guess, behind a conversation's first request."""
     asked: int = 0
     """Requests so far."""
+    texts: Texts = _AS_FORKS
+    """By which layout those go whose own text is new."""
     seats: Bounded[str, _LastRequest] = field(default_factory=lambda: Bounded(_SEATS))
     """The last request of each role."""
 
@@ -191,11 +215,24 @@ class CountedHistory(Generic[M]):
 
     def point(self, index: int) -> _Point:
         """Behind so many messages."""
-        return _Point(index, self.digest(self.messages[index - 1])) if index else _START
+        if not index:
+            return _START
+        last = self.digest(self.messages[index - 1])
+        return _Point(index, last, self.digest(self.messages[index - 2]) if index > 1 else "")
 
     def holds(self, point: _Point) -> bool:
         """Whether the point is still where it was. Goes by one message: what stands before it only ever grows."""
-        return point.index <= len(self.messages) and self.point(point.index) == point
+        if not point.index:
+            return True
+        return point.index <= len(self.messages) and self.digest(self.messages[point.index - 1]) == point.digest
+
+    def held(self, point: _Point) -> _Point:
+        """The point, or the message before it, where that is still where it was; the start where neither is.
+
+        The last message of a request may be this one's alone (what was looked up for it), or go on in the next one.
+        """
+        before = _Point(point.index - 1, point.before) if point.before else _START
+        return next((one for one in (point, before) if self.holds(one)), _START)
 
     def since(self, point: _Point) -> int:
         """Tokens behind a point."""
@@ -238,6 +275,14 @@ class RoleRequest(Generic[M]):
     written: bool = False
     schema: str = ""
     """Names the schema that the answer follows, which parts the request from those with another one."""
+    said: Callable[[int], Sequence[int]] = lambda _behind: ()
+    """Gives the tokens of each message that it shares behind so many, before anything was shortened."""
+    instruction: str = ""
+    """The role's own text as the application has it; empty for ``text``."""
+    shared_at: int | None = None
+    """As in ``AgentRequest``."""
+    tools: tuple[str, ...] = ()
+    """Names of the role's own tools, which stand in front of its own text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +309,16 @@ class RoleText(Generic[M]):
     """Whether the request's end is marked in any case."""
     recorded: Callable[[], int | None] = lambda: None
     """Gives the place that an earlier process has recorded."""
+    said: Callable[[int], Sequence[int]] = lambda _behind: ()
+    """As in ``RoleRequest``."""
+    began: Beginnings = ()
+    """What is kept of the role's own text."""
+    reads: Callable[[Iterable[Beginnings]], int] = lambda _: 0
+    """Counts the tokens of the application's own system text, the shared one included, that one of the texts began with
+    of which such is kept."""
+    met: Callable[[], int] = lambda: 0
+    """Notes that the role begins a conversation, and counts those that it began before with the very same text, and
+    with something else said."""
 
     @property
     def keeps(self) -> bool:
@@ -291,14 +346,19 @@ class _Known(Generic[M]):
     """e"""
     stake: int
     """S"""
+    passes: bool = False
+    """Whether the last message of the role's last request was for that one alone."""
+    met: int = 0
+    """m: where the role begins the conversation, those that it began before with the very same text."""
+    texts: Texts = _AS_FORKS
+    """By which layout this request goes if its own text is new."""
 
     @classmethod
     def of(cls, talk: _Talk, due: RoleText[M]) -> _Known[M]:
         """What holds of a conversation's places among the messages of a request."""
         history, seat = due.history, talk.seats.get(due.role)
-        line, before, last = (one if history.holds(one) else _START for one in (talk.line, talk.before, talk.last))
-        if seat is not None and not (seat.text == due.text and all(map(history.holds, (seat.end, seat.at or _START)))):
-            seat = None  # It was told something else, or its history was edited: what it sent cannot be read.
+        line, before, last = map(history.held, (talk.line, talk.before, talk.last))
+        sent, seat = seat, None if seat is None else _held(seat, due)
         spoken = history.since(last) + (talk.spoken if last.index else 0)
         return cls(
             talk=talk,
@@ -310,7 +370,24 @@ class _Known(Generic[M]):
             end=history.point(len(history.messages)),
             spoken=spoken,
             stake=(due.opening + spoken) // _STAKE,
+            passes=seat is not None and sent is not None and seat.end != sent.end,
+            texts=talk.texts,
         )
+
+
+def _held(seat: _LastRequest, due: RoleText[M]) -> _LastRequest | None:
+    """A role's last request as far as the next one begins like it; None where nothing of it can be read.
+
+    That is where the role was told something else, or its history was edited.
+    """
+    at, end = None if seat.at is None else due.history.held(seat.at), due.history.held(seat.end)
+    lost = seat.text != due.text or any(
+        was.index and not now.index for was, now in ((seat.end, end), (seat.at or _START, at or _START))
+    )
+    if lost or (at, end) == (seat.at, seat.end):
+        return None if lost else seat
+    # What stood before the text is no beginning any more, so that the text is not read there.
+    return replace(seat, at=at, end=end, kept=seat.kept and at == seat.at)
 
 
 class _Choice(NamedTuple):
@@ -338,6 +415,14 @@ class RolePositions:
 
     def __init__(self) -> None:
         self._talks: Bounded[tuple[str, str], dict[str, _Talk]] = Bounded(_TALKS)
+        # By tenant, lane and text: where a role began last (the conversation, and digests of what was said first and
+        # last there), and how many others it had begun before with something else. No words of any are held.
+        self._begun: Bounded[tuple[str, str, str], tuple[tuple[str, str, str], int]] = Bounded(_TALKS)
+        # Tenants' conversations that went back, or were taken up.
+        self._restored: Bounded[tuple[str, str], bool] = Bounded(_TALKS)
+        # By tenant and lane: whether new texts last went by the application's own layout; and by role, its last text.
+        self._owning: Bounded[tuple[str, str], bool] = Bounded(_TALKS)
+        self._told: Bounded[tuple[str, str, str], tuple[str, Beginnings]] = Bounded(_TALKS)
         self._sizes: dict[tuple[str, str], int] = {}
         self._lock = Lock()
 
@@ -360,10 +445,17 @@ class RolePositions:
         known = _Known.of(self._talk(key), due)
         seat = known.seat
         if due.holds and seat is not None and seat.end == known.end and seat.shared == due.shared:
-            return _Choice(seat.at, seat.kept, seat.continues).position
+            held = _Choice(seat.at, seat.kept, seat.continues).position
+            return held._replace(routed=seat.at is None and known.texts.own)
+        if seat is None:
+            known = replace(known, met=due.met())
+            was = known.talk.seats.get(due.role)
+            # A text that stayed is no new one, whatever was removed of the history behind it.
+            if was is None or was.text != due.text:
+                known = replace(known, texts=self._texts(key, due, known))
         choice = _chosen(due, known)
         self._note(due, known, choice)
-        return choice.position
+        return choice.position._replace(routed=choice.at is None and known.texts.own)
 
     def settle(
         self, team: Team, services: Services, asked: RoleRequest[M], position: RolePosition, *, last_call: bool = False
@@ -384,10 +476,45 @@ class RolePositions:
     def place(self, team: Team, services: Services, asked: RoleRequest[M]) -> RolePosition:
         """Where a role's text goes; a place that is not the end is recorded, so that another process takes it up."""
         due, conversation, history = self._due(team, services, asked), asked.conversation, asked.history
-        found = self.choose(_key(asked), due)
+        key = _key(asked)
+        found = self.choose(key, replace(due, met=lambda: self._met(key, due)))
         at = len(history.messages)
         if found.at == at and found.at and due.size >= LONG:
             conversation.decide("places", f"{due.text}@{at}@{history.digest(history.messages[-1])}")
+        return found
+
+    def _met(self, key: tuple[str, str, str], due: RoleText[M]) -> int:
+        """How many other conversations a role began before with its text in which something else was said.
+
+        That it begins this one is noted. Where the very same was said, the request is to be the same one: all of it is
+        read then, and an application may have the answer in a cache of its own. Where many have one name, another first
+        message tells them apart, but in one that went back: that is no other one, and goes on as in a process that
+        takes it up.
+        """
+        (scope, conversation, lane), messages = key, due.history.messages
+        first, last = (due.history.point(index).digest for index in (min(1, len(messages)), len(messages)))
+        begins = conversation, first, last
+        with self._lock:
+            (name, began, ended), others = self._begun.get((scope, lane, due.text), (begins, 0))
+            here = name == conversation and (began == first or (scope, conversation) in self._restored)
+            others += not here and ended != last
+            self._begun[scope, lane, due.text] = begins, others
+        return others
+
+    def _texts(self, key: tuple[str, str, str], due: RoleText[M], known: _Known[M]) -> Texts:
+        """By which layout a request goes whose own text is new in the conversation; what it is told is noted."""
+        scope, _, lane = key
+        with self._lock:
+            text, began = self._told.get((scope, lane, due.role), (due.text, ()))
+            self._told[scope, lane, due.role] = due.text, due.began
+            # A conversation that begins goes by the role's last text in any other one: a text that stays the same
+            # stands in front of what is said then (``_comes_again``).
+            others = [] if text == due.text else [began]
+            if known.talk.asked:
+                others = [seat.began for seat in known.talk.seats.values()]
+        found = _texts(due, known, others) if due.shared else known.texts
+        with self._lock:
+            self._owning[scope, lane] = found.own
         return found
 
     def _due(self, team: Team, services: Services, asked: RoleRequest[M]) -> RoleText[M]:
@@ -399,12 +526,22 @@ class RolePositions:
             readers = "none yet"
         if not team.others_with(conversation, asked.role, asked.schema):
             readers = "never"
+        opening = self.size(team.prefix.key, team.prefix.text, model, services.count)
+        own_text = asked.instruction or asked.text
+        began = beginnings_of(own_text, asked.tools)
+
+        def reads(others: Iterable[Beginnings]) -> int:
+            common = in_common(own_text, began, others)
+            # Up to a quarter more may be in common than is seen.
+            holds = asked.shared_at is not None and 5 * len(common) >= 4 * asked.shared_at
+            return (services.count(common, model) if common else 0) + opening * holds
+
         return RoleText(
             role=key,
             text=own,
             size=self.size(own, asked.text, model, services.count) + asked.moves,
             history=asked.history,
-            opening=self.size(team.prefix.key, team.prefix.text, model, services.count),
+            opening=opening,
             rules=CacheRules.of(rules_in(conversation, services, model), cached=asked.cached),
             shared=asked.shared,
             readers=readers,
@@ -412,6 +549,9 @@ class RolePositions:
             resumed=asked.resumed,
             written=asked.written,
             recorded=lambda: _recorded(conversation, own, asked.history),
+            said=asked.said,
+            began=began,
+            reads=reads,
         )
 
     def _note(self, due: RoleText[M], known: _Known[M], choice: _Choice) -> None:
@@ -419,22 +559,25 @@ class RolePositions:
         talk, seat, at = known.talk, known.seat, choice.at
         goes_on = seat is not None and due.rules.alone
         fresh = due.history.since(seat.end) if seat is not None and goes_on else due.opening + due.size + known.spoken
+        sent = talk.seats.get(due.role)
+        said = gone_on(sent.said if sent is not None else (), due.said)
         with self._lock:
             talk.fresh += fresh
             talk.last, talk.spoken, talk.asked = known.end, known.spoken, talk.asked + 1
             talk.missed, talk.saved = talk.missed + choice.missed, talk.saved + choice.saves
+            talk.texts = known.texts
             if at is not None and at.index >= known.line.index and not (seat is not None and seat.at == at):
                 # A second one with the same beginning; the same role's next request begins with its own text, too.
                 talk.line, talk.before = at, known.line
             talk.seats[due.role] = _LastRequest(
-                due.text, at, known.end, choice.kept, due.shared, choice.continues, due.keeps, due.size
+                due.text, at, known.end, choice.kept, due.shared, choice.continues, due.keeps, due.size, said, due.began
             )
 
-    def outrun(self, conversation: Decided, lane: str, role: str, *, units: bool) -> Outrun:
+    def outrun(self, conversation: Decided, lane: str, role: str, said: Sequence[int], *, units: bool) -> Outrun:
         """How far a role's last request in a lane is behind those with all tools.
 
-        ``lane`` is the model (with an answer's schema) and the name of the role's own tool set; ``units`` as in
-        ``CacheRules``.
+        ``lane`` is the model (with an answer's schema) and the name of the role's own tool set, ``said`` the tokens of
+        each message that its request shares; ``units`` as in ``CacheRules``.
         """
         with self._lock:
             talks = self._held(conversation)
@@ -442,18 +585,34 @@ class RolePositions:
             seat = own.seats.get(role) if own is not None else None
             if seat is None or all_tools is None:
                 return Outrun()
-            return Outrun(seat.end.index, (all_tools.before if units else all_tools.line).index, seat.kept)
+            line = (all_tools.before if units else all_tools.line).index
+            # Money: where each role runs tools of its own, others' messages are not this one's, however many they are.
+            # What others read of a request stands before its text.
+            sent = [
+                tuple(each for each in one.said if each.messages <= one.at.index)
+                for one in all_tools.seats.values()
+                if one.at is not None and one.said
+            ]
+            if sent:
+                line = min(line, max(each.messages for each in longest_of(sent, said)))
+            return Outrun(seat.end.index, line, seat.kept)
 
-    def anew(self, conversation: Decided, role: str) -> Anew:
-        """What others than a role pay once more if the tools grow that a conversation's requests carry."""
+    def anew(self, conversation: Decided, role: str, said: Sequence[int]) -> Anew:
+        """What others than a role pay once more if the tools grow that a conversation's requests carry.
+
+        The role writes what was said to it anew itself (``said``, as in ``outrun``). What was not, as where others run
+        tools for themselves, they pay, and their own texts.
+        """
         with self._lock:
-            talks = self._carrying(conversation)
-            texts = sum(
-                seat.size
-                for talk in talks
-                for name, seat in talk.seats.items()
-                if name != role and seat.at is not None and seat.kept and seat.long
-            )
+            texts, known = 0, set[Beginning]()
+            pairs = (pair for talk in self._carrying(conversation) for pair in talk.seats.items())
+            others = [seat for name, seat in pairs if name != role and seat.at is not None]
+            for seat, longest in zip(others, longest_of([one.said for one in others], said), strict=True):
+                texts += seat.size if seat.kept and seat.long else 0
+                # What two of them were told is paid once.
+                told = max((longest, *known.intersection(seat.said)))
+                texts += seat.said[-1].tokens - told.tokens if seat.said else 0
+                known.update(seat.said)
             return Anew(texts, sum(talk.anew for talk in self._held(conversation).values()))
 
     def paid_anew(self, conversation: Decided, cost: int, *, grows: bool) -> None:
@@ -468,7 +627,8 @@ class RolePositions:
             for talk in self._carrying(conversation) if grows else ():
                 talk.line = talk.before = _START
                 for seat in talk.seats.values():
-                    seat.kept = False
+                    # One in the application's own layout has the role's own tools, however many the others carry.
+                    seat.kept = seat.kept and seat.at is None
 
     def _carrying(self, conversation: Decided) -> Sequence[_Talk]:
         """What is held of a conversation's requests with the tools of all, by model."""
@@ -500,11 +660,13 @@ class RolePositions:
             found = {name: _talk_of(one) for name, one in saved.items()}
             talks.clear()
             talks.update(found)
+            self._restored[scope, conversation] = True
 
     def forget(self, scope: str, conversation: str) -> None:
         """Let a conversation go, with all models."""
         with self._lock:
             self._talks.pop((scope, conversation), None)
+            self._restored[scope, conversation] = True
 
     def asked_by(self, conversation: Decided) -> set[str]:
         """The roles that asked in a conversation."""
@@ -519,7 +681,9 @@ class RolePositions:
         """What is held of a conversation with one model and tool set; new where nothing is."""
         with self._lock:
             known: dict[str, _Talk] = self._talks.of(key[:2], dict)
-            return known.setdefault(key[2], _Talk())
+            # Money: one that begins goes by what the team's texts were like in the last one.
+            began = _Talk(texts=Texts(own=self._owning.get((key[0], key[2]), False)))
+            return known.setdefault(key[2], began)
 
 
 def _chosen(due: RoleText[M], known: _Known[M]) -> _Choice:
@@ -531,8 +695,11 @@ def _chosen(due: RoleText[M], known: _Known[M]) -> _Choice:
     shares = due.shared and not due.resumed
     if known.seat is None:
         found = _first(due, known, behind) if shares else None
-    elif known.seat.at is None:
+    elif known.seat.at is None or not known.seat.at.index:
+        # In front of all that is said a text stands as in the application's own layout, and is left as that is.
         found = _leaving(due, known, known.seat, behind, shares=shares)
+        if found.at is None and shares and known.seat.at is not None:
+            found = found._replace(at=known.seat.at, kept=True, continues=rules.marked)
     else:
         found = _again(due, known, known.seat, behind) if shares else None
     if found is None or found.at is None:
@@ -549,9 +716,52 @@ def _first(due: RoleText[M], known: _Known[M], behind: _Choice) -> _Choice:
     recorded = due.recorded() if due.keeps else None
     if recorded is not None:
         return _Choice(due.history.point(recorded), kept=True, continues=due.rules.marked)
+    if _comes_again(due, known):
+        # A provider's rule: where marks decide, one behind the text lets later conversations read it (``fronts``).
+        return behind._replace(at=_START, kept=True, continues=due.rules.marked)
+    if known.texts.own:
+        return behind._replace(at=None)
     if not known.readable.index:
         return behind
     return behind._replace(saves=due.opening + known.spoken - due.history.since(known.readable))
+
+
+def _texts(due: RoleText[M], known: _Known[M], others: Sequence[Beginnings]) -> Texts:
+    """By which layout a request goes whose own text is new: a role's first one, and each of one whose text changes.
+
+    The application's own layout reads what its system text and an earlier one begin with, c tokens with the shared text
+    (the same documents in front of each role's text, or a role's text in front of other documents each time). Behind
+    the conversation the text is paid anew, and what was said by the last request is read:
+
+        own reads  c        a fork reads  o + e - u
+
+    Nobody knows how the next texts begin: this is ski rental. A layout is left once the other one would have read more
+    than changing costs, since it was last changed: e - u, which the own layout pays anew for each of the roles that
+    have asked (in a conversation that begins e, which others would read), or s, which a fork does.
+    """
+    own, more = known.texts
+    # A provider's rule: where marks decide, nothing is kept that ends within a system text.
+    if due.rules.marked or not others:
+        return known.texts
+    told = known.spoken - due.history.since(known.last) if known.talk.asked else 0
+    reads = due.reads(others)
+    if not reads and due.role not in known.talk.seats:
+        return known.texts  # Of a role that begins with no other's text nobody knows what its next one begins with.
+    ahead = reads - due.opening - told
+    more = max(0, more - ahead if own else more + ahead)
+    costs = due.size if own else told * len(known.talk.seats) or known.spoken
+    return Texts(not own) if more > costs else Texts(own, more)
+
+
+def _comes_again(due: RoleText[M], known: _Known[M]) -> bool:
+    """Whether a role's first request in a conversation is to begin as those in other conversations did.
+
+    In front of what is said, its text is read by the first requests of later conversations, and what is said is read by
+    nobody else. In m conversations before that would have saved s each; now it costs e:
+
+        m > 0   and   s > e
+    """
+    return known.met > 0 and due.size > known.spoken
 
 
 def _leaving(due: RoleText[M], known: _Known[M], seat: _LastRequest, behind: _Choice, *, shares: bool) -> _Choice:
@@ -603,7 +813,9 @@ def _again(due: RoleText[M], known: _Known[M], seat: _LastRequest, behind: _Choi
     if stays and (due.keeps or known.talk.overspent(saves)):
         # A provider's rule: what it has not kept to its end is not read. Then the text stands where the next request
         # of the role will find it.
-        return _Choice(seat.at if seat.kept else known.end, kept=True, continues=due.rules.marked)
+        # What was said for its last request alone comes no second time: the text stands in front of such messages.
+        stays_at = seat.end if known.passes else known.end
+        return _Choice(seat.at if seat.kept else stays_at, kept=True, continues=due.rules.marked)
     return behind._replace(saves=saves)
 
 
@@ -657,18 +869,30 @@ def _plain(talk: _Talk) -> dict[str, Any]:
         **{name: asdict(getattr(talk, name)) for name in ("line", "before", "last")},
         **{name: getattr(talk, name) for name in ("spoken", "missed", "saved", "asked", "fresh")},
         **({"anew": talk.anew} if talk.anew else {}),
-        "seats": {role: asdict(seat) for role, seat in talk.seats.items()},
+        **({"texts": list(talk.texts)} if any(talk.texts) else {}),
+        "seats": {role: _plain_seat(seat) for role, seat in talk.seats.items()},
     }
+
+
+def _plain_seat(seat: _LastRequest) -> dict[str, Any]:
+    """A role's last request as plain data."""
+    found = {**asdict(seat), "said": list(map(list, seat.said)), "began": list(seat.began)}
+    return found if seat.began else {name: value for name, value in found.items() if name != "began"}
 
 
 def _talk_of(saved: Mapping[str, Any]) -> _Talk:
     """The places of one model's requests, from plain data."""
     line, before, last = (_Point(**saved[name]) for name in ("line", "before", "last"))
     counts = {name: saved.get(name, 0) for name in ("spoken", "missed", "saved", "asked", "fresh", "anew")}
-    talk = _Talk(line, before, last, **counts)
+    talk = _Talk(line, before, last, **counts, texts=Texts(*saved.get("texts", ())))
     for role, seat in saved["seats"].items():
         at = None if seat["at"] is None else _Point(**seat["at"])
-        talk.seats[role] = _LastRequest(**{**seat, "at": at, "end": _Point(**seat["end"])})
+        # An earlier version saved nothing of what was said.
+        said = tuple(Beginning(*one) for one in seat.get("said", ()))
+        began = tuple(seat.get("began", ()))
+        talk.seats[role] = _LastRequest(
+            **{**seat, "at": at, "end": _Point(**seat["end"]), "said": said, "began": began}
+        )
     return talk
 
 

@@ -133,15 +133,6 @@ def _shingles(text: str) -> set[tuple[str, ...]]:
     return {tuple(words[at : at + _RUN]) for at in range(max(1, len(words) - _RUN + 1))}
 
 
-def common_text(texts: Sequence[str]) -> str:
-    """The longest run of whole lines that all texts begin or end with, as the first of them spells it.
-
-    Empty for less than two texts, and where they have less than ``LEAST`` characters in common.
-    """
-    runs = [run for run in _runs(texts) if len(run.holders) == len(texts)]
-    return max(runs, key=lambda run: len(run.text), default=_NONE).text
-
-
 def majority_text(texts: Sequence[str]) -> tuple[str, tuple[int, ...]]:
     """The whole lines that most of the texts begin or end with, as the first of them spells it, and who holds it.
 

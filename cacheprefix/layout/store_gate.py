@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
 
-from cacheprefix.effects import Flow, MayBlock, adrive, drive
-from cacheprefix.layout.gate import ALWAYS, Flight, Pass, ProcessGate, Worth
-from cacheprefix.locks import Lock, reset_in_child
+from cacheprefix.effects import Flow, MayBlock
+from cacheprefix.layout.gate import ALWAYS, Pass, ProcessGate, Worth
 from cacheprefix.stores import Elected, Lease, Store, apart, bounded, elect
-
-LEASE_SECONDS = 2.0
-"""How long a leader that was killed, or hangs with its whole process, is still waited for by other processes."""
+from cacheprefix.stores.lease import LEASE_SECONDS, Renewing
 
 CALL_SECONDS = 1.0
 """How long one call of the store may take, and less where waiting pays less: about a first token."""
@@ -58,19 +54,11 @@ class StoreGate:
         self._failed = failed
         self._clock = clock
         self._local = ProcessGate(limit, clock)
-        self._renewing = _Renewing(clock, failed)
+        self._renewing = Renewing(clock, failed)
         self._rests_until = 0.0
 
-    def enter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
-        """Become the leader of ``key``, or wait in this thread for the one there is, in whatever process."""
-        return drive(self.entering(key, worth))
-
-    async def aenter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
-        """``enter`` without blocking the event loop."""
-        return await adrive(self.entering(key, worth))
-
-    def entering(self, key: bytes, worth: Worth) -> Flow[Pass]:
-        """``enter`` as a flow."""
+    def entering(self, key: bytes, worth: Worth = ALWAYS) -> Flow[Pass]:
+        """Become the leader of ``key``, or wait for the one there is, in whatever process."""
         began = self._clock()
         mine = yield from self._local.entering(key, worth)
         if not mine.leader or self._clock() < self._rests_until or not (yield MayBlock()):
@@ -103,6 +91,10 @@ class StoreGate:
         mine.waited = self._clock() - began
         return mine
 
+    def _renew(self, lease: Lease, mine: Pass) -> int:
+        flight = mine.flight
+        return self._renewing.start(lease, self.limit, lambda: flight is not None and flight.left_unread)
+
     def _passed(self, mine: Pass, name: str, turn: Elected[bytes], began: float) -> Pass:
         waited = self._clock() - began
         if turn.role == "follower":
@@ -111,7 +103,7 @@ class StoreGate:
         # Without a lease it waited in vain: it goes on and leads those of this process. It writes the prefix all the
         # same, so the others need not wait for the leader that is still awaited.
         lease, process = turn.lease, os.getpid()
-        renewed = None if lease is None else self._renewing.start(lease, self.limit, mine.flight)
+        renewed = None if lease is None else self._renew(lease, mine)
 
         def tell(ok: bool) -> None:  # noqa: FBT001 - called by release only
             try:
@@ -135,57 +127,6 @@ class StoreGate:
 
         far = lease is not None
         return Pass(release, dropped=dropped, flight=mine.flight, worth=mine.worth, waited=waited, far=far)
-
-
-class _Renewing:
-    """Renews the leases that this process holds, in one thread that lives as long as there are any."""
-
-    def __init__(self, clock: Callable[[], float], failed: Callable[[Exception], None]) -> None:
-        self._clock = clock
-        self._failed = failed
-        self._held: dict[int, tuple[Lease, float, Flight | None]] = {}
-        self._next = 0
-        self._running = False
-        self._lock = Lock()
-        reset_in_child(self)
-
-    def start(self, lease: Lease, limit: float, flight: Flight | None) -> int:
-        """Renew a lease from now on, for ``limit`` seconds and while the answer is read; the number to end it by."""
-        with self._lock:
-            self._next += 1
-            number = self._next
-            self._held[number] = (lease, self._clock() + limit, flight)
-            start, self._running = not self._running, True
-        if start:
-            threading.Thread(target=self._run, args=(lease.ttl / 4,), name="cacheprefix-lease", daemon=True).start()
-        return number
-
-    def end(self, number: int | None) -> None:
-        """Renew it no more."""
-        if number is not None:
-            self._held.pop(number, None)
-
-    def after_fork(self) -> None:
-        """In a forked child: the leases are the parent's."""
-        self._held, self._running = {}, False
-
-    def _run(self, pause: float) -> None:
-        while True:
-            time.sleep(pause)
-            with self._lock:
-                now = self._clock()
-                for number, (_, until, flight) in list(self._held.items()):
-                    if now > until or (flight is not None and flight.left_unread):
-                        self._held.pop(number, None)
-                if not self._held:
-                    self._running = False
-                    return
-                held = [lease for lease, _, _ in self._held.values()]
-            for lease in held:
-                try:
-                    lease.renew()
-                except Exception as error:  # noqa: PERF203 - a lease that ends early costs a second leader, no more
-                    self._failed(error)
 
 
 def _name(key: bytes) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.errors import ToolClashError, named
 from cacheprefix.layout.cards_advice import Placement
 from cacheprefix.layout.fork import TailPlacement
@@ -14,12 +16,22 @@ from cacheprefix.layout.shared_text import LEAST, find_text
 from cacheprefix.layout.tail import tail_text
 from cacheprefix.locks import RLock
 from cacheprefix.prompt import CountTokens, Prompt, digest_of
-from cacheprefix.unnamed import is_named
+from cacheprefix.unnamed import is_named, is_of_run
 
 _ROLES = 1_000
-"""Roles whose requests are looked at, at most."""
+"""Roles of which something is remembered: those that were made or asked last. One that comes back is a new one, and its
+requests are right all the same: it counts on no others of which nobody knows."""
+_LATELY = 64
+"""Roles that asked last: by these it is judged whom a role may share with. A process that serves many users, each with
+roles of their own, would else look through all of them with each request."""
+_SCHEMAS = 8
+"""Answer schemas of a role that are remembered: those that it asked with last. Some are made anew for each user."""
 _NEWEST = 1_000
 """Tools that requests brought last: they stay, whoever has them, since their requests may be under way."""
+_TALKS = 16
+"""Conversations by which it is judged whether roles are named after users: those in which somebody asked last."""
+_STRANGERS = 4
+"""So many groups of them, of which none has a role in common with another, are no longer taken for one team's."""
 _HEARD = "heard"
 """The section of a conversation's decisions for who asks with which answer schema."""
 _APART = "apart"
@@ -57,6 +69,21 @@ class Decided(Protocol):
 
 
 @dataclass(slots=True)
+class _Role:
+    """What is known of a role by its requests."""
+
+    digest: str
+    models: set[str] = field(default_factory=set)
+    """Those that it has asked."""
+    schemas: Bounded[str, None] = field(default_factory=lambda: Bounded(_SCHEMAS))
+    """Digests of the answer schemas that it has asked with last, the empty text for none."""
+    holds: bool | None = None
+    """Whether its own requests hold the shared text, by their first one; None while that is not known."""
+    sees: bool | None = None
+    """Whether it may be shown the shared text, by its last request: where that was found, it has it itself."""
+
+
+@dataclass(slots=True)
 class Team:
     """What all agents of one team share. Thread-safe; nested teams have one each, and one set of ``roles``."""
 
@@ -69,8 +96,8 @@ class Team:
     freeze: Callable[[SharedPrefix], SharedPrefix]
     """Puts the tools of a prefix in order; plugins have their say in it."""
     cards: Placement
-    roles: set[str] = field(default_factory=set)
-    """Roles that front doors were made for, in all teams that share totals."""
+    roles: Bounded[str, str] = field(default_factory=lambda: Bounded(_ROLES))
+    """Roles that front doors were made for, in all teams that share totals, with their digests."""
     lock: RLock = field(default_factory=RLock)
     late: set[str] = field(default_factory=set)
     """Names of tools that came after the first request."""
@@ -85,29 +112,28 @@ class Team:
     clashing: set[str] = field(default_factory=set)
     """Names of tools that were declared with two schemas."""
     again: dict[str, None] = field(default_factory=dict)
-    """Names of tools that requests bring each time, those that came longest ago first: these may be let go."""
+    """Names of tools that requests bring each time, or that not all may be shown, those that came longest ago first:
+    these may be let go."""
     _many: int = 2 * _NEWEST
     """So many of them are looked through for what may go."""
     parted: bool = False
     """Whether the tools of agents stay in their own conversations (``part``)."""
+    mixed: bool = False
+    """Whether even conversations that carried more than their own do (``part``)."""
     theirs: set[str] = field(default_factory=set)
     """Names of tools that were there before the first request, and may be made for one user all the same."""
     _public: set[str] = field(default_factory=set)
     """Names of the tools that the user gave to the prefix: all may be shown them, whatever comes."""
-    _declared: dict[Hashable, Hashable] = field(default_factory=dict)
+    _declared: Bounded[Hashable, Hashable] = field(default_factory=lambda: Bounded(_ROLES))
     """What each role was made with."""
     given: SharedPrefix = field(init=False)
     """The prefix as the user gave it: without tools and text that were found in requests."""
     found: str = ""
     """The shared system text, where it was found in the agents' own and nobody gave it to the session."""
-    _holds: dict[str, bool] = field(default_factory=dict)
-    """Whether a role's own requests hold the shared text, by their first one."""
-    _sees: dict[str, bool] = field(default_factory=dict)
-    """Whether a role may be shown the shared text, by its last request: where that was found, it has it itself."""
-    _models: dict[str, set[str]] = field(default_factory=dict)
-    """The model that each role asked last."""
-    _schemas: dict[str, set[str]] = field(default_factory=dict)
-    """Digests of the answer schemas that each role has asked with, the empty text for none, by those of the roles."""
+    _known: Bounded[str, _Role] = field(default_factory=lambda: Bounded(_ROLES))
+    """What is known of each role by its requests."""
+    _asking: Bounded[tuple[str, str], set[str]] = field(default_factory=lambda: Bounded(_TALKS))
+    """The roles that asked in each conversation, by its tenant and id."""
     _everybodys: tuple[SharedPrefix | None, tuple[int, ...], tuple[str, ...]] = (None, (), ())
     """Names of the tools that all may be shown, and by what that was found."""
     _key: str = ""
@@ -123,6 +149,7 @@ class Team:
         self.of_runs, self.of_doors, self.resumed = set(outer.of_runs), set(outer.of_doors), set(outer.resumed)
         self.unrecorded, self.again = set(outer.unrecorded), dict(outer.again)
         self.parted, self.theirs, self._public = outer.parted, set(outer.theirs), set(outer._public)
+        self.mixed = outer.mixed
 
     def owner(self, scope: str | None) -> tuple[str, str]:
         """Whose conversations these are: the team's name, and the scope given or the team's own."""
@@ -159,9 +186,29 @@ class Team:
         """Note what an agent is made of; whether one of its role was made of the same before, None for the first."""
         with self.lock:
             known = self._declared.get(role)
-            if known is not None or len(self._declared) < _ROLES:
-                self._declared[role] = what
+            self._declared[role] = what
         return None if known is None else known == what
+
+    def hears(self, conversation: Decided, role: str) -> bool:
+        """Note who asks in a conversation; whether roles seem to be named after users, by whom has asked lately.
+
+        In a team's conversations the same roles ask again and again. Each user's own ask in that user's alone.
+        """
+        if not (is_named(conversation.id) or is_of_run(conversation.id)):
+            return False
+        with self.lock:
+            here = self._asking.of((conversation.scope, conversation.id), set)
+            new = role not in here
+            here.add(role)
+            return new and len(self._groups()) >= _STRANGERS
+
+    def _groups(self) -> list[set[str]]:
+        """The roles of conversations, those together of which one asked in both."""
+        groups: list[set[str]] = []
+        for roles in self._asking.values():
+            common = [group for group in groups if group & roles]
+            groups = [*(group for group in groups if not group & roles), roles.union(*common)]
+        return groups
 
     def part(self) -> None:
         """Show a tool that agents were made with to no other conversation than those whose own requests have it.
@@ -169,6 +216,9 @@ class Team:
         The tools that the user gave to the prefix stay everybody's.
         """
         with self.lock:
+            # Privacy: where conversations have no role in common, roles may be named after users, and what one carries
+            # may be other users'.
+            self.mixed = len(self._groups()) > 1
             self.theirs |= set(self.prefix.tool_names) - self._public
             self.parted = True
 
@@ -233,7 +283,6 @@ class Team:
                 self.theirs |= {error.name} - self._public
                 raise
             self.resumed -= replaced
-            self._comes_again(tool.name for tool in given if again)
             known = set(prefix.tool_names)
             added = [] if union is prefix else [name for name in union.tool_names if name not in known]
             self.of_runs.update(added if of_run else ())
@@ -251,6 +300,7 @@ class Team:
                 )
             elif added or unfrozen:
                 self.prefix = union
+            self._comes_again(tool.name for tool in given if again or self.is_apart(tool.name))
             return tuple(self.prefix.tools)
 
     def resume_tools(self, tools: Iterable[Tool]) -> None:
@@ -275,24 +325,27 @@ class Team:
 
     @property
     def crowded(self) -> bool:
-        """Whether so many tools came with requests that it is worth looking for those that nobody needs any longer."""
+        """Whether so many tools came for single conversations that some may be needed by nobody any longer."""
         return len(self.again) >= self._many
 
     def let_go(self, held: Collection[str]) -> None:
-        """Drop the tools that came with requests, but for the newest, those that are everybody's, and those ``held``.
+        """Drop the tools that came for single conversations, but for the newest and those ``held``.
 
-        Whoever has one brings it again. A process that serves each user's own tools would else hold those of all.
+        Whoever has one brings it again, or has it beside the union. A process that serves each user's own tools, or
+        makes agents with tools for each, would else hold those of all.
         """
         with self.lock:
             old = list(self.again)[:-_NEWEST]
-            gone = {name for name in old if name not in held and self.is_apart(name) and name not in self.of_doors}
+            gone = {name for name in old if name not in held and self.is_apart(name)}
             for name in gone:
                 del self.again[name]
             self._many = 2 * max(_NEWEST, len(self.again))
             if gone:
                 left = tuple(tool for tool in self.prefix.tools if getattr(tool, "name", None) not in gone)
                 self._key, self.prefix = self.key, replace(self.prefix, tools=left)
-                for noted in (self.late, self.of_runs, self.unrecorded, self.resumed, self.clashing, self.theirs):
+                for noted in (
+                    self.late, self.of_runs, self.of_doors, self.unrecorded, self.resumed, self.clashing, self.theirs
+                ):  # fmt: skip
                     noted.difference_update(gone)
 
     def adopt_system(self, text: str, *, with_context: bool = False) -> None:
@@ -314,18 +367,13 @@ class Team:
 
     def asked(self, role: str, own: Prompt) -> None:
         """Look, at a role's first request, whether it holds the shared text as the application made it."""
-        told = self._told
-        if not told or role in self._holds or len(self._holds) >= _ROLES:
-            return
-        holds = any(find_text(told, one.text) is not None for one in own.sections if one.tier != "tools")
-        with self.lock:
-            self._holds[role] = holds
+        told, known = self._told, self._of(role)
+        if told and known.holds is None:
+            known.holds = any(find_text(told, one.text) is not None for one in own.sections if one.tier != "tools")
 
     def note_sees(self, role: str, *, sees: bool) -> None:
         """Note whether a role may be shown the shared text, with its newest request."""
-        with self.lock:
-            if role in self._sees or len(self._sees) < _ROLES:
-                self._sees[role] = sees
+        self._of(role).sees = sees
 
     def sees(self, role: str) -> bool:
         """Whether it is known that a role may be shown the shared text.
@@ -333,13 +381,23 @@ class Team:
         Of a text that the user gave for all it is. One that was found in others' requests is shown to those alone that
         have it, and who has not asked yet may lack it.
         """
-        return not self.found or self._sees.get(role, False)
+        known = self._known.get(role)
+        return not self.found or (known is not None and bool(known.sees))
+
+    def _newest(self) -> Iterable[_Role]:
+        """The roles that asked last."""
+        return islice(reversed(self._known.values()), _LATELY)
+
+    def _of(self, role: str) -> _Role:
+        """What is known of a role, which is the youngest now."""
+        with self.lock:
+            return self._known.of(role, lambda: _Role(digest_of(self.role(role))))
 
     def told_more(self, model: str, count: CountTokens) -> str:
         """What the user should know where the shared text stands in no role's own requests; empty where it does."""
         told = self._told
         with self.lock:
-            held = list(self._holds.values())
+            held = [one.holds for one in self._known.values() if one.holds is not None]
         if not told or not held or any(held):
             return ""
         return (
@@ -350,9 +408,10 @@ class Team:
 
     def other_model(self, role: str, model: str) -> bool:
         """Note which model a role asks; whether all others, two at least, ask one and the same other model."""
+        me = self._of(role)
         with self.lock:
-            self._models.setdefault(role, set()).add(model)
-            others = [asked for name, asked in self._models.items() if name != role]
+            me.models.add(model)
+            others = [one.models for one in self._newest() if one is not me and one.models]
         # One that asks several, as with a router's fallbacks, has no other model than one of these.
         alike = all(asked == others[0] and len(asked) == 1 for asked in others)
         return len(others) > 1 and alike and model not in others[0]
@@ -363,12 +422,14 @@ class Team:
         Of roles that nobody has heard yet, none is expected to have just this schema, and each to have none. One that
         was heard without a shared text that it must hold itself shares with nobody.
         """
-        me, asks = digest_of(self.role(role)), digest_of(schema) if schema else ""
+        known, asks = self._of(role), digest_of(schema) if schema else ""
+        me = known.digest
         with self.lock:
-            self._schemas.setdefault(me, set()).add(asks)
-            apart = (digest_of(self.role(name)) for name, sees in self._sees.items() if self.found and not sees)
-            heard = {(name, one) for name, asked in self._schemas.items() for one in asked}
-            heard |= {(name, _APART) for name in apart}
+            known.schemas[asks] = None
+            lately = list(self._newest())
+            heard = {(each.digest, one) for each in lately for one in each.schemas}
+            if self.found:
+                heard |= {(each.digest, _APART) for each in lately if each.sees is False}
         if is_named(conversation.id):
             heard = _heard_in(conversation, (me, asks), heard)
         names = {name for name, _ in heard} - {me}
@@ -377,7 +438,7 @@ class Team:
         if schema:
             return alike
         # Where all that were heard ask without a schema, others may come that nobody knows of.
-        roles = {digest_of(name) for name in self.roles}
+        roles = set(self.roles.values())
         return max(alike + len(roles - names - {me}), alike == len(names - left))
 
     def tail_for(
@@ -397,6 +458,11 @@ class Team:
         if sent and not card:
             self.cards.told(role, instruction)
         return tail_text(role, instruction, card=card, tools=tools, volatile=volatile)
+
+
+def known_roles() -> Bounded[str, str]:
+    """Roles that front doors were made for, by name, with their digests; none so far."""
+    return Bounded(_ROLES)
 
 
 def _heard_in(conversation: Decided, own: tuple[str, str], heard: set[tuple[str, str]]) -> set[tuple[str, str]]:

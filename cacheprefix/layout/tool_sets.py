@@ -6,6 +6,7 @@ reads the others' tools in each request; without, it reads nothing of what they 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -100,6 +101,8 @@ class _Talk:
     """The shared tools that there were when it began, or to which they grew."""
     carried: set[str] = field(default_factory=set)
     """Teams in which requests of a role that is alone have carried them."""
+    first: set[tuple[str, str]] = field(default_factory=set)
+    """Models, and the role that was the first to ask, with tools that others carry only where they bring them too."""
 
     @property
     def roles(self) -> set[tuple[str, str]]:
@@ -116,6 +119,8 @@ class ToolSets:
         self._sent: Bounded[tuple[str, str, tuple[str, ...]], bool] = Bounded(_TALKS)
         # By whose requests brought them (``_owner``): versions of tools that not all may be shown.
         self._brought: Bounded[tuple[str, str], Bounded[tuple[str, str], bool]] = Bounded(_TALKS)
+        # Runs that are over and front doors that are gone.
+        self._over: deque[str] = deque()
         self._lock = Lock()
 
     def bring(
@@ -127,6 +132,7 @@ class ToolSets:
         """
         apart, owner = _apart(team, names), _owner(who)
         with self._lock:
+            self._forget()
             # Privacy: who declares a tool otherwise has another one of that name; the union's may speak of a tenant.
             for tool in apart:
                 if tool.name not in differ and owner is not None:
@@ -144,15 +150,27 @@ class ToolSets:
         # Privacy: a tool that came while requests were under way may be made for one user, its description too. Another
         # version that comes in its place may be another user's.
         owner = _owner(who)
-        brought = self._brought.get(owner, ()) if owner is not None else ()
+        with self._lock:
+            self._forget()
+            brought = self._brought.get(owner, ()) if owner is not None else ()
         apart = _apart(team, [name for name, _ in tuple(brought)])
         mine = [tool.name for tool in apart if tool.version in brought]
         return _in_order(team, {*team.everybodys, *mine}) if mine else team.everybodys
 
     def part(self, team: Team) -> None:
-        """From now on no tool of a team's agents is everybody's: conversations go on with what they carry."""
+        """From now on no tool of a team's agents is everybody's.
+
+        Conversations go on with what they carry, unless their roles have nothing in common.
+        """
+        team.part()
+        if not team.mixed:
+            self._go_on(team)
+
+    def _go_on(self, team: Team) -> None:
+        """Let each conversation keep the tools that it carries."""
         here = f"{team.name}/"
         with self._lock:
+            self._forget()
             for (scope, conversation), talk in self._talks.items():
                 owner = _owned(scope, conversation)
                 carries = team.name in talk.carried or any(role.startswith(here) for _, role in talk.joined)
@@ -162,12 +180,18 @@ class ToolSets:
                 for tool in team.prefix.tools:
                     if isinstance(tool, Tool) and tool.name in talk.union:
                         brought[tool.version] = True
-        team.part()
 
     def forget(self, conversation: str) -> None:
-        """Forget which tools the requests of a conversation that has no tenant brought."""
-        with self._lock:
-            self._brought.pop(("", conversation), None)
+        """Forget which tools the requests of a conversation that has no tenant brought, before anybody asks for them.
+
+        Takes no lock: Python lets a front door go wherever it is, also in a thread that holds another one.
+        """
+        self._over.append(conversation)
+
+    def _forget(self) -> None:
+        """Forget what was brought in what is over."""
+        while self._over:
+            self._brought.pop(("", self._over.popleft()), None)
 
     def let_go(self, team: Team) -> None:
         """Drop a team's tools that requests bring each time, once they are many, but for those that are remembered.
@@ -177,6 +201,7 @@ class ToolSets:
         if not team.crowded:
             return
         with self._lock:
+            self._forget()
             held = {name for brought in self._brought.values() for name, _ in brought}
             for (_, conversation), talk in self._talks.items():
                 # Privacy: of what those without names have in common each is shown only what it brought itself.
@@ -278,14 +303,21 @@ class ToolSets:
         tools from then on. What the conversation carries is recorded.
         """
         offer = self._offer(team, services, conversation, role, model, asked)
-        joins = offer.mine <= set(offer.union) and self._joins(offer)
+        # Money: where nobody names the conversation, no other role carries tools that a request brought, and the own
+        # layout is read as well, but where marks decide: there the application's own may have none.
+        apart = _owner(conversation) is None and not offer.mine <= {*offer.began, *self.open_to(team, conversation)}
+        apart = apart and rules_in(conversation, services, model).markers is None
+        # Others with the very same tools share them all the same, and may be yet to come.
+        begins = apart and self._begins(offer)
+        joins = not apart and offer.mine <= set(offer.union) and self._joins(offer)
         alike = self.settle(offer.talk, offer.key, tuple(sorted(offer.mine)), joins=joins)
         if joins:
             with self._lock:
                 self._sent[offer.sent] = True
             return ToolSet(offer.union, shares=True)
         # Those that are sent beside it carry the very same tools, which need not be another role's.
-        shares = _found_alike(conversation, offer.key, offer.mine) or (alike and not offer.told) or asked.fans_out
+        shares = _found_alike(conversation, offer.key, offer.mine) or (alike and not offer.told)
+        shares = shares or asked.fans_out or begins
         return ToolSet(tuple(name for name in offer.everything if name in offer.mine), shares, offer.lane)
 
     def _offer(
@@ -373,6 +405,15 @@ class ToolSets:
             scope = offer.talk[0]
             lately = [talk.roles for key, talk in newest if key[0] == scope and key != offer.talk]
         return all(len(roles) < 2 for roles in lately) and any(roles and roles != {offer.key} for roles in lately)
+
+    def _begins(self, offer: _Offer) -> bool:
+        """Whether a role is the first that has asked a model where nobody names the conversation, now or before."""
+        with self._lock:
+            talk = self._of(offer.talk)
+            # Money: it goes on as it began, also where nobody with its tools comes: its own layout would be cold.
+            if all(one[0] != offer.key[0] for one in talk.roles):
+                talk.first.add(offer.key)
+            return offer.key in talk.first
 
     def _has_peers(self, offer: _Offer) -> bool:
         """Whether another role of the same model carries just the tools that this one has."""

@@ -3,8 +3,6 @@
 from cacheprefix.profiles.lookup import ProfileLookup, Profiles
 from cacheprefix.profiles.prices import (
     Amount,
-    ListPrice,
-    Money,
     cost_units,
     list_price,
     load_price_library,
@@ -39,10 +37,8 @@ __all__ = [
     "Confidence",
     "Control",
     "Evidence",
-    "ListPrice",
     "MarkerForm",
     "Match",
-    "Money",
     "Profile",
     "ProfileLookup",
     "Profiles",

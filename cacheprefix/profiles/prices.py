@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cacheprefix.effects import in_a_loop
 from cacheprefix.errors import MissingExtraError
+from cacheprefix.locks import IMPORTS
 from cacheprefix.profiles.model_names import provider_of, read_model
 from cacheprefix.profiles.usage import Usage
 
@@ -242,12 +243,14 @@ def _library() -> tuple[ModuleType, str] | None:
 @lru_cache(maxsize=1)
 def _genai() -> tuple[ModuleType, str] | None:
     try:
-        import genai_prices  # noqa: PLC0415 - an extra, and slow to import
+        with IMPORTS:
+            import genai_prices  # noqa: PLC0415 - an extra, and slow to import
+
+            with suppress(LookupError):
+                # Its tables come with the first question.
+                genai_prices.calc_price(genai_prices.Usage(input_tokens=1), model_ref="gpt-4o")
     except ImportError:
         return None
-    with suppress(LookupError):
-        # Its tables come with the first question.
-        genai_prices.calc_price(genai_prices.Usage(input_tokens=1), model_ref="gpt-4o")
     return genai_prices, f"genai-prices {genai_prices.__version__}"
 
 
@@ -330,7 +333,8 @@ def window_of(model: str, provider: str | None = None) -> int | None:
     Source: genai-prices, which keeps one for most models. Raises ``MissingExtraError`` without it.
     """
     try:
-        from genai_prices import Usage, calc_price  # noqa: PLC0415 - an extra, and slow to import
+        with IMPORTS:
+            from genai_prices import Usage, calc_price  # noqa: PLC0415 - an extra, and slow to import
     except ImportError:
         raise MissingExtraError("looking a model's window up", "prices", "genai-prices") from None
     name = read_model(model)

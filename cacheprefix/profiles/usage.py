@@ -44,11 +44,6 @@ class Usage:
     """What was wrong with the report; the fields concerned are left unreported."""
 
     @property
-    def total_input(self) -> int | None:
-        """The whole input, cached tokens included."""
-        return self.input_tokens
-
-    @property
     def cache_write_tokens(self) -> int | None:
         """Written tokens of all lifetimes; ``None`` if not reported."""
         return None if self.cache_write is None else sum(self.cache_write.values())
@@ -59,11 +54,6 @@ class Usage:
         if self.input_tokens is None:
             return None
         return max(0, self.input_tokens - (self.cache_read_tokens or 0) - (self.cache_write_tokens or 0))
-
-    @property
-    def uncached(self) -> int | None:
-        """Short for ``uncached_tokens``."""
-        return self.uncached_tokens
 
     @property
     def reported(self) -> bool:
@@ -308,9 +298,10 @@ def shape_from(profile: Profile) -> Shape:
 _MARKS = frozenset(mark for shape in SHAPES for mark in shape.marks[:2])
 _ALL_MARKS = frozenset(mark for shape in SHAPES[:-1] for mark in shape.marks)
 _ABSENT: Final = object()
-_FIRST = re.compile(r"[.\[]")
 _SELECTOR = re.compile(r"^(\w+)\[(\w+)=([^\]]*)\]$")
 _DEEPEST = 3
+_MOST_NAMES = 64
+"""Names of an object that may be the form of a report: forms are kept."""
 
 
 def normalise_usage(
@@ -332,7 +323,7 @@ def normalise_usage(
 def _normalised(raw: object, api: str | None, provider: str | None, profile: Profile | None) -> Usage:
     if isinstance(raw, Usage):
         return raw
-    if isinstance(raw, Sequence) and not isinstance(raw, (str, bytes)):
+    if type(raw) is not dict and isinstance(raw, Sequence) and not isinstance(raw, (str, bytes)):
         raw = merge_usage(*raw)
     if raw is None:
         return Usage(problems=("no usage was reported",))
@@ -452,10 +443,9 @@ def _select(raw: Mapping[str, Any], selected: re.Match[str], rest: str) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _alternatives(paths: str) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """The paths of each alternative's summands, each with the field that it begins with."""
-    rows = (part.split("+") for part in paths.split("|") if part)
-    return tuple(tuple((path, _FIRST.split(path, 1)[0]) for path in row) for row in rows)
+def _alternatives(paths: str) -> tuple[tuple[str, ...], ...]:
+    """The paths of each alternative's summands."""
+    return tuple(tuple(part.split("+")) for part in paths.split("|") if part)
 
 
 @lru_cache(maxsize=256)
@@ -464,12 +454,29 @@ def _fitting(names: tuple[object, ...]) -> Shape | None:
     return next((shape for shape in SHAPES[:-1] if not set(names).isdisjoint(shape.marks)), None)
 
 
-@lru_cache(maxsize=2048)
-def _standing(paths: str, names: tuple[object, ...]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Of the alternatives those that may stand in a report with these names: most of a shape's many do not."""
-    known = set(names)
-    rows = (tuple(one for one in row if not known.isdisjoint(one)) for row in _alternatives(paths))
-    return tuple(row for row in rows if row)
+def _form(raw: dict[Any, Any], deeper: int = _DEEPEST) -> tuple[Any, ...] | None:
+    """The names of a report, each with those of the object that it holds; None for what is not looked into."""
+    if len(raw) > _MOST_NAMES or not deeper:
+        return None
+    return tuple([(name, _form(inner, deeper - 1) if type(inner) is dict else None) for name, inner in raw.items()])
+
+
+@lru_cache(maxsize=256)
+def _standing(form: tuple[Any, ...]) -> dict[str, tuple[tuple[str, ...], ...]]:  # noqa: ARG001 - a key
+    """What was found to stand in reports of a form, by path: for ``_Reader``."""
+    return {}
+
+
+def _stands(form: tuple[Any, ...], path: str) -> bool:
+    """Whether a path may be in a report of a form: most of a shape's many are not."""
+    inner = dict(form)
+    if path in inner:
+        return True
+    head, dot, rest = path.partition(".")
+    name = head.partition("[")[0]
+    if name not in inner or (name == head and not dot):
+        return False
+    return inner[name] is None or _stands(inner[name], rest)
 
 
 def _is_count(value: object) -> bool:
@@ -481,7 +488,9 @@ class _Reader:
 
     def __init__(self, inner: object, outer: object) -> None:
         self._inner, self._outer = inner, outer
-        self._names = tuple(inner) if inner is outer and type(inner) is dict else None
+        self._form = _form(inner) if inner is outer and type(inner) is dict else None
+        self._rows = {} if self._form is None else _standing(self._form)
+        """Of each path's alternatives those that may stand in this report, looked up once for each form of reports."""
         self._problems: list[str] = []
 
     def read(self, shape: Shape) -> Usage:
@@ -512,8 +521,16 @@ class _Reader:
         )
 
     def _count(self, paths: str) -> int | None:
-        for summands in _alternatives(paths) if self._names is None else _standing(paths, self._names):
-            found = [count for path, _ in summands if (count := self._number(path)) is not None]
+        rows = self._rows.get(paths)
+        if rows is None:
+            form = self._form
+            rows = _alternatives(paths)
+            if form is not None:
+                kept = (tuple([path for path in row if _stands(form, path)]) for row in rows)
+                rows = tuple(row for row in kept if row)
+            self._rows[paths] = rows
+        for summands in rows:
+            found = [count for path in summands if (count := self._number(path)) is not None]
             if found:
                 return sum(found)
         return None
@@ -568,7 +585,7 @@ class _Reader:
         return self._count("successful_requests") or 1
 
     def _summed(self) -> bool:
-        if self._names is not None and "server_tool_use" not in self._names:
+        if type(self._inner) is dict and "server_tool_use" not in self._inner:
             return False
         tools = _find(self._inner, "server_tool_use")
         counts = _as_dict(tools).values() if tools is not _ABSENT and tools is not None else ()

@@ -16,10 +16,9 @@ from cacheprefix.prompt.compare import (
     shared_whole_tokens,
 )
 from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
-from cacheprefix.prompt.reasons import FIXES, SAID, WHYS, Layout, Reason, Why, reason
+from cacheprefix.prompt.reasons import FIXES, SAID, WHYS, Layout, Reason, reason
 from cacheprefix.prompt.sections import (
     ABOUT,
-    ANSWER_HEAD,
     IMAGE_TOKENS,
     MESSAGE_TOKENS,
     TIERS,
@@ -45,12 +44,10 @@ from cacheprefix.prompt.tokens import (
 )
 from cacheprefix.prompt.tool_errors import reads_as_error
 from cacheprefix.prompt.views import (
-    CallView,
     Count,
     MessageView,
     ResultView,
     Role,
-    ThinkingView,
     digest_of,
     make_call,
     make_message,
@@ -59,7 +56,6 @@ from cacheprefix.prompt.views import (
 
 __all__ = [
     "ABOUT",
-    "ANSWER_HEAD",
     "ESTIMATE",
     "FIXES",
     "IMAGE_TOKENS",
@@ -68,7 +64,6 @@ __all__ = [
     "TIERS",
     "WHYS",
     "Api",
-    "CallView",
     "Count",
     "CountTokens",
     "Counter",
@@ -91,9 +86,7 @@ __all__ = [
     "Role",
     "Section",
     "SettingScope",
-    "ThinkingView",
     "Tier",
-    "Why",
     "chain",
     "common_prefix",
     "count_messages",

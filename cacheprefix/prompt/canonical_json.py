@@ -53,7 +53,8 @@ def loads(data: bytes | str, path: str = "body") -> Any:
         pass
     else:
         # Of a long text in few values it is cheaper to look at the values.
-        huge = _has_huge_float(value, len(data) // _BYTES_A_VALUE)
+        few = len(data) // _BYTES_A_VALUE
+        huge = _has_huge_float(value, few) if few else None
         if huge is None:
             huge = _may_have_long_number(data) and _has_huge_float(value)
         if not huge:

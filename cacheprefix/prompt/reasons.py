@@ -93,9 +93,15 @@ SAID: Mapping[Why, str] = MappingProxyType(
 
 FIXES: Mapping[Why, str] = MappingProxyType(
     {
-        "text_not_found": "give the role the very text of SharedPrefix(system=...) or shared_context, or leave it out",
+        "text_not_found": (
+            "give the role the very text of SharedPrefix(system=...), or on CrewAI of shared_context; name in "
+            "shared_inputs an input that its task contains; or leave it out"
+        ),
         "tool_schema_differs": "make both declarations equal, or rename one of the tools",
-        "made_too_late": "give all tools to SharedPrefix(tools=...), or make all agents before the first request",
+        # LangGraph: an agent made before the first request shows its tools where no middleware may change them;
+        # deepagents' helpers have such middleware, and nobody but deepagents makes them.
+        "made_too_late": "give all tools to SharedPrefix(tools=...); making all agents before the first request may be "
+        "enough, but not for those whose tools a framework's own middleware may change, as deepagents' helpers",
         "other_model": "use one model for all roles that are to share",
     }
 )

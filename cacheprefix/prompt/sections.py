@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import accumulate
 from typing import Literal, NamedTuple
 
 Tier = Literal["tools", "system", "messages"]
@@ -185,11 +184,14 @@ class Sums(NamedTuple):
     head: int
 
 
+_NO_SUMS = Sums([], [], [], 0)
+
+
 def learn(prompt: Prompt, known: Prompt | None, shared: int) -> None:
     """Sum a prompt up, of which the first ``shared`` sections are the very same objects as those of ``known``."""
     sums = None if known is None else known._summed()  # noqa: SLF001 - a function of the class, in its own module
     if sums is None or known is None:
-        sums, shared = Sums([], [], [], 0), 0
+        sums, shared = _NO_SUMS, 0
     if shared == len(prompt.sections) == len(sums.totals):
         object.__setattr__(prompt, "_sums", sums)
         return
@@ -216,21 +218,21 @@ def with_sections(prompt: Prompt, sections: tuple[Section, ...]) -> Prompt:
     return Prompt(prompt.api, prompt.model, sections, prompt.settings, prompt.top_marker)
 
 
-def with_front(prompt: Prompt, front: tuple[Section, ...], cut: int) -> Prompt:
-    """The same prompt with other sections in place of its first ``cut``, none of which is a message.
+def with_front(prompt: Prompt, front: Prompt, cut: int) -> Prompt:
+    """The same prompt with another's sections in place of its first ``cut``, none of which is a message.
 
     The sums of the sections behind are not reckoned again, but moved by what the front has more or less than before.
     """
-    made = with_sections(prompt, (*front, *prompt.sections[cut:]))
+    made = with_sections(prompt, (*front.sections, *prompt.sections[cut:]))
     sums = prompt._summed()  # noqa: SLF001 - as above
-    totals = list(accumulate(one.tokens for one in front))
-    more_tokens = (totals[-1] if totals else 0) - (sums.totals[cut - 1] if cut else 0)
+    before = front._summed()  # noqa: SLF001 - as above
+    more_tokens = front.tokens - (sums.totals[cut - 1] if cut else 0)
+    more = len(front.sections) - cut
     known = Sums(
-        totals + [total + more_tokens for total in sums.totals[cut:]],
-        [*(one.digest for one in front), *sums.digests[cut:]],
-        [at for at, one in enumerate(front) if one.marker is not None]
-        + [at - cut + len(front) for at in sums.marked if at >= cut],
-        sums.head - cut + len(front),
+        before.totals + [total + more_tokens for total in sums.totals[cut:]],
+        before.digests + sums.digests[cut:],
+        before.marked + [at + more for at in sums.marked if at >= cut],
+        sums.head + more,
     )
     object.__setattr__(made, "_sums", known)
     return made

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.errors import MissingExtraError, SetupError
+from cacheprefix.locks import IMPORTS
 from cacheprefix.prompt.sections import ABOUT, CountTokens, Envelope
 
 if TYPE_CHECKING:
@@ -96,11 +97,10 @@ def tiktoken_counter(encoding: str = "o200k_base") -> Counter:
         raise MissingExtraError("counting with tiktoken", "tokens", "tiktoken")
     counter = _tiktoken(encoding)
     if counter is None:
-        message = (
+        raise SetupError(
             f"the vocabulary of {encoding!r} is not on this machine and counting never uses the network; "
             "set TIKTOKEN_CACHE_DIR to a folder that holds it"
         )
-        raise SetupError(message)
     return counter
 
 
@@ -146,7 +146,8 @@ def _tiktoken(encoding: str) -> Counter | None:
     folder = _folder_with(hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest(), checksum)
     if folder is None:
         return None
-    import tiktoken  # noqa: PLC0415 - an extra, loaded when first needed
+    with IMPORTS:
+        import tiktoken  # noqa: PLC0415 - an extra, loaded when first needed
 
     before = os.environ.get("TIKTOKEN_CACHE_DIR")
     os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)

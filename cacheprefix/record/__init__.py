@@ -3,12 +3,10 @@
 from cacheprefix.record.child import run_child
 from cacheprefix.record.log import CallLog, Exchange, Seen
 from cacheprefix.record.proxy import Proxy
-from cacheprefix.record.routes import ALWAYS, UNFOLLOWED, WHERE_SET, Route, child_environment, routes_of
+from cacheprefix.record.routes import UNFOLLOWED, Route, child_environment, routes_of
 
 __all__ = [
-    "ALWAYS",
     "UNFOLLOWED",
-    "WHERE_SET",
     "CallLog",
     "Exchange",
     "Proxy",

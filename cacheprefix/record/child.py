@@ -10,9 +10,6 @@ from contextlib import contextmanager
 
 from cacheprefix.errors import SetupError
 
-NOT_FOUND = 127
-"""What a shell answers where there is no such command."""
-
 
 async def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run ``command`` to its end with this process's own input and output, and return its exit code.

@@ -26,6 +26,10 @@ _CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 _ENTRY_KEYS = frozenset({"type", "role", "model", "modelId", "ttl", "effort", "mode", "service_tier", "status"})
 """Fields whose text is a word of the API and no text of the user's: kept when texts are not."""
 
+_LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
+"""What closes a stream of Anthropic's Messages (platform.claude.com/docs, "Streaming Messages") and of OpenAI's
+Responses (platform.openai.com/docs, "Streaming events"). Chat completions close with ``[DONE]``."""
+
 _RUN = 48
 """Characters of text behind one digest. Two prompts that begin alike are seen to, to this many characters."""
 
@@ -171,7 +175,7 @@ class CallLog:
             request = {SHAPES[api].FIELDS.model: named, **request}
         reports = () if exchange.too_large else tuple(_reports(exchange))
         usage = _usage(reports)
-        failed = exchange.status >= 400 or not exchange.whole
+        failed = exchange.status >= 400 or not (exchange.whole or _is_said_to_its_end(exchange))
         line: dict[str, Any] = {"ts": exchange.started, "provider": _provider(exchange.provider), "api": api}
         optional = {
             "headers": {name: exchange.headers[name] for name in HEADERS if name in exchange.headers} or None,
@@ -227,19 +231,35 @@ def _provider(route: str) -> str | None:
     return next((name for name in ("openai", "anthropic", "gemini") if name in route and "azure" not in route), None)
 
 
-def _reports(exchange: Exchange) -> Iterator[Mapping[str, Any]]:
-    """The answer's JSON objects: one, or those of a stream's events. Nothing where it cannot be read."""
+def _texts(exchange: Exchange) -> Sequence[bytes]:
+    """The answer's body, or the data of each event of a stream. Nothing where it cannot be read."""
     try:
         plain = decoded(exchange.answer, exchange.answer_headers)
     except BodyError:
-        return
+        return ()
     if exchange.answer_headers.get("content-type", "").startswith("text/event-stream"):
-        texts: Sequence[bytes] = [
-            row[5:].strip() for row in plain.splitlines() if row.startswith(b"data:") and row[5:6] != b"["
-        ]
-    else:
-        texts = [plain]
-    for text in texts:
+        return [row[5:].strip() for row in plain.splitlines() if row.startswith(b"data:")]
+    return [plain]
+
+
+def _is_said_to_its_end(exchange: Exchange) -> bool:
+    """Whether the last event is the one that closes a stream.
+
+    OpenAI's SDK reads to that event and hangs up, now and then before the bytes that end the body: nothing was lost.
+    """
+    last = next(iter(_texts(exchange)[-1:]), b"")
+    if last == b"[DONE]":
+        return True
+    try:
+        event = loads(last)
+    except BodyError:
+        return False
+    return isinstance(event, Mapping) and event.get("type") in _LAST_EVENTS
+
+
+def _reports(exchange: Exchange) -> Iterator[Mapping[str, Any]]:
+    """The answer's JSON objects: one, or those of a stream's events. Nothing where it cannot be read."""
+    for text in _texts(exchange):
         # A stream has thousands of events, and counts stand in one or two: only those are worth reading.
         if not any(mark in text for mark in (b"usage", b"diagnostics", b'"id"', b"responseId")):
             continue

@@ -165,8 +165,9 @@ class Proxy:
                 await response.prepare(request)
                 async for chunk in answer.content.iter_any():
                     exchange.first_byte = exchange.first_byte or time.time()
-                    await response.write(chunk)
+                    # Before it is passed on: a program may go away as soon as it has the last event.
                     exchange.take(exchange.answer, chunk)
+                    await response.write(chunk)
                 await response.write_eof()
                 exchange.whole = True
                 return response

@@ -1,5 +1,5 @@
 """An audit as one self-contained HTML page."""
 
-from cacheprefix.report.page import SHOWN_CALLS, page_data, write_page
+from cacheprefix.report.page import page_data, write_page
 
-__all__ = ["SHOWN_CALLS", "page_data", "write_page"]
+__all__ = ["page_data", "write_page"]

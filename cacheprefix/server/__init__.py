@@ -2,12 +2,12 @@
 
 from cacheprefix.cache.arrival import Arrival
 from cacheprefix.server.engine import ProviderCache, Serving
-from cacheprefix.server.fleet import Outcome, Routing, Setting, play
+from cacheprefix.server.fleet import Outcome, Setting, play
 from cacheprefix.server.latency import Latency
 from cacheprefix.server.local_engine import SMOLLM2, LocalEngine, idle_threads, smollm2
 from cacheprefix.server.outcome import CacheOutcome, RefusedError
 from cacheprefix.server.provider import SimulatedProvider
-from cacheprefix.server.request_log import Log, Record
+from cacheprefix.server.request_log import Record
 from cacheprefix.server.schema_values import sample
 from cacheprefix.server.script import Asked, Echo, Fault, Queue, Reply, Request, Rule, Rules, Script, ToolCall, fill
 from cacheprefix.server.simulator import Simulator
@@ -21,7 +21,6 @@ __all__ = [
     "Fault",
     "Latency",
     "LocalEngine",
-    "Log",
     "Outcome",
     "ProviderCache",
     "Queue",
@@ -29,7 +28,6 @@ __all__ = [
     "RefusedError",
     "Reply",
     "Request",
-    "Routing",
     "Rule",
     "Rules",
     "Script",

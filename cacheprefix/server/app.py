@@ -172,13 +172,8 @@ def _counting(simulator: Simulator, api: Api) -> Handler:
 
 
 async def _count(simulator: Simulator, request: Request, api: Api, model: str | None, field: str) -> Response:
-    try:
-        body = decoded(await request.body(), request.headers)
-        return JSONResponse({field: simulator.count(api, body, model)})
-    except BodyError as error:
-        return JSONResponse(WIRES[api].error(400, str(error), error.path), 400)
-    except (AttributeError, TypeError, ValueError, KeyError) as error:
-        return JSONResponse(WIRES[api].error(400, f"body: cannot be read ({error})", "body"), 400)
+    body = await request.body()
+    return _attempt(lambda: {field: simulator.count(api, decoded(body, request.headers), model)}, api)
 
 
 def _named(simulator: Simulator) -> Handler:
@@ -210,15 +205,15 @@ def _named_one(simulator: Simulator) -> Handler:
     return handle
 
 
-def _attempt(action: Callable[[], dict[str, Any]]) -> Response:
+def _attempt(action: Callable[[], dict[str, Any]], api: Api = "gemini") -> Response:
     try:
         return JSONResponse(action())
     except RefusedError as error:
-        return JSONResponse(WIRES["gemini"].error(error.status, str(error), None), error.status)
+        return JSONResponse(WIRES[api].error(error.status, str(error), None), error.status)
     except BodyError as error:
-        return JSONResponse(WIRES["gemini"].error(400, str(error), error.path), 400)
+        return JSONResponse(WIRES[api].error(400, str(error), error.path), 400)
     except (AttributeError, TypeError, ValueError, KeyError) as error:
-        return JSONResponse(WIRES["gemini"].error(400, f"body: cannot be read ({error})", "body"), 400)
+        return JSONResponse(WIRES[api].error(400, f"body: cannot be read ({error})", "body"), 400)
 
 
 async def _embed(request: Request) -> Response:

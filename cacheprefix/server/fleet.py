@@ -55,8 +55,7 @@ class Setting:
         for name in ("ttl", "capacity", "replicas", "processes"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                message = f"Setting({name}={value!r}): it must be more than 0"
-                raise SetupError(message)
+                raise SetupError(f"Setting({name}={value!r}): it must be more than 0")
 
 
 @dataclass(frozen=True, slots=True)

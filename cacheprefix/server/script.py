@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
@@ -236,8 +236,3 @@ def role(section: Section) -> str:
 def is_tool_result(section: Section) -> bool:
     """Whether a section holds what a tool gave back."""
     return section.kind == "tool_result" or role(section) in ("tool", "function")
-
-
-def stated(reply: Reply, tokens: int) -> Reply:
-    """The reply with its length in tokens."""
-    return reply if reply.output_tokens is not None else replace(reply, output_tokens=tokens)

@@ -25,8 +25,7 @@ def read_script(path: Path, otherwise: Script) -> Script:
     try:
         given = loads(path.read_bytes())
     except (OSError, BodyError) as error:
-        message = f"--script {path}: {error}"
-        raise SetupError(message) from error
+        raise SetupError(f"--script {path}: {error}") from error
     if isinstance(given, list):
         return Queue(_replies(given, str(path)), otherwise)
     if not isinstance(given, Mapping):
@@ -58,8 +57,7 @@ class ByText:
 def _replies(given: Any, where: str) -> list[Reply]:
     replies = given if isinstance(given, list) else [given]
     if not replies:
-        message = f"{where} has no replies: write at least one"
-        raise SetupError(message)
+        raise SetupError(f"{where} has no replies: write at least one")
     return [_reply(one, f"{where}, reply {number}") for number, one in enumerate(replies, 1)]
 
 
@@ -68,12 +66,10 @@ def _reply(given: Any, where: str) -> Reply:
         return Reply(given)
     known = {"text", "tools", "thinking", "error"}
     if not isinstance(given, Mapping) or set(given) - known:
-        message = f"{where}: write a text, or an object of {', '.join(sorted(known))}"
-        raise SetupError(message)
+        raise SetupError(f"{where}: write a text, or an object of {', '.join(sorted(known))}")
     calls = given.get("tools") or ()
     if not all(isinstance(one, Mapping) and isinstance(one.get("name"), str) for one in calls):
-        message = f"{where}: each of tools is an object with name and arguments"
-        raise SetupError(message)
+        raise SetupError(f"{where}: each of tools is an object with name and arguments")
     return Reply(
         str(given.get("text") or ""),
         tuple(ToolCall(one["name"], one.get("arguments") or {}) for one in calls),

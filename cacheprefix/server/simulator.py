@@ -191,7 +191,8 @@ class Simulator:
 
     def count(self, api: Api, body: bytes, model: str | None = None) -> int:
         """Input tokens of a body. Raises ``BodyError``."""
-        return self._decode(api, loads(body), {}, model).tokens
+        fields = _addressed(loads(body), api, model)
+        return decode(fields, api, headers={}, count=self._count, memo=self._memo).tokens
 
     def _record(self, api: Api, path: str, body: bytes, headers: Mapping[str, str]) -> Record:
         record = Record(
@@ -322,9 +323,6 @@ class Simulator:
         first, answer = self._stored[previous]
         said = [*first["messages"], {"role": "assistant", "content": answer["content"]}]
         return {**first, **fields, "messages": [*said, *fields["messages"]]}
-
-    def _decode(self, api: Api, fields: Any, headers: Mapping[str, str], model: str | None) -> Prompt:
-        return decode(_addressed(fields, api, model), api, headers=headers, count=self._count, memo=self._memo)
 
 
 def scope_of(headers: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cacheprefix.stores.effects import Settle, apart, aside, bounded
+    from cacheprefix.stores.effects import apart, aside, bounded
     from cacheprefix.stores.lease import Elected, Lease, elect
     from cacheprefix.stores.memory import MemoryStore
     from cacheprefix.stores.protocol import Departure, Listener, Store
@@ -25,7 +25,6 @@ _HOMES = {
     "MemoryStore": "memory",
     "RedisStore": "redis",
     "ResultStore": "tool_results",
-    "Settle": "effects",
     "Slice": "tool_results",
     "SqliteStore": "sqlite",
     "Store": "protocol",
@@ -43,7 +42,6 @@ __all__ = [
     "MemoryStore",
     "RedisStore",
     "ResultStore",
-    "Settle",
     "Slice",
     "SqliteStore",
     "Store",
@@ -57,8 +55,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
-        message = f"module 'cacheprefix.stores' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'cacheprefix.stores' has no attribute {name!r}")
     value = getattr(import_module(f"cacheprefix.stores.{home}"), name)
     globals()[name] = value
     return value

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from cacheprefix.effects import Flow, in_a_loop
 from cacheprefix.errors import StoreError
 from cacheprefix.locks import reset_in_child
-from cacheprefix.stores.protocol import Store
+from cacheprefix.stores.protocol import Store, is_blocking
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Do:
     __slots__ = ("_arguments", "_blocking", "_method")
 
     def __init__(self, store: Store, method: Callable[..., Any], *arguments: Any) -> None:
-        self._blocking = store.blocking
+        self._blocking = is_blocking(store)
         self._method = method
         self._arguments = arguments
 
@@ -140,16 +140,16 @@ def bounded(flow: Flow[T], seconds: Callable[[], float]) -> Flow[T]:
 
 def apart(store: Store, work: Callable[..., None], *arguments: Any) -> None:
     """Call a store's work without waiting: in a thread where the store blocks, whoever calls."""
-    if store.blocking:
+    if is_blocking(store):
         with contextlib.suppress(RuntimeError):
             _workers.pool().submit(work, *arguments)
             return
     work(*arguments)
 
 
-def aside(store: Store, work: Callable[..., None], *arguments: Any) -> None:
+def aside(store: Store, work: Callable[..., object], *arguments: Any) -> None:
     """Call a store's work whose result nobody needs: in a thread where it would block an event loop, else here."""
-    if store.blocking and in_a_loop():
+    if is_blocking(store) and in_a_loop():
         # An interpreter that is ending takes no more work.
         with contextlib.suppress(RuntimeError):
             _workers.pool().submit(work, *arguments)

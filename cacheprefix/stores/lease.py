@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import random
 import secrets
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from cacheprefix.effects import Flow, Sleep
+from cacheprefix.locks import Lock, reset_in_child
 from cacheprefix.stores.clock import steady
-from cacheprefix.stores.effects import Do
+from cacheprefix.stores.effects import Do, aside
 from cacheprefix.stores.protocol import Store
 
 T = TypeVar("T")
+
+LEASE_SECONDS = 2.0
+"""How long a leader that was killed, or stands still with its whole process, is still waited for: the lease of one that
+lives is renewed."""
 
 # Waiters look first after 2 ms and in the end ten times a second: quick for short work, and
 # a thousand waiters are ten thousand looks a second at most.
@@ -41,6 +48,79 @@ class Lease:
     def release(self) -> bool:
         """End the lease, so that another worker can lead; False when it had already ended."""
         return self.store.release(self.key, self.owner)
+
+
+class Renewing:
+    """Renews the leases that this process holds, in one thread that lives as long as there are any."""
+
+    def __init__(self, clock: Callable[[], float], failed: Callable[[Exception], None]) -> None:
+        self._clock = clock
+        self._failed = failed
+        self._held: dict[int, tuple[Lease, float, Callable[[], bool]]] = {}
+        self._next = 0
+        self._running = False
+        self._lock = Lock()
+        reset_in_child(self)
+
+    def start(self, lease: Lease, limit: float, over: Callable[[], bool] = lambda: False) -> int:
+        """Renew a lease from now on, for ``limit`` seconds and until it is ``over``; the number to end it by."""
+        with self._lock:
+            self._next += 1
+            number = self._next
+            self._held[number] = (lease, self._clock() + limit, over)
+            start, self._running = not self._running, True
+        if start:
+            threading.Thread(target=self._run, args=(lease.ttl / 4,), name="cacheprefix-lease", daemon=True).start()
+        return number
+
+    def end(self, number: int | None) -> None:
+        """Renew it no more."""
+        if number is not None:
+            self._held.pop(number, None)
+
+    def after_fork(self) -> None:
+        """In a forked child: the leases are the parent's."""
+        self._held, self._running = {}, False
+
+    def _run(self, pause: float) -> None:
+        while True:
+            time.sleep(pause)
+            with self._lock:
+                now = self._clock()
+                for number, (_, until, over) in list(self._held.items()):
+                    if now > until or over():
+                        self._held.pop(number, None)
+                if not self._held:
+                    self._running = False
+                    return
+                held = [lease for lease, _, _ in self._held.values()]
+            for lease in held:
+                try:
+                    lease.renew()
+                except Exception as error:  # noqa: PERF203 - a lease that ends early costs a second leader, no more
+                    self._failed(error)
+
+
+class _Taking:
+    """Takes a lease in whatever thread. Where nobody waits for that any more it is given back, before or afterwards."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._taken = self._left = False
+
+    def __call__(self) -> bool:
+        lease = self._lease
+        self._taken = lease.store.acquire(lease.key, lease.owner, lease.ttl)
+        # Both look behind what both have said: one of the two at least gives it back, and twice is once.
+        if self._taken and self._left:
+            lease.release()
+        return self._taken
+
+    def leave(self) -> None:
+        """Nobody waits for it any more. Calls no store that blocks where an event loop runs."""
+        self._left = True
+        if self._taken:
+            aside(self._lease.store, self._lease.release)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +162,14 @@ def elect(
     allowed = lease if patience is None else patience
     pause = _FIRST_LOOK
     while True:
-        if (yield Do(store, store.acquire, key, held.owner, lease)):
+        taking = _Taking(held)
+        try:
+            taken = yield Do(store, taking)
+        except BaseException:
+            # Cancelled, dropped or too late, while a thread still asks: a lease that nobody knows of would hold up all.
+            taking.leave()
+            raise
+        if taken:
             try:
                 found = yield Do(store, look)
             except GeneratorExit:

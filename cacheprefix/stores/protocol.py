@@ -27,13 +27,13 @@ class Store(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether other processes read and write the same entries."""
-        ...
+        """Whether other processes read and write the same entries; a store that does not say so is taken to be."""
+        return True
 
     @property
     def blocking(self) -> bool:
-        """Whether a call may wait for a disk or a network, so that async callers need a thread."""
-        ...
+        """Whether a call may wait for a disk or a network, so that async callers need a thread; True where unsaid."""
+        return True
 
     def get(self, key: str) -> bytes | None:
         """Return the value of ``key``, or None when it is absent or expired."""
@@ -105,3 +105,14 @@ class Store(Protocol):
     def close(self) -> None:
         """Let go of files and connections. The store is not used afterwards."""
         ...
+
+
+def is_shared(store: Store) -> bool:
+    """Whether other processes read and write a store's entries, or may, as it does not say."""
+    # Privacy: a tool that only this process can tell apart has its results kept in no store that others may read.
+    return getattr(store, "shared", True)
+
+
+def is_blocking(store: Store) -> bool:
+    """Whether a store's calls may wait for a disk or a network, or it does not say: then an event loop must not."""
+    return getattr(store, "blocking", True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cacheprefix.errors import StoreError
-from cacheprefix.locks import RLock, reset_in_child
+from cacheprefix.locks import RLock, rest_while_forking
 from cacheprefix.stores.clock import boot_id, steady
 from cacheprefix.stores.protocol import Departure, Listener
 
@@ -54,7 +54,7 @@ _SWEEP_SECONDS = 60.0
 _TOUCH_LIMIT = 1_024
 _MAX_GENERATIONS = 65_536
 
-# Connections of the parent: a forked child may neither use nor close them.
+# Connections that the parent could not close: a forked child may neither use nor close them.
 _abandoned: list[sqlite3.Connection] = []
 
 
@@ -111,12 +111,13 @@ class SqliteStore:
         self._boot = int.from_bytes(hashlib.blake2b(named or os.urandom(16), digest_size=7).digest(), "big")
         self._suffix = self._boot.to_bytes(8, "big") if named else b""
         self._lock = RLock()
+        self._resting = False
         self._connection: sqlite3.Connection | None = None
         self._touched: dict[str, None] = {}
         self._swept = clock()
         self._listeners: list[Listener] = []
         self._query("SELECT entries FROM totals")
-        reset_in_child(self)
+        rest_while_forking(self)
 
     def __repr__(self) -> str:
         return f"SqliteStore({str(self.path)!r})"
@@ -249,8 +250,28 @@ class SqliteStore:
             if connection is not None:
                 connection.close()
 
+    def before_fork(self) -> None:
+        """Close the connection, once a write of another thread's has ended, and open none until the fork is done.
+
+        SQLite notes its locks on a file once for the whole process. A child inherits that note without the locks: it
+        would take the file for locked by a write that was under way, for ever, and its own connection would not
+        keep the last one that closes elsewhere from taking the side files away, in which its writes then get lost.
+        """
+        # In the middle of a call of this very thread's nothing can be closed, nor where a write does not end.
+        if not self._lock.mine and self._lock.acquire(timeout=self._timeout + 1):
+            self._resting = True
+            with contextlib.suppress(sqlite3.Error):
+                self.close()
+
+    def forked(self) -> None:
+        """Go on after a fork, with a new connection."""
+        if self._lock.mine and self._resting:
+            self._resting = False
+            self._lock.release()
+
     def after_fork(self) -> None:
-        """Leave the parent's connection alone."""
+        """In a forked child: go on likewise, and leave alone a connection of the parent's that was not closed."""
+        self.forked()
         if self._connection is not None:
             _abandoned.append(self._connection)
             self._connection = None

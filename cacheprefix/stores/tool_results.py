@@ -13,7 +13,7 @@ import hashlib
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from cacheprefix.effects import in_a_loop
 from cacheprefix.errors import StoreError
 from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.stores.clock import steady
-from cacheprefix.stores.protocol import Store
+from cacheprefix.stores.protocol import Store, is_blocking
 
 E = TypeVar("E", bound=Exception)
 
@@ -57,6 +57,8 @@ class ResultStore:
         self._store = store
         self._lock = RLock()
         self._waiting: dict[str, bytes] = {}
+        self._deleted: set[str] = set()
+        """Of those that waited, for the thread that may be writing them."""
         self._held = 0
         self._writing = False
         self._quiet_until = float("-inf")
@@ -72,9 +74,10 @@ class ResultStore:
         key = self._key(ref, scope)
         if steady() < self._quiet_until:
             raise self._told(StoreError("the store of full texts failed a moment ago, and is asked again soon"))
-        if self._store.blocking and in_a_loop():
+        if is_blocking(self._store) and in_a_loop():
             self._write_later(key, data)
         else:
+            self._deleted.discard(key)
             try:
                 self._store.set(key, data, self._ttl)
             except Exception as error:
@@ -95,16 +98,14 @@ class ResultStore:
     def delete(self, ref: str, *, scope: str = "") -> bool:
         """Forget a text; return whether it was there."""
         key = self._key(ref, scope)
-        with self._lock:
-            waiting = self._forget(key)
-        return self._store.delete(key) or waiting
+        waiting = self._delete_waiting([key])
+        return self._store.delete(key) or bool(waiting)
 
     def clear(self, *, scope: str | None = None) -> int:
         """Forget all texts of a scope (None: of every scope); return how many."""
         prefix = f"{self._namespace}:r:" + ("" if scope is None else f"{{{_hash(scope)}}}:")
-        with self._lock:
-            waiting = [key for key in self._waiting if key.startswith(prefix) and self._forget(key)]
-        return self._store.clear(prefix) + len(waiting)
+        waiting = self._delete_waiting([key for key in list(self._waiting) if key.startswith(prefix)])
+        return self._store.clear(prefix) + waiting
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait up to ``timeout`` seconds until all texts are written; return whether they are."""
@@ -119,7 +120,14 @@ class ResultStore:
 
     def after_fork(self) -> None:
         """In a forked child: forget the waiting texts, which the parent writes."""
-        self._waiting, self._held, self._writing = {}, 0, False
+        self._waiting, self._deleted, self._held, self._writing = {}, set(), 0, False
+
+    def _delete_waiting(self, keys: Iterable[str]) -> int:
+        """Forget those of these texts that wait, also where one is just being written; how many."""
+        with self._lock:
+            found = [key for key in keys if self._forget(key)]
+            self._deleted.update(found)
+        return len(found)
 
     def _write_later(self, key: str, data: bytes) -> None:
         with self._lock:
@@ -127,6 +135,7 @@ class ResultStore:
             if self._held + len(data) > _MOST_WAITING:
                 raise self._told(StoreError(f"{self._held} bytes of full texts wait for the store already"))
             self._waiting[key] = data
+            self._deleted.discard(key)
             self._held += len(data)
             if self._writing:
                 return
@@ -138,6 +147,7 @@ class ResultStore:
             with self._lock:
                 if not self._waiting:
                     self._writing = False
+                    self._deleted.clear()
                     return
             if not self._write_all():
                 time.sleep(_COOLDOWN)
@@ -145,10 +155,16 @@ class ResultStore:
     def _write_all(self) -> bool:
         try:
             for key, data in list(self._waiting.items()):
+                if key not in self._waiting:
+                    continue
                 self._store.set(key, data, self._ttl)
                 with self._lock:
                     if self._waiting.get(key) is data:
                         self._forget(key)
+                    deleted = key in self._deleted
+                if deleted:
+                    # Privacy: deleted, or cleared with its scope, while it was being written.
+                    self._store.delete(key)
         except Exception as error:
             self._quiet_until = steady() + _COOLDOWN
             self._told(error)

@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cacheprefix.server import Queue, Reply, Rule, Rules, SimulatedProvider, ToolCall
+    from cacheprefix.server import Reply, ToolCall
     from cacheprefix.testing.assertions import assert_forked, assert_prefix_stable, assert_shared_prefix, shared_shares
     from cacheprefix.testing.conformance import AdapterConformance
     from cacheprefix.testing.driver import Driver, Role, Team, Way, play
-    from cacheprefix.testing.equal_information import Information, information
-    from cacheprefix.testing.recorder import PrefixRecorder, RecordedCall
+    from cacheprefix.testing.equal_information import information
+    from cacheprefix.testing.recorder import PrefixRecorder
     from cacheprefix.testing.requests import assert_valid_requests, request_errors
     from cacheprefix.testing.scripted_model import ScriptedModel
     from cacheprefix.testing.snapshot import PrefixSnapshot, frozen_prefix
@@ -23,17 +23,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "AdapterConformance": "testing.conformance",
     "Driver": "testing.driver",
-    "Information": "testing.equal_information",
     "PrefixRecorder": "testing.recorder",
     "PrefixSnapshot": "testing.snapshot",
-    "Queue": "server",
-    "RecordedCall": "testing.recorder",
     "Reply": "server",
     "Role": "testing.driver",
-    "Rule": "server",
-    "Rules": "server",
     "ScriptedModel": "testing.scripted_model",
-    "SimulatedProvider": "server",
     "Team": "testing.driver",
     "ToolCall": "server",
     "Way": "testing.driver",
@@ -51,17 +45,11 @@ _HOMES = {
 __all__ = [
     "AdapterConformance",
     "Driver",
-    "Information",
     "PrefixRecorder",
     "PrefixSnapshot",
-    "Queue",
-    "RecordedCall",
     "Reply",
     "Role",
-    "Rule",
-    "Rules",
     "ScriptedModel",
-    "SimulatedProvider",
     "Team",
     "ToolCall",
     "Way",
@@ -80,8 +68,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
-        message = f"module 'cacheprefix.testing' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'cacheprefix.testing' has no attribute {name!r}")
     value = getattr(import_module(f"cacheprefix.{home}"), name)
     globals()[name] = value
     return value

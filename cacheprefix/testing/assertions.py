@@ -122,9 +122,14 @@ def assert_prefix_stable(calls: Any, *, volatile: bool = True, provider: str | N
 
 def prompts_of(calls: Any) -> tuple[Prompt, ...]:
     """The prompts of whatever holds some, in order. Raises ``TypeError`` for anything else."""
+    return tuple(map(_prompt, listed(calls)))
+
+
+def listed(calls: Any) -> Iterable[Any]:
+    """What holds calls, as it is. Raises ``TypeError`` for a single one, and for anything else."""
     if isinstance(calls, (str, bytes, Mapping)) or not isinstance(calls, Iterable):
         raise TypeError(f"expected a list of calls, prompts or bodies, found {type(calls).__name__}")
-    return tuple(_prompt(call) for call in calls)
+    return calls
 
 
 def head_of(prompt: Prompt) -> Prompt:

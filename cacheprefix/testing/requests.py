@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt import Api, Prompt, loads
-from cacheprefix.testing.assertions import profile_of
+from cacheprefix.testing.assertions import listed, profile_of
 from cacheprefix.wire import decode, encode, guess_api, structure_errors
 
 _SHOWN = 5
@@ -21,11 +21,9 @@ def assert_valid_requests(calls: Any, *, provider: str | None = None) -> None:
     take the beginning of their answer. The rules and their sources stand in ``cacheprefix.wire.structure_errors``.
     """
     __tracebackhide__ = True
-    if isinstance(calls, (str, bytes, Mapping)) or not isinstance(calls, Iterable):
-        raise TypeError(f"expected a list of calls, prompts or bodies, found {type(calls).__name__}")
     lines = [
         f"  call {index}, {error}"
-        for index, call in enumerate(calls)
+        for index, call in enumerate(listed(calls))
         for error in request_errors(call, provider=provider)
     ]
     if lines:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from cacheprefix.prompt import Api, dumps, loads
@@ -42,7 +42,7 @@ class ScriptedModel:
     def enqueue(self, *replies: Reply | str) -> None:
         """Add answers behind those that wait."""
         with self._lock:
-            self._queue.extend(_replies(replies))
+            self._queue.extend(Reply(one) if isinstance(one, str) else one for one in replies)
 
     @property
     def waiting(self) -> int:
@@ -76,7 +76,3 @@ class ScriptedModel:
             raise RuntimeError(f"the scripted model refused the request: {exchange.record.error}")
         answer: dict[str, Any] = loads(dumps(exchange.wire.answer(exchange.turn), "answer"))
         return answer
-
-
-def _replies(given: Iterable[Reply | str]) -> Iterable[Reply]:
-    return (Reply(one) if isinstance(one, str) else one for one in given)

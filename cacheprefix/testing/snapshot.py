@@ -112,13 +112,10 @@ def _difference(was: Prompt, now: Prompt, path: Path, provider: str | None) -> s
         f"read them from the cache ({profile.name})."
     )
     if now.tokens != was.tokens:
-        lines.append(f"  The prefix is {abs(now.tokens - was.tokens):,} tokens {_longer(was, now)} in every call.")
+        more = "longer" if now.tokens > was.tokens else "shorter"
+        lines.append(f"  The prefix is {abs(now.tokens - was.tokens):,} tokens {more} in every call.")
     lines.append(f"  If it is meant, run pytest with --cacheprefix-update and commit {path}")
     return "\n".join(lines)
-
-
-def _longer(was: Prompt, now: Prompt) -> str:
-    return "longer" if now.tokens > was.tokens else "shorter"
 
 
 def _diff(was: Prompt, now: Prompt) -> list[str]:
@@ -164,7 +161,8 @@ def _read(path: Path) -> Prompt:
         if data["version"] != _VERSION:
             raise StateError(f"{path} has version {data['version']}, this one reads {_VERSION}; write it anew")
         sections = tuple(_section(one, str(data["model"])) for one in data["sections"])
-        return Prompt(data["api"], str(data["model"]), sections, _strings(data["settings"]))
+        settings = {str(name): str(value) for name, value in data["settings"].items()}
+        return Prompt(data["api"], str(data["model"]), sections, settings)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(
             f"{path} is no snapshot of a prefix ({type(error).__name__}: {error}); "
@@ -179,10 +177,6 @@ def _section(one: Mapping[str, Any], model: str) -> Any:
         data = one["raw"].encode("utf-8", "surrogatepass") if "raw" in one else dumps(one["json"], "section")
     tier: Tier = one["tier"]
     return section(tier, one["path"], one["kind"], one["head"], data, lambda text: estimate_tokens(text, model))
-
-
-def _strings(given: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in given.items()}
 
 
 def _replace(path: Path, text: str) -> None:

@@ -7,8 +7,8 @@ from cacheprefix.toolcache.codec import AnswerForm, Codec, JsonCodec, NotKeptErr
 from cacheprefix.toolcache.errors import looks_like_error
 from cacheprefix.toolcache.options import ToolCacheOptions
 from cacheprefix.toolcache.repeats import RepeatDetector, repeat_message
-from cacheprefix.toolcache.spec import DEFAULT_ALLOW, DEFAULT_DENY, Cacheable, Origin, ToolSpec, origin_of
-from cacheprefix.toolcache.stats import CacheStats, Outcome, ToolCall, ToolStats
+from cacheprefix.toolcache.spec import DEFAULT_ALLOW, DEFAULT_DENY, Origin, ToolSpec, origin_of
+from cacheprefix.toolcache.stats import CacheStats, ToolCall, ToolStats
 
 __all__ = [
     "DEFAULT_ALLOW",
@@ -16,12 +16,10 @@ __all__ = [
     "AnswerForm",
     "Attempt",
     "CacheStats",
-    "Cacheable",
     "Codec",
     "JsonCodec",
     "NotKeptError",
     "Origin",
-    "Outcome",
     "RepeatDetector",
     "ToolCacheOptions",
     "ToolCall",

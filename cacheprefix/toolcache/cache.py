@@ -12,6 +12,7 @@ from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.stores import MemoryStore, Store
 from cacheprefix.stores.effects import Do, aside
 from cacheprefix.stores.memory import Lru
+from cacheprefix.stores.protocol import is_blocking, is_shared
 from cacheprefix.toolcache.codec import Kept
 from cacheprefix.toolcache.engine import Answer, Engine, Looked, departure_counter
 from cacheprefix.toolcache.flight import Ran, Run
@@ -72,7 +73,7 @@ class Attempt:
         plan = cache._plan(tool, arguments, scope, cacheable)  # noqa: SLF001 - as above
         # An event loop must not wait for a blocking store: then nothing is looked up, and marks of writes are set in a
         # thread.
-        self._aside = cache.store.blocking and in_a_loop()
+        self._aside = is_blocking(cache.store) and in_a_loop()
         if self._aside:
             plan = plan._replace(key=None)
         self._plan = plan
@@ -87,7 +88,12 @@ class Attempt:
         try:
             effect = flow.send(None) if ran is None else flow.send(ran)
             while not isinstance(effect, Run):
-                effect = flow.send(self._done(effect))
+                try:
+                    value = self._done(effect)
+                except BaseException as error:  # noqa: PERF203 - what an effect raises belongs to the flow, as in drive
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(value)
         except StopIteration as end:
             answer: Answer = end.value
             self._flow = None
@@ -175,7 +181,7 @@ class ToolResultCache:
     @property
     def shared(self) -> bool:
         """Whether other processes use the same store; ``stats`` then lists its entries."""
-        return self._engine.store.shared
+        return is_shared(self._engine.store)
 
     def spec(self, name: str, origin: Origin = "local") -> ToolSpec:
         """Return a tool's declaration; without one, a spec for which only the patterns decide."""

@@ -18,12 +18,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from cacheprefix.effects import Flow, in_a_loop
-from cacheprefix.errors import told
+from cacheprefix.errors import StoreError, told
 from cacheprefix.locks import RLock
 from cacheprefix.stores.effects import Do, Settle, aside
-from cacheprefix.stores.lease import Lease, elect
+from cacheprefix.stores.lease import LEASE_SECONDS, Lease, Renewing, elect
 from cacheprefix.stores.memory import Lru
-from cacheprefix.stores.protocol import Departure, Store
+from cacheprefix.stores.protocol import Departure, Store, is_blocking, is_shared
 from cacheprefix.toolcache.codec import Kept, NotKeptError, keep, seal, unseal
 from cacheprefix.toolcache.flight import Flight, Flights, Join, Ran, Run
 from cacheprefix.toolcache.keys import Plan
@@ -91,10 +91,13 @@ class Engine:
         self._lock = RLock()
         # One owner for all leases of this process: a lease that it failed to release can be taken again by it.
         self._owner = secrets.token_hex(16)
+        self._renewing = Renewing(options.clock, self.failed)
         # Entries already checked and decoded, by key, each with the bytes that it came from.
         self._opened: dict[str, tuple[bytes, tuple[bytes, Kept]]] = {}
         # Marks and bumps that the store refused, by writer: until it takes them, no kept result can be trusted.
         self._owed: dict[str, tuple[str, ...]] = {}
+        # Those of them whose tools may write still, although their callers are gone.
+        self._left: set[str] = set()
         # Running writes: by writer, the names of what each may change.
         self._writing: dict[str, tuple[str, ...]] = {}
         self._tended = False
@@ -121,6 +124,8 @@ class Engine:
             self._counters.error()
             return _BLIND
         data, stamp = self.store.read(key, plan.names) if self._storable(plan) else self._generations(plan)
+        if not isinstance(stamp, bytes):
+            raise StoreError(f"{type(self.store).__name__} gave {type(stamp).__name__} for generations, not bytes")
         if data is None:
             if not len(self._objects):
                 return Looked(stamp)
@@ -145,7 +150,7 @@ class Engine:
 
     def _storable(self, plan: Plan) -> bool:
         """Whether the result may be kept in the store: in a shared one, only if other processes know the same tool."""
-        return plan.shared or not self.store.shared
+        return plan.shared or not is_shared(self.store)
 
     def _generations(self, plan: Plan) -> tuple[None, bytes]:
         return None, self.store.generations(plan.names)
@@ -155,7 +160,7 @@ class Engine:
         found = unseal(plan.check, data, self._codec)
         if found is None:
             self.store.delete(key)
-        elif len(data) <= _SMALL and not self.store.shared:
+        elif len(data) <= _SMALL and not is_shared(self.store):
             if len(self._opened) >= _OPENED:
                 self._opened.clear()
             self._opened[key] = (data, found)
@@ -226,11 +231,11 @@ class Engine:
         if names is None:
             return
         try:
-            self.store.mark(names, writer, self._lease if self.store.shared else float("inf"))
+            self.store.mark(names, writer, self._lease if is_shared(self.store) else float("inf"))
         except Exception as error:
             self.failed(error)
             self._remember_refused(writer, names)
-        if self.store.shared:
+        if is_shared(self.store):
             self._tend()
 
     def _written(self, writer: str) -> None:
@@ -250,11 +255,14 @@ class Engine:
         """Let a write's mark end with its lease. Calls no store that blocks: this may run in an event loop."""
         with self._lock:
             names = self._writing.pop(writer, ())
-        if not self.store.shared and names:
+            if writer in self._owed:
+                self._left.add(writer)
+        if not is_shared(self.store) and names:
             try:
                 self.store.mark(names, writer, self._lease)
             except Exception as error:
                 self.failed(error)
+                self._left.add(writer)
                 self._remember_refused(writer, names)
 
     def _remember_refused(self, writer: str, names: tuple[str, ...]) -> None:
@@ -268,12 +276,13 @@ class Engine:
         """Repeat the marks and bumps that the store refused; return whether none is left."""
         try:
             for writer, names in tuple(self._owed.items()):
-                if writer in self._writing:
+                if writer in self._writing or writer in self._left:
                     self.store.mark(names, writer, self._lease)
                 else:
                     self.store.bump(names, writer)
                 with self._lock:
                     self._owed.pop(writer, None)
+                    self._left.discard(writer)
         except Exception as error:
             self.failed(error)
         return not self._owed
@@ -323,7 +332,7 @@ class Engine:
         with self._lock:
             self._objects.sweep()
             sizes = dict(self._objects.sizes(prefix))
-        if self.store.blocking and in_a_loop():
+        if is_blocking(self.store) and in_a_loop():
             # An event loop must not wait for a store to list its entries.
             return sizes
         try:
@@ -343,7 +352,7 @@ class Engine:
         self.flights.after_fork()
         # The parent ends its own writes and repeats its own marks; its thread does not exist here.
         self._writing = {}
-        self._owed = {}
+        self._owed, self._left = {}, set()
         self._tended = False
         self._wake = SimpleQueue()
 
@@ -351,19 +360,26 @@ class Engine:
         """Run a call that identical ones of this process join; in a shared store, let one process run it."""
         kept: Kept | None = None
         lease: Lease | None = None
+        renewed: int | None = None
         try:
             # An identical call may have ended between this call's lookup and its entry: look again.
             looked: Looked = yield Do(self.store, self.look, plan)
-            if looked.kept is None and looked.stamp is not None and self.store.shared and plan.shared:
+            if looked.kept is None and looked.stamp is not None and is_shared(self.store) and plan.shared:
                 looked, lease = yield from self._elect(plan, looked, patience)
+            if lease is not None:
+                # For as long as others may wait for it: a process that is killed is replaced when its lease ends.
+                renewed = self._renewing.start(lease, self._lease)
             if looked.kept is not None:
                 kept = looked.kept
                 return Answer(Ran(looked.value), "joined", kept.seconds)
             ran, kept = yield from self._run_and_keep(plan, run, flight, looked.stamp)
             if lease is not None:
+                self._renewing.end(renewed)
                 yield Settle(self.store, self._release, lease)
             return Answer(ran, "miss")
-        except GeneratorExit:
+        except BaseException:
+            # Dropped, or cancelled while its result is kept.
+            self._renewing.end(renewed)
             if lease is not None:
                 aside(self.store, self._release, lease)
             raise
@@ -386,7 +402,7 @@ class Engine:
                 self.store,
                 f"{plan.key}:{mark}",
                 look,
-                lease=self._lease,
+                lease=min(self._lease, LEASE_SECONDS),
                 patience=patience,
                 owner=self._owner,
                 clock=self._clock,

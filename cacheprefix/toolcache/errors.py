@@ -17,7 +17,8 @@ _TOLD = re.compile(
     r"|[45]\d\d[\s:-]+(?:client error|server error|bad request|unauthori[sz]ed|payment required|forbidden|not found"
     r"|method not allowed|not acceptable|request timeout|conflict|gone|too many requests|internal server error"
     r"|not implemented|bad gateway|service unavailable|gateway timeout)"
-    r"|(?:\w+ )?(?:failed(?: to\b|:)|timed out\b|timeout\b)|rate limit|too many requests"
+    r"|(?:\w+ )?(?:failed(?: to\b| with\b|:)|timed out\b|timeout\b)|rate limit|too many requests"
+    r"|(?:unauthori[sz]ed|forbidden|not found)\s*(?:[.:!]|$)|(?:could not|cannot|unable to) (?:connect|reach)\b"
     r"|(?:permission|access) denied|connection (?:refused|reset|error|aborted|closed))",
     re.IGNORECASE,
 )
@@ -29,6 +30,14 @@ _BAD_STATES = frozenset(
         *("error", "errored", "failed", "failure", "fail", "exception", "timeout", "timed_out", "aborted"),
         *("cancelled", "canceled", "denied", "unauthorized", "forbidden", "not_found", "rate_limited", "unavailable"),
     }
+)
+_KINDS = "|".join(_BAD_STATES)
+# A mapping as Python writes it, which is how some frameworks hand it on (AutoGen): the same fields, in any depth.
+_WRITTEN = re.compile(
+    r"'(?:error|errors|exception)': (?:True\b|\[(?!\])|\{(?!\})|'(?!')|\"(?!\"))"
+    rf"|'(?:{'|'.join(_FLAGS)})': True\b|'(?:{'|'.join(_GOOD)})': False\b"
+    rf"|'(?:{'|'.join(_CODES)})': (?:[45]\d\d\b|'(?:[45]\d\d\b|(?:{_KINDS})'))",
+    re.IGNORECASE,
 )
 # A longer JSON text is content; a report of a failure is short.
 _SHORT = 16_384
@@ -62,8 +71,9 @@ def _text_fails(text: str) -> bool:
         try:
             return looks_like_error(orjson.loads(text))
         except ValueError:
-            # No JSON after all: its first words speak.
-            pass
+            # No JSON after all: Python's own, or its first words speak.
+            if _WRITTEN.search(text):
+                return True
     return reads_as_error(text) or _TOLD.match(text, 0, 200) is not None
 
 

@@ -24,12 +24,14 @@ _known: dict[int, tuple[weakref.ref[Any], int]] = {}
 def identity_of(function: Any) -> str:
     """Return an identifier of a function, unique in this process; empty where it cannot have one (no weak reference).
 
-    A bound method is a new object at each access, so it is identified by its object and its function. Numbers are never
-    used twice.
+    A bound method is a new object at each access, so it is identified by its object and its function. Several that
+    answer together are given as a tuple, and identified by all of them. Numbers are never used twice.
     """
+    if type(function) is tuple:
+        parts = [identity_of(part) for part in function]
+        return "-".join(parts) if all(parts) else ""
     owner, own = getattr(function, "__self__", None), getattr(function, "__func__", None)
-    parts = [function] if owner is None or own is None else [owner, own]
-    numbers = [_number(part) for part in parts]
+    numbers = [_number(part) for part in ([function] if owner is None or own is None else [owner, own])]
     return "" if None in numbers else ".".join(map(str, numbers))
 
 

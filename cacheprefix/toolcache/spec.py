@@ -23,8 +23,9 @@ DEFAULT_DENY = (
 )
 """Tools that act on the world, and a search whose answer changes with every saved memory."""
 
-# Denied because its answer goes stale, not because it changes anything.
-_DENIED_READERS = frozenset({"memory_search"})
+_READ_BACK = "read_full_result"
+# Denied because the answer goes stale, or is one conversation's, not because it changes anything.
+_DENIED_READERS = frozenset({"memory_search", _READ_BACK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,8 @@ class Rules:
     ) -> Ruling:
         plain = name.casefold()
         known_as = f"mcp:{plain}" if origin == "mcp" else plain
-        denied = bool(self._deny.match(plain) or self._deny.match(known_as))
+        # Privacy: our own tool that reads cut results again asks each time whether they are the conversation's.
+        denied = plain == _READ_BACK or bool(self._deny.match(plain) or self._deny.match(known_as))
         cached = (
             not denied and not mutates and (cacheable if cacheable is not None else bool(self._allow.match(known_as)))
         )

@@ -1,7 +1,7 @@
 """Checks a row of provider rules against the provider itself: a few dozen requests, a table, and evidence to keep."""
 
-from cacheprefix.verify.evidence import Evidence, evidence_folder, now, read_evidence, save_evidence
-from cacheprefix.verify.lab import Answer, Lab, Limit, LimitReachedError, Provider
+from cacheprefix.verify.evidence import Evidence, now, read_evidence, save_evidence
+from cacheprefix.verify.lab import Answer, Lab, Limit
 from cacheprefix.verify.protocol import NOT_TRIED, Finding, run
 from cacheprefix.verify.providers import HttpProvider, Rehearsal
 
@@ -13,10 +13,7 @@ __all__ = [
     "HttpProvider",
     "Lab",
     "Limit",
-    "LimitReachedError",
-    "Provider",
     "Rehearsal",
-    "evidence_folder",
     "now",
     "read_evidence",
     "run",

@@ -34,8 +34,7 @@ def decode(
     """
     shape = SHAPES.get(api)
     if shape is None:
-        message = f"unknown API form {api!r}; use one of {', '.join(get_args(Api))}"
-        raise SetupError(message)
+        raise SetupError(f"unknown API form {api!r}; use one of {', '.join(get_args(Api))}")
     fields = mapping(loads(body) if isinstance(body, (bytes, str)) else body, "body")
     model = fields.get("model", fields.get("modelId", ""))
     if not isinstance(model, str):

@@ -15,8 +15,7 @@ from cacheprefix.errors import BodyError
 
 
 def _refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
-    message = f"this {type(self).__bases__[0].__name__} is shared with the conversation; change a copy.deepcopy"
-    raise TypeError(message)
+    raise TypeError(f"this {type(self).__bases__[0].__name__} is shared with the conversation; change a copy.deepcopy")
 
 
 class FrozenDict(dict[str, Any]):

@@ -19,7 +19,7 @@ def team(example: Example) -> str:
     result = team_result(values, ROLES)
     example.extra["hit_rate"] = result.hit_rate
     example.extra["reports"] = {report.role: len(report.findings) for report in result.reports}
-    return result.final_text
+    return result.synthesis
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Latency
 from cacheprefix.stores import MemoryStore
 from cacheprefix_ag2 import PrefixConfig, PrefixPolicy, session_of, wrap
+from cacheprefix_ag2 import team as team_module
 
 NAMES = ("planner", "critic", "writer")
 
@@ -287,6 +288,42 @@ async def test_agents_made_later_carry_no_tools_of_those_before_in_streams_that_
     assert sent == [["plan"]] * 2 + [["check"]] * 2 + [["check", "plan"]] + [["plan"]] * 2
     reads = [call.usage.cache_read_tokens > 1_000 for call in shared.calls]
     assert reads == [False, True, False, True, False, True, True]
+    assert shared.failures == {}
+
+
+async def test_streams_of_agents_that_are_named_after_users_go_on_with_their_own_tools(fresh):
+    """All were made before the first request, and looked like a team's."""
+    server, shared, users = fresh("openai-chat"), session(), ("alice", "bob", "carol", "dave")
+    agents = {}
+    async with configured("openai-chat", server) as config:
+        streams = {user: MemoryStream() for user in users}
+        for user in users:
+            its = [agent(f"helper_{user}", config, tools=[named(f"house_{user}")]), agent(f"critic_{user}", config)]
+            agents[user] = wrap(its, shared)
+        for _ in range(2):
+            for user in users:
+                for each in agents[user]:
+                    await each.ask("What now?", stream=streams[user])
+    sent = [[one["function"]["name"] for one in record.json["tools"]] for record in server.requests]
+    assert sent[:2] == [[f"house_{user}" for user in users]] * 2
+    # The fourth user's first request shows it.
+    assert sent[6:] == [[f"house_{user}"] for user in ("dave", *users) for _ in "hc"]
+    assert shared.failures == {}
+
+
+async def test_what_is_known_of_agents_that_are_named_after_users_is_bounded(fresh, monkeypatch):
+    """No request looks through the agents of all users; one that comes back goes on as it was laid out."""
+    monkeypatch.setattr(team_module, "_LATELY", 4)
+    server, shared = fresh("openai-chat"), Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE))
+    async with configured("openai-chat", server) as config:
+        made = [wrap(agent(f"helper_{n}", config), shared) for n in range(6)]
+        streams = [MemoryStream() for _ in made]
+        for each, stream in [*zip(made, streams, strict=True)] * 2:
+            await each.ask("What now?", stream=stream)
+    assert len(team_module.team_of(shared.adapter).seats) == 4
+    assert {call.layout for call in shared.calls} == {"fork"}
+    for first, again in zip(server.requests, server.requests[6:], strict=False):
+        assert again.prompt.sections[: len(first.prompt.sections)] == first.prompt.sections
     assert shared.failures == {}
 
 

@@ -14,6 +14,7 @@ from audit_logs import Conversation, prose, quiet, team, write
 
 from cacheprefix.audit import CHANGES, Totals, audit, write_json, write_summary
 from cacheprefix.errors import ProfileError, SetupError
+from cacheprefix.wire import Memo
 
 
 def result_of(path, **options):
@@ -182,6 +183,19 @@ def test_a_log_without_times_is_read_in_its_order(tmp_path):
         causes = found.totals.causes
         assert dict(causes) == {"cold_start": 1, "hit": 4}
         assert any("no times" in note for note in found.notes)
+
+
+def test_what_was_read_of_a_log_is_let_go_before_its_page_is_written(tmp_path):
+    """The memory of sections may hold 64 MB; a result that is kept keeps none of it."""
+
+    def memories():
+        gc.collect()
+        return sum(isinstance(one, Memo) for one in gc.get_objects())
+
+    before = memories()
+    with audit([str(log_of(tmp_path, quiet()))]) as found:
+        assert found.calls
+        assert memories() <= before
 
 
 def test_failed_requests_leave_nothing_behind(tmp_path):

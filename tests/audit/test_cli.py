@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,19 @@ def test_audit_writes_summary_json_and_page(tmp_path, bad, capsys):
     assert "tools_reordered" in capsys.readouterr().out
     assert json.loads((tmp_path / "a.json").read_text())["breaks"][0]["cause"] == "tools_reordered"
     assert (tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [("Be shorter", "2 characters more than before"), ("Be shor", "1 character fewer than before")]
+)
+def test_a_difference_in_length_is_said_in_words(tmp_path, words, said, capsys):
+    """``-1 characters`` read as a place in the text."""
+    lines = quiet(4)
+    for line, begins in zip(lines, ["Be short", "Be short", words, words], strict=True):
+        system = f"{begins}. " + "Name the file and the line. " * 400
+        line["request"]["messages"].insert(0, {"role": "system", "content": system})
+    assert main(["audit", write(tmp_path / "log.jsonl", lines), "--plain"]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
 
 
 def test_json_on_standard_output_is_nothing_but_json(bad):
@@ -137,6 +151,28 @@ def test_rules_of_ones_own_are_taken_from_toml(tmp_path, good):
     dear = json.loads(out.read_text())["totals"]["cost_units"]
     assert main(["audit", good, "--rules", "exact", "--json", str(out), "-q"]) == 0
     assert dear > json.loads(out.read_text())["totals"]["cost_units"]
+
+
+def test_rules_of_ones_own_win_over_a_plugins(tmp_path, good, monkeypatch):
+    """The row that the command line names is in force, also where an installed plugin has one of its name."""
+    from cacheprefix import builtin_plugins
+    from cacheprefix.profiles import default_registry
+
+    class House:
+        """Registers a dear row."""
+
+        def cacheprefix_profiles(self, register):
+            register(replace(default_registry().get("exact"), read=0.9))
+
+    monkeypatch.setattr(builtin_plugins, "BUILTINS", (*builtin_plugins.BUILTINS, ("house", House())))
+    toml, costs = tmp_path / "rules.toml", []
+    for read in ("0.1", "0.5"):
+        row = f'[[profile]]\nname = "exact"\nread = {read}\nsource = "ours"\nchecked_on = 2026-11-20\n'
+        toml.write_text(row + 'confidence = "high"\n', encoding="utf-8")
+        out = tmp_path / "a.json"
+        assert main(["audit", good, "--rules", "exact", "--profiles", str(toml), "--json", str(out), "-q"]) == 0
+        costs.append(json.loads(out.read_text())["totals"]["cost_units"])
+    assert costs[0] < costs[1]
 
 
 def test_a_plugins_log_format_is_read(tmp_path, monkeypatch, capsys):

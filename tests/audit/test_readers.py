@@ -9,7 +9,7 @@ from audit_logs import quiet, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cacheprefix.audit import Broken, Placed, Reader, Record, records, seconds
+from cacheprefix.audit import BUILTIN, Broken, Placed, Reader, Record, records, seconds
 from cacheprefix.errors import BodyError, SetupError
 
 
@@ -444,6 +444,64 @@ def test_tracelab_counts_are_read_as_reported(traces, tmp_path):
         usage = normalise_usage(record.usage, profile=profile_for(record.model, record.provider))
         assert usage.input_tokens == line["input_tokens_total"]
         assert usage.cache_read_tokens == line["prefix_tokens"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"request": {"messages": []}},
+        {"ts": 1, "usage": None},
+        {"type": "response_item", "payload": {}},
+        {"type": "user", "sessionId": "s"},
+        {"type": "summary"},
+        {"input": "hi", "timestamp": 1, "session_id": "s"},
+        *({name: []} for name in ("resourceSpans", "resource_spans", "resourceLogs", "resource_logs")),
+        {"batches": []},
+        {"spans": []},
+        {"data": [{"spans": []}]},
+        {"trace": {}},
+        {"result": {"resourceSpans": []}},
+        {"logRecords": []},
+        {"attributes": {}, "traceId": "t"},
+        {"observations": [{}]},
+        {"traceId": "t", "input": "hi", "type": "GENERATION"},
+        {"run_type": "llm"},
+        {"runs": []},
+        {"call_type": "completion", "litellm_params": {}},
+        {"litellm_call_id": "c", "messages": []},
+        {"session_id": "s", "prefix_tokens": 1, "input_tokens_total": 2},
+        {"custom_id": "c"},
+        {"log": {"entries": []}},
+        {"message": {"body": '{"messages": []}'}},
+        {"entry": {"response": {"usage": {}}}},
+        {"response": {"content": {"parsed": {"usage": {}}}}},
+        {"result": {"body": '{"usage": {}}'}},
+        {"kwargs": {"json_data": {"contents": []}}},
+        {"data": {"model": "gpt-4.1", "system": "hi"}},
+        {"choices": [], "usage": {}},
+        {"candidates": [], "usageMetadata": {}},
+        {"model": "gpt-4.1", "prompt": "hi"},
+        {"contents": []},
+        {"instructions": "hi"},
+    ],
+)
+def test_what_a_reader_knows_has_one_of_its_signs(entry):
+    """Entries without any are not looked at, so a reader that knows one must name a field of it."""
+    knowing = [one for one in BUILTIN if one.recognises(entry)]
+    assert knowing
+    assert all(one.may_read(entry.keys()) for one in knowing)
+
+
+def test_lines_of_text_are_told_from_json_that_is_no_entry(tmp_path):
+    """The first are counted together, without being parsed; what is JSON is said to be none of a request."""
+    path = tmp_path / "log"
+    text = ["INFO started", "2026-11-22 12:00:00 up", "[2026-11-22] up", "[INFO] up", "None", "nullable", "true story"]
+    values = ["null", "true", "-1", "12", '"text"', "NaN", "Infinity", "[12, true]", "  [ 1 ]"]
+    path.write_text("\n".join([*text, *values, *text]))
+    _, broken = read(path)
+    assert sum(one.count for one in broken if one.problem.startswith("expected an object")) == len(values) + 1
+    told = next(one for one in broken if one.problem.startswith("text, no JSON"))
+    assert (told.line, told.count) == (1, 2 * len(text))
 
 
 def test_a_plugins_reader_comes_first(tmp_path):

@@ -173,6 +173,36 @@ def test_what_another_call_was_still_writing_is_no_miss_of_the_provider(tmp_path
     assert {cause for cause, _, _ in breaks(tmp_path / "log.jsonl", lines).values()} == found
 
 
+def test_a_fan_out_behind_an_answer_that_all_its_calls_have_is_cold_all_the_same(tmp_path):
+    """In a log without the answers' times: the answer that all go on from tells nothing of when theirs came."""
+    talk = Conversation(system=prose("handbook", 1_600), seed=1)
+    lead = talk.line(1_000)
+    talk.turn()
+    *plan, _ = talk.messages
+    lines = [lead]
+    for at in range(4):
+        talk.messages = [*plan, {"role": "user", "content": prose(("part", at), 100)}]
+        lines.append(talk.line(1_400 + 0.4 * at))
+    for line in lines:
+        line["usage"] = {"prompt_tokens": 2_300, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}
+    causes = [cause for cause, _, _ in breaks(tmp_path / "log.jsonl", lines).values()]
+    assert causes[-3:] == ["concurrent_cold_start"] * 3
+
+
+def test_a_mark_that_is_missing_behind_does_not_explain_what_an_earlier_one_did_not_let_read(tmp_path):
+    """A fan-out on a marked system and an unmarked document, all at once: none read even the system."""
+    system = {"type": "text", "text": prose("handbook", 2_400), "cache_control": {"type": "ephemeral"}}
+    lines = []
+    for at in range(4):
+        part = {"type": "text", "text": prose(("part", at), 100), "cache_control": {"type": "ephemeral"}}
+        document = {"type": "text", "text": prose("document", 900)}
+        body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "system": [system]}
+        body["messages"] = [{"role": "user", "content": [document, part]}]
+        usage = {"input_tokens": 3, "cache_creation_input_tokens": 4_700, "cache_read_input_tokens": 0}
+        lines.append({"ts": 1_000 + 0.01 * at, "provider": "anthropic", "request": body, "usage": usage})
+    assert [one[0] for one in breaks(tmp_path / "log.jsonl", lines).values()] == ["concurrent_cold_start"] * 3
+
+
 def test_a_call_that_goes_on_from_an_answer_did_not_come_before_it(tmp_path):
     """However soon it comes in a log without the answers' times: what it does not read the provider let go."""
     lines = answered(quiet(5))
@@ -221,6 +251,21 @@ def test_single_requests_that_differ_in_an_id_alone_are_held_against_each_other(
     assert len(found) == 4
 
 
+@pytest.mark.parametrize(("marked", "found"), [("system", 3), ("question", 0)])
+def test_single_requests_could_read_no_further_than_the_marks_before_their_questions(tmp_path, marked, found):
+    """Without the id in the system prompt each would read the entry at a mark there, and none behind a question."""
+    lines, mark = [], {"cache_control": {"type": "ephemeral"}}
+    for at in range(4):
+        system = {"type": "text", "text": f"{uuid.uuid4()} {prose('handbook', 1_600)}"}
+        question = {"type": "text", "text": prose(("question", at), 200)}
+        (system if marked == "system" else question).update(mark)
+        body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "system": [system]}
+        body["messages"] = [{"role": "user", "content": [question]}]
+        usage = {"input_tokens": 300, "cache_creation_input_tokens": 2_200, "cache_read_input_tokens": 0}
+        lines.append({"ts": 1_000 + 20 * at, "provider": "anthropic", "request": body, "usage": usage})
+    assert len(breaks(tmp_path / "log.jsonl", lines)) == found
+
+
 def test_an_id_that_a_conversation_keeps_is_no_break(tmp_path):
     """Each conversation has its own id in its system prompt, and goes on with it."""
     lines = []
@@ -240,6 +285,30 @@ def test_agents_without_names_are_told_apart_by_their_system_prompts(tmp_path):
         talk.system = f"{prose('handbook', 1_600)} You are the {('writer', 'critic')[turn % 2]}."
         lines.append(talk.line(1_000 + 20 * turn))
     assert breaks(tmp_path / "log.jsonl", lines) == {}
+
+
+@pytest.mark.parametrize("where", ["behind the question", "before the question", "nowhere"])
+def test_a_system_prompt_that_is_none_any_more_is_no_other_agents(tmp_path, where):
+    """Without names: from some call on it stands in a user's message, behind it, or nowhere; the rest goes on."""
+    talk = Conversation(system=prose("handbook", 1_600), seed=1)
+    if where == "nowhere":
+        talk.messages[0]["content"] = prose("question", 1_600)  # Else what is left is too short to be cached.
+    lines = []
+    for turn in range(5):
+        if turn:
+            talk.turn()
+        line = talk.line(1_000 + 20 * turn)
+        del line["session"]
+        system, question, *rest = line["request"]["messages"]
+        asked = {"role": "user", "content": f"{system['content']}\n\n{question['content']}"}
+        moved = {"behind the question": [question, system], "before the question": [asked], "nowhere": [question]}
+        if turn > 2:
+            line["request"] = {**line["request"], "messages": [*moved[where], *rest]}
+        lines.append(line)
+    lines = answered(lines)
+    lines[3]["usage"]["prompt_tokens_details"]["cached_tokens"] = 0
+    found = {at: cause for at, (cause, _, _) in breaks(tmp_path / "log.jsonl", lines).items()}
+    assert found == {3: "system_changed"}
 
 
 @pytest.mark.parametrize("same_tools", [True, False])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.tools import FunctionTool
-from autogen_teams import ROLES, TASK, Says, common, prompts, role, search, tail_index
+from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
 from cacheprefix import Caching, ForkPolicy, Session
 from cacheprefix.errors import SetupError
@@ -107,6 +110,21 @@ async def test_an_option_that_does_not_exist_is_named(provide, new_client):
         await ask(team, "Why?", polcy=ForkPolicy.worker())
 
 
+async def test_no_team_is_shown_a_text_that_was_found_in_anothers_prompts(provide, new_client):
+    """Nobody gave the session a shared text: the first team's is its own, and the second one asks with its own."""
+    provider = provide("openai", Says())
+    session, client = Session(), new_client(provider)
+    for user in ("alice", "bob"):
+        text = f"{HANDBOOK}\n\n{user} likes tea."
+        agents = [AssistantAgent(name, client, system_message=f"{text}\n\nYou are {name}.") for name in ("one", "two")]
+        team = wrap(RoundRobinGroupChat(agents, max_turns=2), session)
+        await team.run(task=TASK)
+        await ask(team, "What was said?")
+        said = provider.requests[-1].body.decode()
+        assert re.findall("(alice|bob) likes tea", said) == [user]
+        assert said.count("What was said?") == 1
+
+
 async def test_no_team_is_shown_a_tool_that_was_made_for_another(provide, new_client):
     """Teams are made anew for each person, whom no tenant tells apart."""
     provider, session = provide("openai", Says()), Session()
@@ -118,7 +136,9 @@ async def test_no_team_is_shown_a_tool_that_was_made_for_another(provide, new_cl
         kit = [FunctionTool(run, name=f"house_{user}", description=f"Asks the house of {user}.")]
         agents = [role(n, new_client(provider), tools=kit if n == ROLES[0] else []) for n in ROLES]
         seen = len(provider.requests)
-        await wrap(RoundRobinGroupChat(agents, max_turns=3), session).run(task=TASK)
+        team = wrap(RoundRobinGroupChat(agents, max_turns=3), session)
+        await team.run(task=TASK)
+        await ask(team, "Why?")
         shown = b"".join(record.body for record in provider.requests[seen:])
         assert b"house of " + user.encode() in shown
         assert b"house of " + other.encode() not in shown

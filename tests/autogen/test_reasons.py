@@ -121,16 +121,18 @@ async def test_an_agent_whose_context_the_application_bounds_says_so(provide, ne
     assert [str(one) for one in session.calls[2].reasons] == ["own_history bounded context"]
 
 
-async def test_an_agent_that_works_as_a_tool_is_alone(provide, new_client):
-    """It starts from a task of its own, which nobody else reads."""
+@pytest.mark.parametrize("holds", [True, False])
+async def test_an_agent_that_works_as_a_tool_says_what_it_shares(provide, new_client, holds):
+    """It starts from a task of its own; where it holds the text of others that are called, behind that."""
     call = ToolCall("critic", {"task": "Look at it."})
     provider = provide("openai", Says({"planner": [call, "Done."]}))
-    tool = AgentTool(role("critic", new_client(provider)))
+    said = f"You are the critic.\n\n{HANDBOOK}" if holds else "You are the critic."
+    tool = AgentTool(role("critic", new_client(provider), system_message=said))
     client = new_client(provider, fresh=True, parallel_tool_calls=False)
     agent = wrap(role("planner", client, tools=[tool]), Session(HANDBOOK))
     await agent.run(task=TASK)
     inner = [(layout, reasons) for name, layout, reasons in whys(session_of(agent)) if name.endswith("critic/critic")]
-    assert inner == [("own", ["own_prompt"])]
+    assert inner == [("fork", ["shares"]) if holds else ("own", ["own_prompt"])]
 
 
 @pytest.mark.filterwarnings("ignore:Using LocalCommandLineCodeExecutor:UserWarning")

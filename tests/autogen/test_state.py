@@ -27,7 +27,7 @@ from autogen_teams import HANDBOOK, ROLES, TASK, Says, after_a_pause, role, sear
 from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.profiles import profile_for
 from cacheprefix.server import Reply, ToolCall
-from cacheprefix_autogen import session_of, wrap
+from cacheprefix_autogen import conversation_of, session_of, wrap
 
 HERE = Path(__file__).parent
 STEPS = {name: (ToolCall("search", {"query": name}), f"{name} is done") for name in ROLES}
@@ -394,6 +394,63 @@ async def test_an_agent_by_itself_carries_its_transcript_in_its_own_state(provid
     await other.load_state(state)
     await other.run(task="Go on.")
     assert provider.requests[1].json == provider.requests[2].json
+
+
+@pytest.mark.parametrize("saved", ["before it was wrapped", "as it was wrapped", "in the middle"])
+@pytest.mark.parametrize("kind", ["team", "agent"])
+async def test_a_state_that_is_loaded_for_another_user_brings_nothing_of_the_one_before(
+    provide, new_client, kind, saved
+):
+    """One object serves all users, each with a state: what one was told is in no other's request and state."""
+    provider = provide("openai", Says())
+    agents = [role(name, new_client(provider)) for name in ROLES]
+    made = agents[0] if kind == "agent" else RoundRobinGroupChat(agents, max_turns=2)
+    states = {"before it was wrapped": await made.save_state()}
+    target = wrap(made, Session(SharedPrefix(system="Rules. " * 1500)))
+    states["as it was wrapped"] = await target.save_state()
+    await target.run(task="Begin.")
+    states["in the middle"] = await target.save_state()
+    begun = json.dumps(states[saved])
+
+    await target.load_state(json.loads(begun))
+    talk = session_of(target).conversation(conversation_of(target))
+    talk.append_context("Alice has a dog.", key="facts")
+    talk.set_zone("memories", "Alice likes tea.")
+    await target.run(task="Alice asks.")
+    alice = json.loads(json.dumps(await target.save_state()))
+    await target.load_state(json.loads(begun))
+    provider.requests.clear()
+    await target.run(task="Bob asks.")
+    seen = [*(record.body.decode() for record in provider.requests), json.dumps(await target.save_state())]
+    assert all("Bob asks." in one and "Alice" not in one for one in seen)
+
+    await target.load_state(alice)
+    provider.requests.clear()
+    await target.run(task="Go on.")
+    said = [record.body.decode() for record in provider.requests]
+    assert all("Alice has a dog." in one and "Alice asks." in one and "Bob" not in one for one in said)
+    assert session_of(target).failures == {}
+
+
+async def test_a_state_that_two_teams_begin_with_is_a_conversation_of_each(provide, new_client):
+    """What one user was told is the other's in no request, and a reset of one team leaves the other's."""
+    provider = provide("openai", Says())
+    session = Session(SharedPrefix(system="Rules. " * 1500))
+    first, alice, bob = (
+        wrap(RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=2), session)
+        for _ in range(3)
+    )
+    await first.run(task="Begin.")
+    begun = json.dumps(await first.save_state())
+    for team, user in ((alice, "Alice"), (bob, "Bob")):
+        await team.load_state(json.loads(begun))
+        session.conversation(conversation_of(team)).append_context(f"{user} has a dog.", key="facts")
+    await alice.run(task="Alice asks.")
+    await alice.reset()
+    provider.requests.clear()
+    await bob.run(task="Bob asks.")
+    said = [record.body.decode() for record in provider.requests]
+    assert all("Bob has a dog." in one and "Alice" not in one for one in said)
 
 
 async def test_a_selector_team_resumes_with_one_copy_of_the_task(provide, new_client):

@@ -7,6 +7,7 @@ import json
 import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.models import AssistantMessage, SystemMessage, UserMessage
+from autogen_core.tools import FunctionTool
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, role
 
 from cacheprefix import Compaction, Session, SharedPrefix
@@ -92,3 +93,29 @@ async def test_all_that_is_removed_is_summed_up(provide, new_client):
     removed = [text for text in said if text not in sent[at + 1]]
     assert removed
     assert [text for text in removed if text not in sent[at]] == []
+
+
+async def test_a_summary_behind_a_loaded_state_carries_no_tool_that_was_made_for_another(provide, new_client):
+    """Teams are made anew for each person, whom no tenant tells apart."""
+    provider, session = provide("openai", Summing()), _session()
+
+    def team(user):
+        def run(q: str) -> str:
+            return q
+
+        kit = [FunctionTool(run, name=f"house_{user}", description=f"Asks the house of {user}.")]
+        agents = [role(name, new_client(provider), tools=kit) for name in ("planner", "critic")]
+        return RoundRobinGroupChat(agents, max_turns=2)
+
+    for user, other in (("acme", "beta"), ("beta", "acme")):
+        before = team(user)
+        for text in _tasks(user, 14):
+            await before.run(task=text)
+        wrapped = wrap(team(user), session)
+        await wrapped.load_state(json.loads(json.dumps(await before.save_state())))
+        provider.requests.clear()
+        await wrapped.run(task="And now?")
+        (summary,) = _summaries(provider)
+        assert f"house of {other}" not in summary
+        assert f"house of {user}" in provider.requests[-1].body.decode()
+    assert session.failures == {}

@@ -116,6 +116,18 @@ async def test_errors_are_never_kept(world):
     assert world.reads == ["missing"] * 2
 
 
+async def test_a_mapping_that_tells_of_an_error_is_not_kept():
+    """AutoGen's workbench hands it on as Python writes it."""
+    answers = iter([{"error": "the service is down"}, {"found": "it"}])
+
+    def read(path: str) -> dict[str, str]:
+        return next(answers)
+
+    bench = cached(StaticWorkbench([FunctionTool(read, "Read a file.")]), Session(tool_cache=["read"]))
+    said = [(await call(bench, "read", READ))[0] for _ in range(3)]
+    assert said == ["{'error': 'the service is down'}", "{'found': 'it'}", "{'found': 'it'}"]
+
+
 async def test_images_come_back_whole(world):
     """A result that is more than text is kept as the object it was, and handed out as a copy."""
     from autogen_core.tools import ImageResultContent, ToolResult
@@ -316,6 +328,28 @@ async def test_two_users_tools_of_one_name_answer_each_their_own_question():
 
     session = Session(tool_cache=DEFAULT_ALLOW)
     tools = {user: tool_for(user) for user in ("alice", "bob")}
+    for user, tool in [*tools.items(), *tools.items()]:
+        assert await cached(tool, session).run_json(READ, CancellationToken()) == f"{user}'s a"
+        assert await call(cached(StaticWorkbench([tool]), session), "read", READ) == (f"{user}'s a", False)
+    assert session.report().tool_cache.total.hits == 4
+
+
+async def test_a_tool_of_an_own_class_answers_for_itself():
+    """Its class does more than ask the function, which is the same for all users."""
+
+    def read(path: str) -> str:
+        return path
+
+    class Signed(FunctionTool):
+        def __init__(self, user):
+            super().__init__(read, "Read a file of the user.")
+            self.user = user
+
+        async def run(self, args, cancellation_token):
+            return f"{self.user}'s {await super().run(args, cancellation_token)}"
+
+    session = Session(tool_cache=DEFAULT_ALLOW)
+    tools = {user: Signed(user) for user in ("alice", "bob")}
     for user, tool in [*tools.items(), *tools.items()]:
         assert await cached(tool, session).run_json(READ, CancellationToken()) == f"{user}'s a"
         assert await call(cached(StaticWorkbench([tool]), session), "read", READ) == (f"{user}'s a", False)

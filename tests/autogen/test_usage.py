@@ -142,3 +142,13 @@ async def test_a_client_of_ones_own_class_says_what_it_sent_and_nobody_says_what
     assert [call.usage.input_tokens for call in session.calls] == [1_234, 2_345]
     assert [call.usage.output_tokens for call in session.calls] == [7, 7]
     assert [call.usage.cache_read_tokens for call in session.calls] == [None, None]
+
+
+async def test_forks_of_a_client_of_ones_own_class_are_held_against_its_own_requests():
+    """By what is foreseen of both: no role's first request unmodified would have read what another role has written."""
+    handbook = "Every claim names its source and the page on which it stands. " * 150
+    client, session = ReplayChatCompletionClient(["Yes. " * 40] * 6), Session()
+    agents = [role(name, client, system_message=f"You are the {name}.\n\n{handbook}") for name in ("planner", "critic")]
+    await wrap(RoundRobinGroupChat(agents, max_turns=4), session).run(task=TASK)
+    critic = next(line for line in session.report().lines if line.agent == "critic")
+    assert critic.unmodified_units > 1.1 * critic.cost_units

@@ -110,13 +110,18 @@ def test_the_page_says_when_and_with_what_it_was_measured(written):
 
 def test_what_a_policy_saves_stands_apart_from_what_sharing_saves(written):
     """In a table of its own, and in no sum; beside each row stand its calls and what the report says."""
-    base = cost("team", 0.8)
+    base = cost("team", 0.8) | {"first_token_s": {"unmodified": 1.0, "shared": 0.5, "ungated": 0.5}}
     dropped = {**SIDE, "cost_units": 50.0}
     less = _table.policy("budget of 300", base, SIDE, dropped)
     text = written("crewai", base, cost("team, budget of 300", 0.5, policy=less, information="less"))
     assert "| team | budget of 300 | openai 0.1x | 0.80 | 0.50 | -0.30 |" in text
     assert "0.80 of unmodified over 1 workloads" in text
-    assert "| team | 10 | unknown | - | - |" in text
+    assert "| team | 10 | unknown | 0.50 | - |" in text
+
+
+def test_what_is_played_in_process_has_no_table_of_reports_and_times(written):
+    """There is nothing to say in it."""
+    assert "unknown |" not in written("roles", cost("team", 0.8))
 
 
 def test_a_run_takes_as_long_as_what_waits_for_one_another():

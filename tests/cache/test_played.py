@@ -60,7 +60,7 @@ def test_another_front_leaves_the_sums_of_a_prompt_right():
         for at, (tier, text) in enumerate([("tools", "a" * 40), ("system", "b" * 90), ("messages", "c" * 8)])
     ]
     prompt = with_markers(Prompt("anthropic", "m", tuple(rows)), {0: Marker(), 2: Marker("1h")})
-    front = (replace(rows[0], tokens=3, marker=Marker()), replace(rows[0], tokens=4))
+    front = Prompt("anthropic", "m", (replace(rows[0], tokens=3, marker=Marker()), replace(rows[0], tokens=4)))
     made = with_front(prompt, front, 1)
     anew = Prompt("anthropic", "m", made.sections)
     assert (made.totals, made.digests, made.marked, made.head) == (anew.totals, anew.digests, anew.marked, anew.head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from crew_wire import INPUTS, bodies, heads, outputs, prompts
+from crewai import Agent
 
 from benchmarks.crewai_workloads import CrewModel, Finding, agents, crew, tasks
 from cacheprefix import Session
@@ -212,3 +214,27 @@ def test_a_call_for_a_structured_answer_is_left_alone(servers, new_llm) -> None:
         sent.append([(body["messages"], body["response_format"]) for body in bodies(provider)])
     assert sent[1] == sent[0]
     assert len(session.calls) == 3
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+@pytest.mark.parametrize("waits", [False, True], ids=["kickoff", "kickoff_async"])
+def test_a_guardrail_of_an_agent_without_a_crew_is_sent_as_it_was_and_counted(servers, new_llm, mode, waits) -> None:
+    """CrewAI has an agent of its own judge the answer, which no installation knows."""
+    sent = []
+    for session in (None, Session(mode=mode)):
+        verdict = json.dumps({"valid": True, "feedback": None})
+        provider = servers("openai", lambda asked, verdict=verdict: Reply(verdict if asked.asked.schema else "Done."))
+        llm = new_llm(provider)
+        judged = Agent(role="Writer", goal="Write.", backstory="Old.", llm=llm, guardrail="It names a source.")
+        others = Agent(role="Reader", goal="Read.", backstory="New.", llm=llm)
+        held = install([judged, others], session) if session is not None else None
+        install([Agent(role="Elsewhere", goal="Be.", backstory="Far.", llm=llm)])
+        for _ in range(2):
+            said = asyncio.run(judged.kickoff_async("Tell me.")) if waits else judged.kickoff("Tell me.")
+            assert said.raw == "Done."
+        sent.append([steady(body) for body in bodies(provider) if "Guardrail Agent" in steady(body)])
+    assert len(sent[0]) == 2
+    assert sent[1] == sent[0]
+    assert held is not None
+    assert [call.agent for call in session.calls] == ["Writer", "Guardrail Agent"] * 2
+    assert not session.failures

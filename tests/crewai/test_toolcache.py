@@ -18,6 +18,7 @@ from crewai.hooks.tool_hooks import (
 )
 from crewai.tools import BaseTool
 from crewai.tools.mcp_native_tool import MCPNativeTool
+from pydantic import BaseModel, create_model
 
 from cacheprefix import Caching, Session
 from cacheprefix.errors import StoreError
@@ -341,3 +342,36 @@ def test_an_agent_that_pages_works_as_without_us(bench):
     asks = calls({"query": "x"}, name="next_page")
     kick(bench.crew(*[asks] * 4, DONE, tools=[NextPage()]), Session(tool_cache=True))
     assert bench.results() == [f"page {number}" for number in range(1, 5)]
+
+
+@pytest.mark.parametrize("made_of", ["a schema with defaults", "an own class"])
+def test_what_differs_by_user_beside_a_tools_function_is_part_of_the_tool(bench, made_of):
+    """The function is the same for both: nobody gets the other's inbox."""
+    from crewai.tools.base_tool import Tool
+
+    def of_user(path: str, user: str = "") -> str:
+        return f"{user}'s {path}"
+
+    class Signed(Tool):
+        user: str
+
+        def _run(self, path: str) -> str:
+            return self.func(path, self.user)
+
+        run = _run
+
+    class Path(BaseModel):
+        path: str
+
+    def made_for(user: str) -> Any:
+        told = {"name": "read", "description": "Read a file of the user.", "func": of_user}
+        if made_of == "an own class":
+            return Signed(**told, user=user, args_schema=Path)
+        return Tool(**told, args_schema=create_model("Read", path=(str, ...), user=(str, user)))
+
+    session = Session(tool_cache=DEFAULT_ALLOW)
+    tools = {user: made_for(user) for user in ("alice", "bob")}
+    for user, made in [*tools.items(), *tools.items()]:
+        kick(bench.crew(calls("a"), DONE, tools=[made]), session)
+        assert bench.results() == [f"{user}'s a"]
+    assert session.report().tool_cache.total.hits == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from typing import Any
 
@@ -90,3 +91,15 @@ def test_no_run_is_shown_what_another_came_with_and_none_misses_its_own(everybod
             plain = names - {"ask_question_to_coworker"}
             assert {carried[name] for name in plain} == {one["description"] for one in own if one["name"] in plain}
     assert not house.session.failures
+
+
+def test_the_tools_of_a_crew_that_is_gone_are_nobodys() -> None:
+    """A process may make a crew for each request; nobody but the crew knew them, so that they may be let go."""
+    session = Session(SharedPrefix(system="The house."), gate=None)
+    binding = Binding(session.adapter, Options(), "crewai:crew:alike")
+    adopt(binding, [_tool("look", 1)])
+    owner = binding.owner
+    assert session.adapter.tools_open_to(owner) == {"look"}
+    del binding
+    gc.collect()
+    assert session.adapter.tools_open_to(owner) == frozenset()

@@ -58,6 +58,15 @@ def test_a_page_that_the_navigation_leaves_out_is_put_into_it():
     assert not [entry for entry in topics if "index.md" in entry.values()]
 
 
+def test_every_adapter_has_a_page_that_the_first_page_and_the_navigation_lead_to():
+    """Who reads README.md and docs alone finds how to use each, also where no framework is in play."""
+    first = LINK.findall((ROOT / "README.md").read_text("utf-8"))
+    named = (ROOT / "mkdocs.yml").read_text("utf-8")
+    for adapter in (path.parent.name for path in ROOT.glob("adapters/*/pyproject.toml")):
+        assert {f"docs/{adapter}.md", f"docs/tutorials/{adapter}.md"} & set(first), adapter
+        assert f" {adapter}.md\n" in named, adapter
+
+
 @pytest.mark.parametrize("name", ["write-a-plugin", "write-an-adapter", "test-in-ci"])
 def test_a_program_on_a_how_to_page_runs(name, tmp_path, capsys):
     """Its tests too, where it has some."""

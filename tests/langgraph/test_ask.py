@@ -1,11 +1,12 @@
 """Side questions: forks of a thread that read its prefix, may use its tools, and leave no trace."""
 
 import asyncio
+import re
 
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
@@ -140,6 +141,28 @@ def test_a_fork_inside_a_node_takes_the_nodes_messages(bench):
     assert bench.prompts()[0].tier("system")[0].text == HANDBOOK
 
 
+def test_a_node_that_asks_of_another_thread_says_nothing_of_its_own_there(chat):
+    """The thread may be another user's: text for one call alone is that of the thread that the node works in."""
+    session = chat.session(HANDBOOK)
+    model, built = wrap_model(chat.model(), session), StateGraph(State)
+
+    def helper(state, config):
+        said = model.invoke([SystemMessage("You help."), *state["messages"]])
+        if config["configurable"]["thread_id"] == "bob":
+            ask(model, "And?", graph=graph, config={"configurable": {"thread_id": "alice"}}, role="helper")
+        return {"messages": [said]}
+
+    node = forked(session, role="helper", volatile=lambda state: {"who": f"{state['messages'][0].text} reads this."})
+    graph = built.add_node("helper", node(helper)).add_edge(START, "helper").compile(checkpointer=InMemorySaver())
+    chat.script(["Hello.", "Hello.", "Yes."])
+    for user in ("alice", "bob"):
+        graph.invoke({"messages": [HumanMessage(user.title())]}, {"configurable": {"thread_id": user}})
+    bobs, asked = (body.decode() for body in chat.bodies[-2:])
+    assert "Bob" in bobs
+    assert "Alice" in asked
+    assert "Bob" not in asked
+
+
 @ONE
 def test_what_cannot_be_asked_is_refused_by_name(bench):
     """An unwrapped model, no messages, an aborted handle: before any request."""
@@ -189,3 +212,31 @@ def test_an_option_that_does_not_exist_is_named(bench):
     with pytest.raises(TypeError, match=r"no option 'grahp'.*graph"):
         ask(model, "What was said?", grahp=graph, config=CONFIG)
     assert len(bench.bodies) == 1
+
+
+def test_a_fork_runs_no_tool_that_was_made_for_another_user(chat):
+    """Of two tools that say the same each reads its own user's house; what a node binds itself is given to ``ask``."""
+    session = chat.session(HANDBOOK)
+    model = wrap_model(chat.model(), session)
+    for user in ("alice", "bob"):
+
+        def house(user=user) -> str:
+            return f"The house of {user}."
+
+        kit = [StructuredTool.from_function(house, description="Looks around.", args_schema={"type": "object"})]
+        bound = model.bind_tools(kit)
+        built = StateGraph(State).add_node("reader", forked(session, role="reader")(answers(bound)))
+        graph = built.add_edge(START, "reader").compile(checkpointer=InMemorySaver())
+        config = {"configurable": {"thread_id": user}}
+        chat.script(["Yes.", *[Reply(tool_calls=(ToolCall("house", {}), ToolCall("garden", {}))), "Done."] * 2])
+        graph.invoke({"messages": [HumanMessage("Please begin.")]}, config)
+        for tools in ([], kit):
+            ask(bound, "Look.", graph=graph, config=config, policy=WORKER, tools=tools)
+            said = str(chat.provider.requests[-1].json["messages"][-2:])
+            assert re.findall("house of [a-z]+", said) == [f"house of {user}"] * len(tools)
+            assert ("there is no tool 'house'" in said) == (not tools)
+
+
+def answers(model):
+    """A node that answers what was said."""
+    return lambda state: {"messages": [model.invoke([SystemMessage("You read."), *state["messages"]])]}

@@ -91,8 +91,9 @@ def test_threads_of_one_graph_never_mix(bench):
     assert "results" not in graph.get_state({"configurable": {"thread_id": "small"}}).values["cacheprefix"]
 
 
-def test_a_missing_channel_is_noticed_and_named(bench):
-    """LangGraph would drop the update without a word; said once, however many nodes the graph has."""
+@pytest.mark.parametrize("threads", [True, False])
+def test_a_missing_channel_is_noticed_where_threads_are_saved(bench, threads):
+    """LangGraph would drop the update without a word; said once, however many nodes the graph has, with the way out."""
     session = bench.session(HANDBOOK, **budget(200))
     model = wrap_model(bench.model(), session)
 
@@ -103,8 +104,10 @@ def test_a_missing_channel_is_noticed_and_named(bench):
     for role, before in (("reader", START), ("critic", "reader")):
         graph.add_node(role, forked(session, role=role)(speak))
         graph.add_edge(before, role)
-    graph.compile().invoke({"messages": history()})
-    assert sum("has no channel 'cacheprefix'" in note for note in session.report().notes) == 1
+    config = {"configurable": {"thread_id": "one"}} if threads else None
+    graph.compile(checkpointer=InMemorySaver() if threads else None).invoke({"messages": history()}, config)
+    said = [note for note in session.report().notes if "class State(MessagesState, PrefixState)" in note]
+    assert len(said) == threads
 
 
 class Fan(State):

@@ -199,6 +199,21 @@ def test_no_thread_is_shown_a_tool_that_another_one_brought(chat, named, built):
     assert session.failures == {}
 
 
+def test_roles_that_are_named_after_users_stop_sharing_their_tools(bench):
+    """All are made before the first request, like a team; four threads without a common role show that it is none."""
+    users = ("alice", "bob", "carol", "dave", "erin", "frank")
+    session, saver = bench.session(HANDBOOK), InMemorySaver()
+    kits = {user: [{**described(f"Looks into the inbox of {user}.")[0], "name": f"look_{user}"}] for user in users}
+    made = nodes(bench, session, kits)
+    for _ in range(2):
+        for node in made:
+            turn(saver, [node], node[0])
+    seen = [{user for user in users if f"inbox of {user}" in str(one.json)} for one in bench.provider.requests]
+    assert max(map(len, seen)) > 1
+    assert seen[3:] == [{user} for user in (*users[3:], *users)]
+    assert session.failures == {}
+
+
 @pytest.mark.parametrize("thread", ["one", "other"])
 def test_another_process_carries_what_the_thread_carries(chat, thread):
     """What a thread grew to stands in its checkpoint, and that it did not: who made all roles first sends the same."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -255,6 +256,26 @@ def test_a_run_without_a_thread_has_a_memory_of_its_own(bench, later):
     assert ["bob" in body for body in bodies] == [False] * 5 + [True]
     assert len([item for space in store.list_namespaces() for item in store.search(space)]) == 2
     assert not session.failures
+
+
+@ONE
+def test_tenants_with_the_same_thread_id_have_memories_of_their_own(bench, tmp_path):
+    """One folder takes all memories, and what one tenant's run remembered is in no other's prompt."""
+
+    def remembering(request):
+        user = "bob" if "I am Bob" in request.text else "alice"
+        kept = json.dumps({"additions": {"preferences": [f"calls the harbour {user}-value"]}})
+        return Reply(kept if "Pause the task" in request.tail else "Understood.")
+
+    bench.script(remembering)
+    model, graph = wrap_model(bench.model(), bench.session(HANDBOOK)), StateGraph(State)
+    graph.add_node("remember", memory_node(model, keeper=FileMemory(tmp_path)))
+    app = graph.add_edge(START, "remember").compile()
+    for tenant in ("alice", "bob", "alice"):
+        config = {"configurable": {"thread_id": "one", "cacheprefix_scope": tenant}}
+        app.invoke({"messages": [HumanMessage(f"I am {tenant.title()}.")]}, config)
+    said = [re.findall("(alice|bob)-value", record.body.decode()) for record in bench.provider.requests]
+    assert said == [[], [], ["alice"]]
 
 
 def test_a_memory_under_a_limit_shows_the_newest_entries_first():

@@ -22,6 +22,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
+from cacheprefix.notices import CacheprefixWarning
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix_langgraph import PrefixMiddleware, subgraph, wrap_model
 from tests.langgraph.conftest import RULES, Bench
@@ -309,7 +310,7 @@ def test_agents_that_are_nodes_keep_their_tools_from_one_turn_to_the_next(bench)
 # ------------------------------------------------------------------ prebuilt applications
 
 
-def deep(bench, session, mode):
+def deep(bench, session, mode, model=None):
     """A deep agent with two helpers, isolated or forked; without a session as deepagents makes it."""
     from deepagents import create_deep_agent
 
@@ -321,7 +322,7 @@ def deep(bench, session, mode):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return create_deep_agent(
-            model=bench.model(),
+            model=bench.model() if model is None else model,
             tools=bench.tools,
             system_prompt=f"You lead.\n\n{HANDBOOK}",
             subagents=helpers,
@@ -352,6 +353,19 @@ def test_deep_agents_are_never_dearer_and_say_the_same(claude, mode):
     (before, words, calls), (after, same_words, same_calls) = results
     assert after <= before
     assert (same_words, same_calls) == (words, calls)
+
+
+def test_helpers_that_deep_agents_isolate_have_lines_of_their_own_and_no_warning(claude):
+    """The framework makes them, so that nobody could decorate their nodes; what they cost is told by their names."""
+    session = claude.session("")
+    claude.script(tasks())
+    lead = deep(claude, session, "isolated", wrap_model(claude.model(), session))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        lead.invoke({"messages": [BEGIN]})
+    assert {line.agent: line.calls for line in session.report().lines} == {"lead": 3, "scout": 2, "builder": 2}
+    assert not [one for one in told if issubclass(one.category, CacheprefixWarning)]
+    assert session.report().breaks == ()
 
 
 @pytest.mark.filterwarnings("ignore:create_react_agent has been moved")

@@ -200,3 +200,40 @@ def test_a_broken_choice_of_the_place_leaves_the_applications_own_request(server
     assert session.failures["layout"] == 2
     assert all(LONG[name] in str(messages[0]) for name, messages in zip(LONG, sent, strict=True))
     assert {(call.layout, call.reasons[-1].why) for call in session.calls} == {("own", "failed")}
+
+
+@pytest.mark.parametrize("documents", ["none", "in front of the role's text", "behind it"])
+def test_a_graph_that_is_asked_in_short_threads_reads_what_its_nodes_read_without_us(server, documents):
+    """Long role texts, or documents of each thread in the system texts, are paid once more in the first ones alone."""
+    model = ChatOpenAI(model="gpt-5.2", base_url=server.openai_base_url, api_key="k", max_retries=0)
+    texts, found = {name: text if documents != "none" else text * 2 for name, text in LONG.items()}, {"": ""}
+
+    def node(name, asked):
+        def answer(state):
+            parts = [found[""], texts[name]] if documents == "in front of the role's text" else [texts[name], found[""]]
+            system = "\n\n".join(part for part in (HANDBOOK, *parts) if part)
+            return {"messages": [asked.invoke([SystemMessage(system), *state["messages"]])]}
+
+        return answer
+
+    def threads(session):
+        server.reset()
+        asked, graph, previous = model if session is None else wrap_model(model, session), StateGraph(State), START
+        for name in texts:
+            graph.add_node(
+                name, node(name, asked) if session is None else forked(session, role=name)(node(name, asked))
+            )
+            graph.add_edge(previous, name)
+            previous = name
+        compiled = graph.compile(checkpointer=InMemorySaver())
+        for thread in range(6):
+            found[""] = "" if documents == "none" else fill(f"Document {thread}:", 700)
+            said = fill(f"Question {thread}:", 150)
+            compiled.invoke({"messages": [HumanMessage(said)]}, {"configurable": {"thread_id": f"{thread}"}})
+        return [record.outcome.cost_units(default_registry().get("openai")) for record in server.requests]
+
+    session = fresh()
+    own, ours = threads(None), threads(session)
+    assert session.failures == {}
+    # What a fork says more is the role's name around its text.
+    assert sum(ours[6:]) <= 1.03 * sum(own[6:])

@@ -10,7 +10,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from cacheprefix.errors import NotSharedError
-from cacheprefix.prompt import ESTIMATE
+from cacheprefix.prompt import ESTIMATE, Reason
+from cacheprefix.server import Reply
 from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
 from tests.langgraph.conftest import Bench
 
@@ -346,3 +347,22 @@ def test_strict_names_another_model(chat):
     assert caught.value.role == "critic"
     assert [(one.why, one.name) for one in caught.value.reasons] == [("other_model", "gpt-5.6-mini")]
     assert len(chat.bodies) == 2
+
+
+def test_an_answer_that_is_read_no_further_is_no_lack_of_a_setting(chat):
+    """The provider says what it read at a stream's end: a report advises no setting where a reader stops before."""
+    chat.script(lambda _: Reply("One two three four five six. " * 20))
+    session = chat.session(OLDER)
+    stream = wrap_model(chat.model(), session, role="planner").stream([SystemMessage(OLDER), HumanMessage("And?")])
+    next(stream)
+    stream.close()
+    report = str(session.report())
+    assert "1 of 1 calls' answers were broken off" in report
+    assert "include_usage" not in report
+
+
+def test_what_to_do_for_tools_that_came_too_late_holds_for_agents_that_others_make():
+    """Helpers of deepagents are made by that itself: what is said first works for them too."""
+    fix = Reason("made_too_late", "find").fix
+    assert fix.startswith("give all tools to SharedPrefix(tools=...);")
+    assert "deepagents" in fix

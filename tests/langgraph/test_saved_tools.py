@@ -98,7 +98,8 @@ def test_versions_that_are_carried_no_more_do_not_grow_the_saved_state(chat):
         one = {"planner": described(f"It is {minute} past. " * 50), "writer": []}
         _, graph, config = turn(saver, binding(chat, chat.session(HANDBOOK), one))
         sizes.append(len(json.dumps(saved(graph, config))))
-    assert sizes[-1] < sizes[1] + 100
+    # Of what was said a few more sizes are kept, by the logarithm of its length.
+    assert sizes[-1] < sizes[1] + 200
 
 
 def test_siblings_that_bring_a_newer_version_leave_that_alone_in_the_saved_state(chat):

@@ -260,8 +260,9 @@ def test_tenants_with_the_same_thread_id_have_conversations_of_their_own(chat):
     assert acme.ledger.to_json() != beta.ledger.to_json()
 
 
-def test_a_state_without_the_channel_is_told_of_at_its_first_decision(chat):
-    """LangGraph drops the update without a word."""
+@pytest.mark.parametrize(("config", "told"), [({"configurable": {"thread_id": "t"}}, 1), ({}, 0)])
+def test_a_state_without_the_channel_is_told_of_at_its_first_decision(chat, config, told):
+    """LangGraph drops the update without a word. Of a run without a thread nothing is saved, so nothing is lost."""
     from langgraph.graph import MessagesState
 
     session = session_of(chat, 200)
@@ -269,8 +270,8 @@ def test_a_state_without_the_channel_is_told_of_at_its_first_decision(chat):
     graph = StateGraph(MessagesState)
     graph.add_node("reader", forked(session)(lambda state: {"messages": [model.invoke(state["messages"])]}))
     graph.add_edge(START, "reader")
-    graph.compile().invoke({"messages": history()})
-    assert sum("PrefixState" in note for note in session.report().notes) == 1
+    graph.compile().invoke({"messages": history()}, config)
+    assert sum("PrefixState" in note for note in session.report().notes) == told
 
 
 def test_the_mixin_goes_with_any_other_state():

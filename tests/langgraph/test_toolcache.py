@@ -19,6 +19,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode
 from langgraph.types import Command, interrupt
+from pydantic import create_model
 
 from cacheprefix import Caching, Session
 from cacheprefix.errors import SetupError, StoreError
@@ -480,6 +481,32 @@ async def test_two_users_tools_of_one_name_answer_each_their_own_question(option
     for user, graph in [*graphs.items(), *graphs.items()]:
         said = await aanswers(graph, READ) if later else answers(graph, READ)
         assert said[0].content == f"{user}'s secret a"
+    assert session.report().tool_cache.total.hits == 2
+
+
+@pytest.mark.parametrize("made_of", ["a coroutine beside a function that all share", "a schema with defaults"])
+async def test_what_differs_by_user_beside_a_tools_function_is_part_of_the_tool(made_of):
+    """The function alone does not say whose answer it is; made again of the same parts, a tool is the same one."""
+
+    def of_user(path: str, user: str = "") -> str:
+        return f"{user}'s secret {path}"
+
+    def only_later(path: str) -> str:
+        raise NotImplementedError
+
+    def parts_for(user):
+        async def of_this_one(path: str) -> str:
+            return f"{user}'s secret {path}"
+
+        if made_of == "a schema with defaults":
+            return {"func": of_user, "args_schema": create_model("Read", path=(str, ...), user=(str, user))}
+        return {"func": only_later, "coroutine": of_this_one}
+
+    session = Session(tool_cache=["read"])
+    parts = {user: parts_for(user) for user in ("alice", "bob")}
+    for user, of in [*parts.items(), *parts.items()]:
+        read = StructuredTool.from_function(name="read", description="Read a file of the user.", **of)
+        assert (await aanswers(node([read], session), READ))[0].content == f"{user}'s secret a"
     assert session.report().tool_cache.total.hits == 2
 
 

@@ -20,7 +20,7 @@ HANDBOOK = "The handbook says that every statement needs a source. " * 90
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Leaders look out for siblings for as long as a busy machine needs to start them, and go on with the first."""
-    for look in (Pass.joined, Pass.ajoined, Pass.joining):
+    for look in (Pass.joined, Pass.joining):
         monkeypatch.setattr(look, "__defaults__", (2.0,))
 
 

@@ -143,6 +143,7 @@ def test_a_call_inside_a_graph_without_a_fork_is_named_once(bench):
     graph.add_edge(START, "lonely")
     with pytest.warns(UserWarning, match="node 'lonely' calls a wrapped model outside a fork"):
         graph.compile().invoke({"messages": [HumanMessage("hi")]})
+    assert [line.agent for line in session.report().lines] == ["lonely"]
 
 
 def test_usage_equals_the_servers_count_on_every_call(bench):

@@ -14,6 +14,7 @@ from typing import Any
 
 from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.adapter import Request
+from cacheprefix.effects import drive
 from cacheprefix.layout import StoreGate, store_gate
 from cacheprefix.stores import RedisStore, SqliteStore, Store
 
@@ -65,7 +66,7 @@ def serve(line: Connection, where: str, limit: float, lease: float, url: str) ->
             break
         began, answer = time.monotonic(), {}
         if command == "enter":
-            held = gate.enter(given.encode())
+            held = drive(gate.entering(given.encode()))
             answer = {"leads": held.leader, "errors": len(errors)}
         elif command == "release" and held is not None:
             held.release(ok=given == "ok")

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from cacheprefix.effects import drive
 from cacheprefix.layout.gate import Pass, ProcessGate
 
 AT_ONCE = 0.05
@@ -45,10 +46,10 @@ def woken() -> float:
 def followed(lose: object) -> float:
     """Seconds from the loss of a leader until one who waited for it leads."""
     gate, took = ProcessGate(limit=LIMIT), [0.0]
-    leader = gate.enter(b"key")
+    leader = drive(gate.entering(b"key"))
 
     def follow() -> None:
-        mine = gate.enter(b"key")
+        mine = drive(gate.entering(b"key"))
         took[0] = time.monotonic()
         assert mine.leader
         mine.release(ok=True)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.adapter import Request
+from cacheprefix.effects import adrive, drive
 from cacheprefix.layout import Pace, ProcessGate, StoreGate, Worth
 from cacheprefix.stores import MemoryStore
 
@@ -27,7 +28,7 @@ def run_threads(count, work):
 def test_followers_wait_for_the_leader_and_then_all_go():
     """Fifteen threads arrive and stay until the leader's first token."""
     gate = ProcessGate()
-    leader = gate.enter(b"k")
+    leader = drive(gate.entering(b"k"))
     assert leader.leader
     through = []
     waiting = threading.Barrier(16)
@@ -35,7 +36,7 @@ def test_followers_wait_for_the_leader_and_then_all_go():
     def follow(number):
         waiting.wait(5)
         through.append(number)
-        gate.enter(b"k")
+        drive(gate.entering(b"k"))
         through.append(number)
 
     threads = run_threads(15, follow)
@@ -52,13 +53,13 @@ def test_followers_wait_for_the_leader_and_then_all_go():
 def test_when_the_leader_fails_the_next_one_leads():
     """Failure is passed on to exactly one of the waiting."""
     gate = ProcessGate()
-    leader = gate.enter(b"k")
+    leader = drive(gate.entering(b"k"))
     seen = []
     entered = threading.Event()
 
     def follow(number):
         entered.set()
-        mine = gate.enter(b"k")
+        mine = drive(gate.entering(b"k"))
         seen.append(mine.leader)
         mine.release(ok=True)
 
@@ -72,24 +73,24 @@ def test_when_the_leader_fails_the_next_one_leads():
 def test_waiting_is_bounded():
     """A leader that hangs holds nobody for longer than the limit."""
     gate = ProcessGate(limit=0.05)
-    leader = gate.enter(b"k")
-    assert not gate.enter(b"k").leader
+    leader = drive(gate.entering(b"k"))
+    assert not drive(gate.entering(b"k")).leader
     leader.release(ok=True)
 
 
 def test_keys_do_not_wait_for_each_other():
     """Another prefix has its own leader."""
     gate = ProcessGate()
-    assert gate.enter(b"a").leader
-    assert gate.enter(b"b").leader
+    assert drive(gate.entering(b"a")).leader
+    assert drive(gate.entering(b"b")).leader
 
 
 def test_a_pass_is_released_once():
     """First token, end and failure may all report; the first counts."""
     gate = ProcessGate()
-    leader = gate.enter(b"k")
+    leader = drive(gate.entering(b"k"))
     leader.release(ok=True)
-    second = gate.enter(b"k")
+    second = drive(gate.entering(b"k"))
     leader.release(ok=False)
     assert second.leader
     assert not leader.leader
@@ -100,8 +101,8 @@ def test_tasks_wait_without_blocking_the_loop_and_a_cancelled_one_frees_nobody_e
 
     async def go():
         gate = ProcessGate()
-        leader = await gate.aenter(b"k")
-        tasks = [asyncio.create_task(gate.aenter(b"k")) for _ in range(10)]
+        leader = await adrive(gate.entering(b"k"))
+        tasks = [asyncio.create_task(adrive(gate.entering(b"k"))) for _ in range(10)]
         await asyncio.sleep(0.01)
         assert not any(task.done() for task in tasks)
         tasks[0].cancel()
@@ -120,9 +121,9 @@ def test_tasks_wait_without_blocking_the_loop_and_a_cancelled_one_frees_nobody_e
 def test_a_pass_that_nobody_holds_any_more_frees_those_who_wait():
     """Whatever way a leader is lost in its own process, the next one leads, at once."""
     gate = ProcessGate(limit=600.0)
-    leader = gate.enter(b"k")
+    leader = drive(gate.entering(b"k"))
     found = []
-    (thread,) = run_threads(1, lambda _: found.append(gate.enter(b"k").leader))
+    (thread,) = run_threads(1, lambda _: found.append(drive(gate.entering(b"k")).leader))
     while not leader.awaited:
         time.sleep(0.001)
     del leader
@@ -136,13 +137,13 @@ async def test_a_cancelled_leader_frees_those_who_wait():
     gate = ProcessGate(limit=600.0)
 
     async def lead():
-        held = await gate.aenter(b"k")
+        held = await adrive(gate.entering(b"k"))
         await asyncio.get_running_loop().create_future()
         held.release(ok=True)
 
     leading = asyncio.create_task(lead())
     await asyncio.sleep(0)
-    waiting = asyncio.create_task(gate.aenter(b"k"))
+    waiting = asyncio.create_task(adrive(gate.entering(b"k")))
     await asyncio.sleep(0)
     leading.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -156,9 +157,9 @@ def test_a_leader_of_whom_nothing_is_heard_is_given_up():
     """Those who come later do not wait for it again: the next one leads, and its end does not disturb the new one."""
     now = [0.0]
     gate = ProcessGate(limit=10.0, clock=lambda: now[0])
-    lost = gate.enter(b"k")
+    lost = drive(gate.entering(b"k"))
     now[0] = 10.5
-    second = gate.enter(b"k")
+    second = drive(gate.entering(b"k"))
     assert second.leader
     lost.release(ok=False)
     assert len(gate._flights) == 1
@@ -170,11 +171,11 @@ def test_a_leader_of_whom_nothing_is_heard_is_given_up():
 def test_a_leader_whose_answer_rests_unread_is_given_up(before):
     """Of those who wait, one leads in its place; what the first one still does changes nothing for them."""
     gate = ProcessGate(limit=600)
-    leader = gate.enter(b"k")
+    leader = drive(gate.entering(b"k"))
     passes = []
     if before:
         leader.rests()
-    threads = run_threads(3, lambda _: passes.append(gate.enter(b"k")))
+    threads = run_threads(3, lambda _: passes.append(drive(gate.entering(b"k"))))
     leader.rests()
     while sum(each.leader for each in passes) != 1:
         time.sleep(0.01)
@@ -193,8 +194,8 @@ def test_a_leader_whose_answer_rests_unread_is_given_up(before):
 async def test_tasks_give_a_leader_up_whose_answer_rests_unread():
     """As threads do."""
     gate = ProcessGate(limit=600)
-    leader = await gate.aenter(b"k")
-    waiting = asyncio.create_task(gate.aenter(b"k"))
+    leader = await adrive(gate.entering(b"k"))
+    waiting = asyncio.create_task(adrive(gate.entering(b"k")))
     await asyncio.sleep(0)
     leader.rests()
     assert (await asyncio.wait_for(waiting, 60)).leader
@@ -203,8 +204,8 @@ async def test_tasks_give_a_leader_up_whose_answer_rests_unread():
 def test_a_leader_that_is_read_again_in_time_is_waited_for():
     """A reader may take a while with what came, but not for long."""
     gate = ProcessGate(limit=600)
-    leader = gate.enter(b"k")
-    (thread,) = run_threads(1, lambda _: gate.enter(b"k"))
+    leader = drive(gate.entering(b"k"))
+    (thread,) = run_threads(1, lambda _: drive(gate.entering(b"k")))
     for _ in range(10):
         leader.rests()
         leader.reads()
@@ -217,9 +218,9 @@ def test_a_leader_that_is_read_again_in_time_is_waited_for():
 def test_a_pass_says_how_many_wait():
     """An adapter streams a leader only for somebody."""
     gate = ProcessGate()
-    leader = gate.enter(b"k")
+    leader = drive(gate.entering(b"k"))
     assert leader.awaited == 0
-    threads = run_threads(3, lambda _: gate.enter(b"k"))
+    threads = run_threads(3, lambda _: drive(gate.entering(b"k")))
     while leader.awaited < 3:
         time.sleep(0.001)
     leader.release(ok=True)
@@ -234,9 +235,9 @@ def test_a_pass_says_how_many_wait():
 def test_a_leader_finds_out_whether_somebody_comes():
     """Nobody at first; then one who waits, or came and was not willing to."""
     gate = ProcessGate()
-    leader = gate.enter(b"k", Worth(2.0, usual=1.0))
+    leader = drive(gate.entering(b"k", Worth(2.0, usual=1.0)))
     assert not leader.joined(0.001)
-    gate.enter(b"k", Worth(0.0))
+    drive(gate.entering(b"k", Worth(0.0)))
     assert leader.joined(0.001)
     leader.release(ok=True)
     assert not leader.joined(0.001)
@@ -245,11 +246,11 @@ def test_a_leader_finds_out_whether_somebody_comes():
 async def test_a_task_finds_out_whether_somebody_comes():
     """One who comes while it looks wakes it."""
     gate = ProcessGate()
-    leader = await gate.aenter(b"k")
-    assert not await leader.ajoined(0.001)
-    looking = asyncio.create_task(leader.ajoined(60.0))
+    leader = await adrive(gate.entering(b"k"))
+    assert not await adrive(leader.joining(0.001))
+    looking = asyncio.create_task(adrive(leader.joining(60.0)))
     await asyncio.sleep(0)
-    waiting = asyncio.create_task(gate.aenter(b"k"))
+    waiting = asyncio.create_task(adrive(gate.entering(b"k")))
     assert await asyncio.wait_for(looking, 30)
     leader.release(ok=True)
     assert (await waiting).followed
@@ -258,12 +259,12 @@ async def test_a_task_finds_out_whether_somebody_comes():
 def test_those_who_come_to_a_leader_that_is_not_streamed_go_by_whole_answers():
     """Its first token lets nobody go, so those for whom that is too long go at once."""
     gate = ProcessGate()
-    alone = gate.enter(b"alone", Worth(2.0, usual=1.0))
+    alone = drive(gate.entering(b"alone", Worth(2.0, usual=1.0)))
     assert alone.goes_whole(30.0)
-    late = gate.enter(b"alone", Worth(2.0, usual=1.0))
+    late = drive(gate.entering(b"alone", Worth(2.0, usual=1.0)))
     assert (late.leader, late.waited < 1.0, late.followed) == (False, True, False)
-    followed = gate.enter(b"followed", Worth(2.0, usual=1.0))
-    gate.enter(b"followed", Worth(0.0))
+    followed = drive(gate.entering(b"followed", Worth(2.0, usual=1.0)))
+    drive(gate.entering(b"followed", Worth(0.0)))
     assert not followed.goes_whole(30.0)
     assert followed.flight.worth.streams
 
@@ -295,11 +296,11 @@ def test_a_leader_of_several_processes_is_streamed():
 async def test_a_thread_that_runs_a_loop_waits_for_nobody(processes):
     """The leader may be a task of that very loop: a model that is asked there without awaiting it goes at once."""
     gate = StoreGate(MemoryStore(), 30, failed=print) if processes else ProcessGate(30)
-    leader = await gate.aenter(b"k")
+    leader = await adrive(gate.entering(b"k"))
     began = time.monotonic()
-    assert not gate.enter(b"k").leader
+    assert not drive(gate.entering(b"k")).leader
     leader.release(ok=True)
-    alone = gate.enter(b"other")
+    alone = drive(gate.entering(b"other"))
     assert alone.leader
     assert not alone.joined(30)
     assert time.monotonic() - began < 3
@@ -308,8 +309,8 @@ async def test_a_thread_that_runs_a_loop_waits_for_nobody(processes):
 async def test_a_loop_that_has_ended_is_not_woken(caplog):
     """Its follower gave up and is gone when the leader goes on."""
     gate = ProcessGate(limit=0.01)
-    leader = gate.enter(b"k")
-    thread = threading.Thread(target=lambda: asyncio.run(gate.aenter(b"k")))
+    leader = drive(gate.entering(b"k"))
+    thread = threading.Thread(target=lambda: asyncio.run(adrive(gate.entering(b"k"))))
     thread.start()
     thread.join(30)
     leader.release(ok=True)
@@ -324,8 +325,8 @@ def test_nobody_waits_for_a_leader_that_takes_longer_than_it_saves():
     now = [0.0]
     gate = ProcessGate(clock=lambda: now[0])
     slow, quick = Worth(2.0, usual=5.0, streams=False), Worth(2.0, usual=1.0, streams=False)
-    leader = gate.enter(b"slow", slow)
-    found = gate.enter(b"slow", slow)
+    leader = drive(gate.entering(b"slow", slow))
+    found = drive(gate.entering(b"slow", slow))
     assert (found.leader, found.followed, found.waited) == (False, False, 0.0)
     now[0] = 3.5
     # What is left of it may pay.

@@ -116,13 +116,12 @@ def test_a_text_that_the_user_gave_makes_forks(one) -> None:
 @given(crews)
 def test_tasks_that_hold_nothing_in_common_never_share(one) -> None:
     """Unmodified requests would carry none of it, so a fork is all cost."""
+
     def bare(row: Any) -> list[CrewTask]:
         return [replace(each, rest=0, text=Part(each.text.key, 0), results=()) for each in row]
 
     empty = bare([one.due, *one.later()])
-    alone = replace(
-        one, due=empty[0], later=lambda: empty[1:], again=lambda: empty, overhead=one.overhead + 1, grows=0
-    )
+    alone = replace(one, due=empty[0], later=lambda: empty[1:], again=lambda: empty, overhead=one.overhead + 1, grows=0)
     assert isinstance(KnownCrews().position(alone), Reason)
 
 

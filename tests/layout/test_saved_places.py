@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -66,3 +67,37 @@ def test_who_takes_it_up_before_each_request_places_all_alike(rules, turns, then
         kept = taken_up(kept)
         one, other = ask(said, (rules, turn), positions, kept)
         assert one == other
+
+
+def saved_after(messages):
+    """What is saved where three roles asked, the last of them behind so many messages."""
+    positions, said = RolePositions(), [40] * messages
+    for number, role in enumerate("abd"):
+        given = said[: messages - 2 + number]
+        due = RoleText(
+            role, role, ROLES[role], CountedHistory(given, digest=str, tokens=int), OPENING, RULES["automatic"]
+        )
+        positions.choose(KEY, replace(due, said=lambda behind, given=given: given[behind:]))
+    return positions.saved("", "one")
+
+
+def test_what_is_saved_hardly_grows_with_the_conversation():
+    """Each checkpoint holds it."""
+    short, long = (len(json.dumps(saved_after(messages))) for messages in (50, 500))
+    assert long < short + 400
+
+
+def test_what_an_earlier_version_saved_is_taken_up():
+    """It knew neither what was said nor the message before a place."""
+    saved = saved_after(50)
+    talk = saved["model"]
+    points = [talk[name] for name in ("line", "before", "last")]
+    for seat in talk["seats"].values():
+        assert seat.pop("said")
+        points += [seat["at"], seat["end"]]
+    for point in points:
+        del point["before"]
+    resumed, history = RolePositions(), CountedHistory([40] * 52, digest=str, tokens=int)
+    resumed.load("", "one", saved)
+    due = RoleText("d", "d", ROLES["d"], history, OPENING, RULES["automatic"])
+    assert resumed.choose(KEY, due)[:2] == (50, False)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cacheprefix.adapter import SearchedText, common_text, find_text, majority_text
+from cacheprefix.adapter import SearchedText, find_text, majority_text
 from cacheprefix.layout.shared_text import LEAST, mostly_holds
 
 words = st.lists(st.text("abcé語.", min_size=1, max_size=4), min_size=1, max_size=12)
@@ -109,7 +109,6 @@ def test_a_large_text_of_most_is_taken_before_a_small_one_of_all():
     opening = "A line that all of them begin with, whoever they are." * 5
     texts = [f"{opening}\n{HANDBOOK * 4}\nYou are {at}." for at in range(4)] + [f"{opening}\nYou speak in rhymes."]
     assert majority_text(texts)[1] == (0, 1, 2, 3)
-    assert common_text(texts) == opening
 
 
 def test_one_with_the_text_in_its_middle_holds_it():
@@ -122,7 +121,6 @@ def test_one_with_the_text_in_its_middle_holds_it():
 def test_without_two_holders_or_with_a_short_text_there_is_none(texts):
     """Moving it is not worth a changed prompt."""
     assert majority_text(texts) == ("", ())
-    assert common_text(texts) == ""
 
 
 def test_lone_surrogates_are_text_like_any_other():

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from cacheprefix import Gate, Session
+from cacheprefix.effects import adrive, drive
 from cacheprefix.errors import StoreError
 from cacheprefix.layout import StoreGate, Worth, store_gate
 from cacheprefix.server import Latency, SimulatedProvider
@@ -215,7 +216,7 @@ def test_a_store_that_hangs_is_left_behind_while_it_hangs(hung, worth, later):
     gate = StoreGate(hung, 600.0, failed=errors.append)
 
     def enter(key: bytes) -> Any:
-        return asyncio.run(gate.aenter(key, worth)) if later else gate.enter(key, worth)
+        return asyncio.run(adrive(gate.entering(key, worth))) if later else drive(gate.entering(key, worth))
 
     leader = enter(b"k")
     assert leader.leader
@@ -230,7 +231,7 @@ def test_a_leader_does_not_wait_for_a_store_to_be_told(hung):
     """Its siblings go, and it goes on, while the store hangs over what it is told."""
     hung.let_go.set()
     errors: list[Exception] = []
-    leader = StoreGate(hung, 600.0, failed=errors.append).enter(b"k")
+    leader = drive(StoreGate(hung, 600.0, failed=errors.append).entering(b"k"))
     hung.let_go.clear()
     leader.release(ok=True)
     assert not hung.let_go.is_set()
@@ -242,7 +243,7 @@ def test_a_store_that_goes_down_while_leading_is_survived():
     store = MemoryStore()
     errors: list[Exception] = []
     gate = StoreGate(store, failed=errors.append)
-    leader = gate.enter(b"k")
+    leader = drive(gate.entering(b"k"))
     store.set = lambda *_: (_ for _ in ()).throw(StoreError("down"))  # type: ignore[method-assign, assignment]
     leader.release(ok=True)
     assert len(errors) == 1
@@ -254,10 +255,10 @@ def test_nobody_waits_longer_than_the_limit(patient, tmp_path):
     store = SqliteStore(tmp_path / "gate.db")
     others = StoreGate(store, 60.0, failed=_raise)
     slow: list[Exception] = []
-    assert others.enter(b"k").leader
+    assert drive(others.entering(b"k")).leader
     began = time.monotonic()
     # A store is given no longer than the limit, which a busy machine may take for one call.
-    mine = StoreGate(store, 0.3, failed=slow.append).enter(b"k")
+    mine = drive(StoreGate(store, 0.3, failed=slow.append).entering(b"k"))
     assert time.monotonic() - began < 10
     mine.release(ok=True)
     store.close()
@@ -267,11 +268,11 @@ def test_one_who_waited_in_vain_tells_the_others_that_the_prefix_is_written():
     """They do not wait for the leader that is still not answered."""
     store = MemoryStore()
     hanging, second, third = (StoreGate(store, limit, failed=_raise) for limit in (600.0, 0.3, 600.0))
-    leader = hanging.enter(b"k")
-    behind = second.enter(b"k")
+    leader = drive(hanging.entering(b"k"))
+    behind = drive(second.entering(b"k"))
     assert not behind.followed
     behind.release(ok=True)
-    assert third.enter(b"k").followed
+    assert drive(third.entering(b"k")).followed
     leader.release(ok=False)
 
 
@@ -279,13 +280,13 @@ async def test_tasks_wait_without_blocking_the_loop_and_a_cancelled_one_holds_no
     """The async form: a follower of another gate on the same file goes when that one's first token is there."""
     store = SqliteStore(tmp_path / "gate.db")
     ahead, behind = (StoreGate(store, 20.0, failed=_raise) for _ in range(2))
-    leader = await ahead.aenter(b"k")
-    cancelled = asyncio.create_task(behind.aenter(b"k"))
+    leader = await adrive(ahead.entering(b"k"))
+    cancelled = asyncio.create_task(adrive(behind.entering(b"k")))
     await asyncio.sleep(0.05)
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
-    follower = asyncio.create_task(behind.aenter(b"k"))
+    follower = asyncio.create_task(adrive(behind.entering(b"k")))
     await asyncio.sleep(0.05)
     assert not follower.done()
     leader.release(ok=True)

@@ -296,6 +296,23 @@ def test_calls_of_litellms_own_go_on_in_a_message_of_the_applications(fresh, ven
     assert [call.layout for call in own.calls] == ["fork"] * len(ROLES)
 
 
+@pytest.mark.parametrize(
+    ("vendor", "model", "said"),
+    [("anthropic", "anthropic/claude-sonnet-4-5", {}), ("openai", "deepseek/deepseek-chat", {"prefix": True})],
+    ids=["told by its place", "told by a field"],
+)
+def test_an_answer_that_is_begun_stays_the_end_of_the_request(fresh, vendor, model, said):
+    """The model goes on from it, and the application puts the two together."""
+    provider, own = fresh(vendor), session()
+    asked = [*messages("critic"), {"role": "assistant", "content": "It is", **said}]
+    with role("critic"):
+        wrap(litellm.completion, own)(model, asked, **place(vendor, provider))
+    *_, told, last = (one.text for one in provider.requests[0].prompt.sections if one.kind == "text")
+    assert last == "It is"
+    assert "<role" in told
+    assert own.failures == {}
+
+
 def test_two_users_do_not_mix(fresh):
     """Asked at once on one session: nothing of one stands in the other's requests."""
     provider, own = fresh("openai"), session()

@@ -7,7 +7,7 @@ import json
 import re
 
 import pytest
-from agent_framework import Agent, AgentContext, AgentSession, Content, Message, TruncationStrategy
+from agent_framework import Agent, AgentContext, AgentSession, Content, FunctionTool, Message, TruncationStrategy
 from agent_framework.exceptions import ChatClientException
 from maf_driver import KINDS, RULES
 from maf_teams import HANDBOOK, LONG, NAMES, TASK, call, look, prompts, role, served, tail_at, texts
@@ -157,7 +157,8 @@ async def test_the_two_middlewares_need_no_wrap(servers):
     ]  # fmt: skip
 
 
-async def test_another_role_s_tool_is_declared_and_refused(servers):
+@pytest.mark.parametrize("stream", [False, True], ids=["", "stream"])
+async def test_another_role_s_tool_is_declared_and_refused(servers, stream):
     """The array is the same for all; a foreign call is answered with what the role may use, and not run."""
     ran = []
     session = session_for("anthropic")
@@ -165,7 +166,7 @@ async def test_another_role_s_tool_is_declared_and_refused(servers):
     async with served(servers, "anthropic", **steps) as (client, provider):
         planner = wrap(role(client, "planner", tools=[look(ran=ran)]), session)
         critic = wrap(role(client, "critic", tools=[look("write", ran=ran)]), session)
-        answer = await planner.run(TASK)
+        answer = await (planner.run(TASK, stream=True).get_final_response() if stream else planner.run(TASK))
         await critic.run(TASK)
     found = prompts(provider)
     assert [[one.data for one in prompt.tier("tools")] for prompt in found][1:] == [
@@ -174,6 +175,7 @@ async def test_another_role_s_tool_is_declared_and_refused(servers):
     assert "Tools you may use in this role: look." in texts(found[0])[-1]
     assert "'write' was not run: tools available to the role 'planner' are: look." in texts(found[1])[-1]
     assert (answer.text, ran) == ("Then not.", [])
+    assert session.failures == {}
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
@@ -344,6 +346,24 @@ async def test_a_repeated_tool_call_is_answered_from_the_cache(servers):
             await agent.run(TASK)
     assert ran == ["q"]
     assert sum(texts(prompt)[-1] == f"read for q: {LONG}" for prompt in prompts(provider)) == 3
+
+
+async def test_what_reads_a_tools_answer_for_one_user_is_part_of_the_tool(servers):
+    """The function is the same for both: nobody gets what was read for the other."""
+
+    def inbox(path: str) -> str:
+        return path
+
+    session = session_for("openai-chat", tool_cache=DEFAULT_ALLOW)
+    steps = {name: [call("read", path="a"), "Done."] * 2 for name in NAMES}
+    async with served(servers, "openai-chat", **steps) as (client, provider):
+        for user in ("alice", "bob"):
+            tool = FunctionTool(name="read", func=inbox, result_parser=lambda said, user=user: f"{user}'s {said}")
+            for agent in team(client, session, tools=[tool]):
+                await agent.run(TASK)
+    said = [texts(prompt)[-1] for prompt in prompts(provider)]
+    assert [text for text in said if text.endswith("'s a")] == ["alice's a"] * 3 + ["bob's a"] * 3
+    assert session.report().tool_cache.total.hits == 4
 
 
 async def test_a_saved_session_goes_on_with_the_same_bytes(servers):

@@ -196,3 +196,21 @@ async def test_no_tenant_is_shown_anothers_tool_of_the_same_name(servers, before
                 teams[tenant] = made(tenant)
             await asked(teams[tenant], tenant)
     assert session.failures == {}
+
+
+async def test_roles_that_are_named_after_users_stop_sharing_their_tools(servers):
+    """All are made before the first request, like a team; four conversations without a common role show it is none."""
+    session, users = session_for("openai-chat"), ("alice", "bob", "carol", "dave", "erin", "frank")
+    form = {"type": "object", "properties": {}}
+    async with served(servers, "openai-chat") as (client, provider):
+        agents = []
+        for user in users:
+            told = f"Looks into the inbox of {user}."
+            own = FunctionTool(name=f"look_{user}", description=told, func=lambda: "", input_model=form)
+            agents.append(wrap(role(client, f"helper_{user}", tools=[own]), session, conversation=user))
+        for agent in agents * 2:
+            await agent.run("What now?")
+        seen = [{user for user in users if f"inbox of {user}".encode() in one.body} for one in provider.requests]
+    assert max(map(len, seen)) > 1
+    assert seen[3:] == [{user} for user in (*users[3:], *users)]
+    assert session.failures == {}

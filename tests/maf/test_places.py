@@ -232,3 +232,28 @@ def test_no_plan_is_dearer(servers, api, sizes, handbook, rounds):
             if call.layout == "own" and call.usage.cache_write}  # fmt: skip
     assert shared <= 1.001 * plain + (profile.default_ttl.write - 1.0) * sum(once.values())
     assert session.failures == {}
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "anthropic"])
+async def test_agents_that_are_asked_in_one_short_conversation_after_another_read_their_texts(servers, api):
+    """From the second one on a long text stands in front of what is said, and from the third one on it is read."""
+    session = session_for(api)
+    async with served(servers, api) as (client, provider):
+        for number in range(3):
+            agents = [
+                wrap(role(client, n, instructions=f"{HANDBOOK}\n\n{long_text(n, 600)}"), session,
+                     conversation=f"c{number}")
+                for n in NAMES[:2]
+            ]  # fmt: skip
+            said = [Message("user", [f"About item {number}."])]
+            for agent in agents:
+                answer = await agent.run(list(said))
+                said.append(Message("assistant", [f"{answer.text} It is item {number}."], author_name=agent.name))
+    assert session.failures == {}
+    for first, later in zip(provider.requests[:2], provider.requests[4:], strict=True):
+        found = texts(first.prompt), texts(later.prompt)
+        at = [next(index for index, text in enumerate(one) if text.startswith("<role")) for one in found]
+        asked = [next(index for index, text in enumerate(one) if text.startswith("About item")) for one in found]
+        assert at[0] > asked[0]
+        assert at[1] < asked[1]
+        assert later.outcome.read_tokens > first.prompt.tokens - 300

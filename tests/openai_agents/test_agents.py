@@ -482,3 +482,22 @@ def test_nobody_is_shown_a_tool_that_was_made_for_another(provider, way):
 
     asyncio.run(go())
     assert own.failures == {}
+
+
+def test_roles_that_are_named_after_users_stop_sharing_their_tools(provider):
+    """All are made before the first request, like a team; four conversations without a common role show it is none."""
+    users, form = ("alice", "bob", "carol", "dave", "erin", "frank"), {"type": "object", "properties": {}}
+    own = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE))
+    model = model_for("openai-chat", provider)
+    kits = {user: [tool(f"look_{user}", f"Looks into the inbox of {user}.", form, str)] for user in users}
+    helpers = {user: wrap(agent(f"helper_{user}", model, tools=kits[user]), own, conversation=user) for user in users}
+
+    async def go():
+        for user in users * 2:
+            await Runner.run(helpers[user], "What now?")
+
+    asyncio.run(go())
+    seen = [{user for user in users if f"inbox of {user}".encode() in one.body} for one in provider.requests]
+    assert max(map(len, seen)) > 1
+    assert seen[3:] == [{user} for user in (*users[3:], *users)]
+    assert own.failures == {}

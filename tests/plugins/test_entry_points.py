@@ -159,6 +159,29 @@ def test_one_name_from_two_distributions_is_reported(installed, tmp_path):
         assert plugins.call_first("count_tokens", **COUNT) == 7
 
 
+def test_of_a_distribution_in_two_places_the_first_on_the_path_counts(installed, tmp_path, monkeypatch):
+    """An older one behind it is not installed, nor are its plugins."""
+    installed("seven", "def cacheprefix_count_tokens():\n    return 7")
+    newer = tmp_path / "before" / "dist_seven-2.0.dist-info"
+    newer.mkdir(parents=True)
+    (newer / "METADATA").write_text("Metadata-Version: 2.1\nName: Dist_Seven\nVersion: 2.0\n", "utf-8")
+    monkeypatch.syspath_prepend(str(newer.parent))
+    monkeypatch.delenv(VARIABLE)
+    assert "seven" not in [point.name for point in cacheprefix.plugins._entry_points()]
+
+
+def test_what_is_left_of_a_removed_distribution_has_no_plugins(installed, tmp_path, monkeypatch):
+    """Its folder without its name stops nobody else's plugin."""
+    installed("seven", "def cacheprefix_count_tokens():\n    return 7")
+    left = tmp_path / "gone-1.0.dist-info"
+    left.mkdir()
+    (left / "entry_points.txt").write_text("[cacheprefix]\ngone = entry_point_of_gone\n", "utf-8")
+    monkeypatch.delenv(VARIABLE)
+    found = [point.name for point in cacheprefix.plugins._entry_points()]
+    assert "seven" in found
+    assert "gone" not in found
+
+
 def test_set_up_errors_of_the_application_are_raised(installed):
     """Only what others installed is skipped; the application's own mistake is an error."""
     installed("seven", "def cacheprefix_count_tokens():\n    return 7")

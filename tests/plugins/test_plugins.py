@@ -252,6 +252,24 @@ def test_a_plugin_that_takes_its_time_is_named_once(monkeypatch, way):
     assert name not in slow.failures
 
 
+def test_what_no_request_waits_for_may_take_its_time(monkeypatch):
+    """A preview makes copies of a whole team, and may load a framework first."""
+    now = [0.0]
+    monkeypatch.setattr("cacheprefix.plugins.time.monotonic", lambda: now[0])
+
+    class Previews:
+        def cacheprefix_preview(self):
+            now[0] += 30
+            return 42
+
+    slow = _plugins()
+    slow.register(Previews(), "mine")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert slow.call_first("preview", target=None, session=None, task=None) == 42
+    assert seen == []
+
+
 def test_the_time_of_the_others_is_not_a_wrappers(monkeypatch):
     """The one that sleeps is named, and not the one around it."""
     now = [0.0]

@@ -135,7 +135,7 @@ def test_objects_are_read_like_mappings(raw, expected):
 def test_input_beside_and_input_including_reconcile():
     """Another tool read `{input 100, read 900, write 50}` as inclusive and refused it: the whole is 1,050."""
     usage = normalise_usage(ANTHROPIC, "anthropic")
-    assert (usage.total_input, usage.uncached, usage.cache_read_tokens, usage.cache_write_tokens) == (
+    assert (usage.input_tokens, usage.uncached_tokens, usage.cache_read_tokens, usage.cache_write_tokens) == (
         1050, 100, 900, 50,
     )  # fmt: skip
 
@@ -460,3 +460,16 @@ def test_genai_prices_reads_the_same_counts(provider, flavor, raw):
     assert (ours.cache_read_tokens or 0) == (theirs.cache_read_tokens or 0)
     assert (ours.cache_write_tokens or 0) == (theirs.cache_write_tokens or 0)
     assert (ours.output_tokens or 0) == (theirs.output_tokens or 0)
+
+
+def test_what_stands_in_a_report_is_told_by_all_its_names_and_not_by_those_of_an_earlier_one():
+    """Where counts stand is looked up once for each form of reports: one more name, however deep, is another form."""
+    chat = {"prompt_tokens": 2000, "completion_tokens": 9}
+    deep = {"cache_creation_token_details": {"ephemeral_1h_input_tokens": 300}}
+    assert counts(normalise_usage(chat)) == (2000, None, None, 9)
+    assert counts(normalise_usage({**chat, "prompt_tokens_details": None})) == (2000, None, None, 9)
+    assert counts(normalise_usage({**chat, "prompt_tokens_details": {}})) == (2000, None, None, 9)
+    assert counts(normalise_usage({**chat, "prompt_tokens_details": {"cached_tokens": 512}})) == (2000, 512, None, 9)
+    assert counts(normalise_usage({**chat, "prompt_tokens_details": deep})) == (2000, None, {"1h": 300}, 9)
+    many = {f"n{number}": number for number in range(100)}
+    assert counts(normalise_usage({**chat, **many, "prompt_tokens_details": deep})) == (2000, None, {"1h": 300}, 9)

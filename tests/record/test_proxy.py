@@ -242,6 +242,40 @@ def test_a_program_that_goes_away_ends_the_providers_connection(recording):
     assert call.failed
 
 
+@pytest.mark.parametrize(
+    ("events", "failed"),
+    [
+        ([{"type": "response.created"}, "[DONE]"], False),
+        ([{"type": "message_delta"}, {"type": "message_stop"}], False),
+        ([{"type": "response.completed"}], False),
+        ([{"type": "response.incomplete"}], False),
+        ([{"type": "message_start"}, {"type": "message_delta"}], True),
+        (["[DONE]", {"type": "response.created"}], True),
+        (["message_stop"], True),
+    ],
+)
+def test_a_program_that_hangs_up_at_the_last_event_has_read_the_whole_answer(recording, events, failed):
+    """As OpenAI's SDK does, before the bytes that end the body: that is no failed call."""
+
+    async def answer(upstream, reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        for event in events:
+            row = b"data: %s\n\n" % (event if isinstance(event, str) else json.dumps(event)).encode()
+            writer.write(b"%x\r\n%s\r\n" % (len(row), row))
+        await writer.drain()
+        await reader.read()
+
+    here = recording(answer)
+    with httpx.stream("POST", f"{here.openai}/chat/completions", json=QUESTION) as got:
+        read = 0
+        for line in got.iter_lines():
+            read += line.startswith("data:")
+            if read == len(events):
+                break
+    (call,) = here.calls()
+    assert call.failed == failed
+
+
 def test_no_credential_is_written_down(recording, tmp_path):
     """No header but those that decide about the cache, no query; who may share a cache is told by a digest."""
     here = recording(_plain())

@@ -1,7 +1,7 @@
 """Compare what programs send, report and print with what is recorded, or record it anew.
 
 ``python -m tests.recorded core`` runs every workload of an environment and says what differs, in words;
-``--write`` writes the files of ``tests/recorded/core``, ``--quick`` takes only what ``make test`` runs, and further
+``--write`` writes the files of ``tests/recorded/core``, ``--quick`` takes only examples and tutorials, and further
 words choose workloads by parts of their names. ``make net`` does all environments. Exits with 1 when something differs.
 """
 
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("environment", choices=[*ENVIRONMENTS])
     parser.add_argument("names", nargs="*", help="parts of workload names; all without")
     parser.add_argument("--write", action="store_true", help="record what is sent now")
-    parser.add_argument("--quick", action="store_true", help="only what make test runs")
+    parser.add_argument("--quick", action="store_true", help="only examples and tutorials")
     given = parser.parse_args()
     if given.write and given.quick:
         parser.error("what is recorded is whole: --write without --quick")

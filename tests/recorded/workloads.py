@@ -60,7 +60,7 @@ class Workload:
 
     @property
     def quick(self) -> list[str]:
-        """Which sides ``make test`` runs too; the others are for ``make test-more``."""
+        """Which sides ``--quick`` runs, as ``make test`` does in the core; the others are for ``make test-more``."""
         return [side for side in self.sides if "anthropic" not in side] if QUICK.search(self.name) else []
 
 
@@ -190,6 +190,7 @@ def _core() -> Iterator[Workload]:
     yield Workload("demo", {"all": _demo})
     yield from _langgraph_benchmark()
     yield Workload("bench-roles", {"all": partial(rows_of, "bench_roles")})
+    yield Workload("bench-short", {"all": partial(rows_of, "bench_short")})
     yield Workload("bench-detection", {"240 cases": partial(rows_of, "bench_detection", "--cases", "240")})
 
 

@@ -358,3 +358,27 @@ def test_a_stream_that_ends_in_another_users_context_is_told_to_plugins_in_its_o
         copy_context().run(asks, wrap(plain, session))
         copy_context().run(serves)
     assert told == [("alice", "of alice")]
+
+
+@pytest.mark.parametrize("api", tuple(RULES))
+def test_roles_that_are_asked_in_one_short_conversation_after_another_read_their_texts(servers, api):
+    """From the second one on a long text stands in front of what is said, and from the third one on it is read."""
+    texts = {name: f"You are the {name}. " + f"{name} rule, and its reason. " * 60 for name in ("planner", "critic")}
+    server, session = servers[api], Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=RULES[api]))
+    server.reset()
+    with make_client(api, server) as plain:
+        client = wrap(plain, session)
+        for number in range(3):
+            for name, text in texts.items():
+                said = [{"role": "user", "content": f"About item {number}, {name}."}]
+                with role(name, instruction=text, conversation=f"talk {number}"):
+                    creator(client, api)(**{**_body(api, said), **_shared(api)})
+    assert session.failures == {}
+    for first, later in zip(server.requests[:2], server.requests[4:], strict=True):
+        marks = [
+            [at for at, one in enumerate(each.prompt.sections) if "rule, and" in one.text] for each in (first, later)
+        ]
+        asked = [[at for at, one in enumerate(each.prompt.sections) if "item" in one.text] for each in (first, later)]
+        assert marks[0] > asked[0]
+        assert marks[1] < asked[1]
+        assert later.outcome.read_tokens > first.prompt.tokens - 300

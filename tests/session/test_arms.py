@@ -140,8 +140,11 @@ def many(**how):
 
 
 def test_roles_that_read_nothing_of_one_another_go_back_to_their_own_layout():
-    """Each role's own opening is in the cache from other conversations: without it forks would be dearer for good."""
-    session = many(said=lambda role, number: f"Case {number} of the {role}.")
+    """Each role's own opening is in the cache from other conversations: without it forks would be dearer for good.
+
+    What is said is longer than a role's text, which so stays behind it.
+    """
+    session = many(said=lambda role, number: f"Case {number} of the {role}. " * 60)
     assert layouts(session, 0) == layouts(session, 19) == {"fork"}
     assert layouts(session, 23) == {"own"}
     assert [call.reasons[-1].why for call in session.calls][-4:] == ["dearer_as_fork"] * 4

@@ -64,6 +64,7 @@ def test_a_model_nobody_knows_is_said_once_and_its_calls_go_on():
         {"caching": Caching(routing_keys="many")},
         {"gate": 5.0},
         {"caching": "openai"},
+        {"caching": Caching(counter=len)},
         {"history": None},
     ],
 )

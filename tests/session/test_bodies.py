@@ -245,3 +245,16 @@ def test_a_body_of_a_wrong_shape_fails_in_one_step_at_most(api):
             assert given == before
             assert sum(session.failures.values()) - count <= 1
     assert wrong > 10
+
+
+def test_a_request_with_functions_of_the_older_field_keeps_to_them():
+    """A ``tool_choice`` that is meant for other roles' tools would forbid them."""
+    session = Session(SharedPrefix(system=LONG))
+    look = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
+    given = {"planner": {"tools": [{"type": "function", "function": look}]}, "critic": {"functions": [look]}}
+    for role, more in given.items():
+        fork = fork_body(session.adapter, body(**more), "openai-chat", Role(role, conversation="one"))
+        fork.begin().finish(USAGE)
+        fields = ("tools", "functions", "tool_choice")
+        assert {name: fork.body[name] for name in fields if name in fork.body} == more
+    assert session.failures == {}

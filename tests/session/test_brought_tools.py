@@ -6,11 +6,13 @@ from hypothesis import strategies as st
 
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, adopt_declared, fork_body
-from cacheprefix.prompt import ESTIMATE, dumps
+from cacheprefix.layout.team import Whose
+from cacheprefix.prompt import ESTIMATE, Counter, dumps
 from tests.drawn import examples
 
 HANDBOOK = "The handbook of the house. " * 300
 USERS = ("alice", "bob", "carol")
+USERS6 = (*USERS, "dave", "erin", "frank")
 STEPS = st.tuples(st.sampled_from(USERS), st.sampled_from(("planner", "critic", "writer")), st.integers(0, 3))
 
 
@@ -102,6 +104,20 @@ def test_tools_of_a_team_that_is_made_once_are_everybodys_until_an_agent_is_made
     assert session.failures == {}
 
 
+def test_an_agent_that_is_made_while_the_first_answer_is_awaited_may_be_made_for_another_user():
+    """Answers take their time, and a busy application serves many users in it, each with roles of their own names."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None, caching=Caching(counter=ESTIMATE))
+    kit = [_tool("alice", 3)]
+    adopt_declared(session.adapter, "helper alice", kit, text="You help alice.")
+    body = {"model": "gpt-5.1", "messages": [{"role": "user", "content": "Go on."}], "tools": kit}
+    waits = fork_body(session.adapter, body, "openai-chat", Role("helper alice", conversation="alice"))
+    turn = waits.begin(waits.queue())
+    adopt_declared(session.adapter, "helper bob", [], text="You help bob.")
+    assert "alice" not in _answered(session, "bob", "helper bob", [])
+    turn.fail()
+    assert session.failures == {}
+
+
 def test_tools_that_no_remembered_conversation_has_are_let_go(monkeypatch):
     """What is held does not grow with the users, and no request is another one for it."""
     monkeypatch.setattr("cacheprefix.layout.team._NEWEST", 2)
@@ -133,3 +149,92 @@ def test_tools_that_no_remembered_conversation_has_are_let_go(monkeypatch):
     noted = (team.late, team.of_runs, team.theirs, team.clashing, team.unrecorded, team.resumed, team.again)
     assert all(names.issuperset(each) for each in noted)
     assert (kept.failures, bounded.failures) == ({}, {})
+
+
+def test_tools_of_agents_that_are_made_for_each_user_are_let_go(monkeypatch):
+    """Also where they come with the agents alone, and no request brings them again."""
+    monkeypatch.setattr("cacheprefix.layout.team._NEWEST", 2)
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None, caching=Caching(counter=ESTIMATE))
+    session.adapter.team._many = 4
+    given = [_tool("all", 0)]
+    adopt_declared(session.adapter, "planner", given, text="You plan.")
+    assert "house of all" in _answered(session, "first", "planner", given)
+    for user in range(40):
+        adopt_declared(session.adapter, "helper", [_tool(f"user{user}", 3)], text=f"You help user{user}.")
+    team = session.adapter.team
+    assert len(team.prefix.tools) < 8
+    sent = _answered(session, "later", "helper", [_tool("user0", 3)])
+    assert ("house of user0" in sent, "house of user1" in sent) == (True, False)
+    assert "house of all" in _answered(session, "first", "planner", given)
+    assert session.failures == {}
+
+
+def test_tools_of_front_doors_that_are_gone_are_let_go(monkeypatch):
+    """A process may make a crew for each request; one that is still there keeps its own."""
+    monkeypatch.setattr("cacheprefix.layout.team._NEWEST", 2)
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None, caching=Caching(counter=ESTIMATE))
+    adapter, kept = session.adapter, Whose("kept")
+    adapter.team._many = 4
+    for door in (kept, *(Whose(f"door{user}") for user in range(40))):
+        adapter.adopt_tools([_tool(door.id, 3)], dict, grows=True, of_door=True)
+        adapter.bring_tools(door, [f"house_{door.id}"])
+        if door is not kept:
+            adapter.drop_tools(door)
+    assert len(adapter.prefix.tools) < 8
+    assert len(adapter.team.of_doors) < 8
+    assert adapter.tools_open_to(kept) == {"house_kept"}
+
+
+def test_a_new_conversation_counts_the_tools_that_it_may_carry_alone():
+    """Those of a thousand other users took longer than the rest of a request."""
+    counted = []
+
+    def count(text, _model):
+        counted.append(text)
+        return len(text)
+
+    counter = Counter("counted", exact=False, count=count)
+    session = Session(SharedPrefix(system=HANDBOOK, tools=[_tool("all", 0)]), caching=Caching(counter=counter))
+    session.adapter.adopt_tools([_tool("users", 3)], dict, grows=True, of_run=True)
+    session.conversation("one")
+    assert ["house of all" in text for text in counted if "house of" in text] == [True]
+
+
+def _burst(roles):
+    """A session all of whose agents were made before its first request, each with a tool that speaks of its name."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None, caching=Caching(counter=ESTIMATE))
+    for role in roles:
+        adopt_declared(session.adapter, role, [_tool(role, 3)], text=f"You are {role}.")
+    return session
+
+
+def test_roles_that_are_named_after_users_stop_sharing_their_tools():
+    """All were made before the first request, and looked like a team's: each asks in its user's conversations alone."""
+    session = _burst(USERS6)
+    sent = {user: _answered(session, user, user, [_tool(user, 3)]) for user in USERS6}
+    seen = {user: sum(f"house of {other}" in sent[user] for other in USERS6) for user in USERS6}
+    assert [seen[user] for user in USERS6[3:]] == [1, 1, 1]
+    # Those that began before it showed go on without the others', and in each user's second conversation too.
+    for user in USERS6:
+        for conversation in (user, f"{user} again"):
+            sent = _answered(session, conversation, user, [_tool(user, 3)])
+            assert [other for other in USERS6 if f"house of {other}" in sent] == [user]
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize(
+    "team",
+    [
+        {"one": "abcd", "two": "bcda", "three": "cdab", "four": "dabc", "five": "abcd"},
+        {"one": "ab", "two": "ac", "three": "ad", "four": "a", "five": "ae"},
+        {"one": "ab", "two": "cd", "three": "ba", "four": "dc", "five": "ef"},
+    ],
+    ids=["in any order", "behind one of them", "three teams"],
+)
+def test_a_team_that_was_made_before_its_first_request_goes_on_sharing(team):
+    """Some of its roles ask in most conversations."""
+    session = _burst("abcdef")
+    for conversation, roles in team.items():
+        for role in roles:
+            sent = _answered(session, conversation, role, [_tool(role, 3)])
+    assert [role for role in "abcdef" if f"house of {role}" in sent] == list("abcdef")

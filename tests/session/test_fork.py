@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import functools
 import os
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from cacheprefix import Compaction, Gate, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Compaction, Gate, Session, SharedPrefix, ToolResultBudget, locks
 from cacheprefix.history.shape import Shape
+from cacheprefix.profiles import prices
 from tests.forking import PATIENCE, all_locks_held, ask, busy, in_child
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,8 +29,9 @@ def session() -> Session:
     )
 
 
-def test_no_lock_that_another_thread_holds_at_the_fork_holds_the_child() -> None:
+def test_no_lock_that_another_thread_holds_at_the_fork_holds_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each lock there is in the process is held by a thread while it forks; the child asks, decides and reports."""
+    monkeypatch.setattr(locks, "_FORK_WAITS", 0.05)
     made = session()
     assert ask(made)
     with all_locks_held() as number:
@@ -40,6 +45,39 @@ def test_children_of_a_busy_process_work() -> None:
     made = session()
     with busy(made):
         assert all(in_child(lambda: ask(made)) for _ in range(20))
+
+
+_LIBRARY = """
+import time
+begun.set()
+time.sleep(0.3)
+__version__ = "0"
+Usage = dict
+
+def calc_price(*_, **__):
+    raise LookupError
+"""
+
+
+def test_a_child_waits_for_no_import_of_a_thread_of_the_parents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's lock of a module that is just being imported stays taken in a child; the fork waits for its end."""
+    begun = threading.Event()
+    (tmp_path / "genai_prices.py").write_text(_LIBRARY, "utf-8")
+    for name in [one for one in sys.modules if one.partition(".")[0] == "genai_prices"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(builtins, "begun", begun, raising=False)
+    monkeypatch.setattr(prices, "_genai", functools.lru_cache(prices._genai.__wrapped__))
+    thread = threading.Thread(target=prices.load_price_library)
+    thread.start()
+    assert begun.wait(PATIENCE)
+    try:
+        assert in_child(lambda: prices._library() is not None)
+    finally:
+        thread.join()
+        sys.modules.pop("genai_prices", None)
 
 
 def test_a_child_does_not_wait_for_a_leader_of_the_parents() -> None:

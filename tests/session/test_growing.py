@@ -11,6 +11,8 @@ import pytest
 
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.adapter import Request
+from cacheprefix.bodies import Role, fork_body
+from cacheprefix.layout import team as team_module
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.wire import Memo
 
@@ -64,3 +66,41 @@ def _talk(seed, model, api, memo):
 def test_verdicts_causes_and_costs_are_those_of_a_session_that_reads_everything_anew(seed, model, api):
     """Growing, edited in place, cut and copied histories of three roles, with failures and expired entries."""
     assert _talk(seed, model, api, Memo()) == _talk(seed, model, api, Memo(max_bytes=0))
+
+
+def test_what_is_known_of_roles_named_after_users_is_bounded(monkeypatch):
+    """Roles and schemas of each user's own: no request looks through all of them, no conversation records all of them.
+
+    One that comes back after it was let go is laid out as it was, and reads what it wrote.
+    """
+    monkeypatch.setattr(team_module, "_ROLES", 8)
+    monkeypatch.setattr(team_module, "_LATELY", 4)
+    monkeypatch.setattr(team_module, "_SCHEMAS", 2)
+    session = Session(SharedPrefix(system=RULES), gate=None, caching=Caching(counter=ESTIMATE))
+
+    def asked(user, talk):
+        told = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"title": f"of {user}"}}}
+        said = [{"role": "system", "content": f"{RULES}\n\nYou help {user}."}, {"role": "user", "content": "Go on."}]
+        sent = []
+        for shape in ({}, {"response_format": told}):
+            body = {"model": "gpt-5.1", "messages": said, **shape}
+            fork = fork_body(session.adapter, body, "openai-chat", Role(f"helper {user}", conversation=talk))
+            turn = fork.begin(fork.queue())
+            turn.finish({"prompt_tokens": 2_000, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}})
+            sent.append(turn.body)
+        return sent
+
+    first = asked(0, "talk 0")
+    for user in range(1, 40):
+        asked(user, f"talk {user}")
+    team = session.adapter.team
+    assert (len(team.roles), len(team._known), len(team._declared)) == (8, 8, 0)
+    for user in range(9):
+        assert team.others_with(session.conversation(), f"helper {user}", "alike") == min(user, 3)
+    for user in range(9):
+        team.others_with(session.conversation(), "helper 0", f"of {user}")
+    assert team.others_with(session.conversation(), "helper 8", "of 0") == 0
+    assert team.others_with(session.conversation(), "helper 8", "of 8") == 1
+    again = asked(0, "talk 0")
+    assert [one["messages"] for one in again] == [one["messages"] for one in first]
+    assert session.failures == {}

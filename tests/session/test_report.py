@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.adapter import Role, fork_body
+from cacheprefix.calls import report as report_module
+from cacheprefix.calls.report import Totals
+from cacheprefix.errors import NotSharedError
+from cacheprefix.notices import Notices
 
 HANDBOOK = "Every claim names its source and the page on which it stands. " * 200
 ADDED = "stands in no role's own requests"
@@ -66,6 +72,101 @@ def test_nothing_is_said_of_a_handbook_that_is_not_added(how):
     assert not any(ADDED in note for note in session.report().notes)
 
 
+def test_a_role_that_got_dearer_is_said_in_words_with_the_reasons_and_the_way_out():
+    """By how much, why its forks went out so, and where it is written when to leave it off."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    for name in ("reader", "writer", "reader"):
+        ask(session, name, f"You are the {name}.", reads=True)
+    report = session.report()
+    reader = next(line for line in report.lines if line.agent == "reader")
+    (said,) = (line for line in str(report).splitlines() if line.startswith("reader cost "))
+    more = reader.cost_units - reader.unmodified_units
+    assert f"reader cost {more:,.0f} cost units ({more / reader.unmodified_units:.0%}) more than unmodified" in said
+    assert "2 x laid out as a fork" in said
+    assert "docs/how-to/when-not-to.md" in str(report)
+
+
+@pytest.mark.parametrize("gate", [Gate(), None], ids=["gate", "no gate"])
+def test_what_the_gate_lets_go_at_once_is_no_break(gate):
+    """It was decided here, and nobody can send one of them first; where the user took the gate away it is told."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=gate)
+    turns = []
+    for name in ("reader", "writer", "critic"):
+        said = [{"role": "system", "content": f"You are the {name}.\n{HANDBOOK}"}, {"role": "user", "content": "Go."}]
+        role = Role(name, conversation="one")
+        turns.append(fork_body(session.adapter, {"model": "gpt-5.2", "messages": said}, "openai-chat", role).begin())
+    for turn in turns:
+        turn.finish({"prompt_tokens": turn.seen.prompt.tokens, "prompt_tokens_details": {"cached_tokens": 0}})
+    told = "concurrent_cold_start" in {call.verdict.cause for call in session.calls}
+    assert told is (gate is None)
+    assert ("concurrent_cold_start" in str(session.report())) is told
+
+
+@pytest.mark.parametrize("how", ["nobody asked", "failed", "refused"])
+def test_what_was_probably_wrapped_amiss_is_said_where_nothing_came(how):
+    """A request that failed, or that strict mode refused and says why, did come."""
+    session = Session(SharedPrefix(system=HANDBOOK), mode="strict")
+    session.adapter.note_if_unasked("wrapped amiss")
+    rest = HANDBOOK.replace("source", "SOURCE") if how == "refused" else HANDBOOK
+    body = {"model": "gpt-5.2", "messages": [{"role": "system", "content": f"You read. {rest}"}]}
+    if how == "refused":
+        with pytest.raises(NotSharedError) as refused:
+            fork_body(session.adapter, body, "openai-chat", Role("reader", conversation="one"))
+        assert str(refused.value) in str(session.report())
+    elif how == "failed":
+        fork_body(session.adapter, body, "openai-chat", Role("reader", conversation="one")).begin().fail()
+    assert ("wrapped amiss" in session.report().notes) is (how == "nobody asked")
+
+
+def test_of_an_unmodified_cost_that_nobody_knows_it_says_why():
+    """The application's own request was never made; where nobody asked there is nothing to say."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    ask(session, "reader", "You read.")
+    report, why = session.report(), "could not be made beside the fork"
+    assert why not in str(report)
+    assert why in str(replace(report, lines=(replace(report.lines[0], unmodified_units=None),)))
+    assert why not in str(Session().report())
+
+
+def test_a_role_that_lost_what_it_read_of_others_is_said_too():
+    """Its own requests are what they were; those that they began like went out as forks."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    for name in ("reader", "writer"):
+        ask(session, name, f"You are the {name}.", reads=True)
+    report = session.report()
+    line = replace(report.total, agent="helper", cost_units=2 * report.total.unmodified_units)
+    beside = replace(report, lines=(line,), total=replace(line, agent="all"))
+    (said,) = (text for text in str(beside).splitlines() if text.startswith("helper cost "))
+    assert "(100%) more than unmodified. Its requests were no forks: it read less of what others sent" in said
+    assert "docs/how-to/when-not-to.md" in str(beside)
+    left = [one for one in beside.layouts if one.layout != "fork"]
+    assert "helper cost" not in str(replace(beside, layouts=tuple(left)))
+
+
+def test_of_a_role_that_pays_for_what_others_read_it_says_so():
+    """All together are cheaper, and nobody has to do anything."""
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="exact"))
+    for name in ("reader", "writer", "critic"):
+        ask(session, name, f"You are the {name}. {HANDBOOK}", reads=True)
+    report = session.report()
+    told = report.lines[1]
+    assert told.agent == "reader"
+    dearer = replace(report, lines=(replace(told, cost_units=2 * told.unmodified_units), *report.lines[2:]))
+    assert "reader cost" not in str(report)
+    assert f"all together cost {1 - report.total.ratio:.0%} less than unmodified" in str(dearer)
+    assert "when-not-to" not in str(dearer)
+
+
+def test_why_forks_went_out_so_is_summed_up():
+    """Once for all agents, with how often, and what they cost."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    for name in ("reader", "writer", "critic", "reader"):
+        ask(session, name, f"You are the {name}. {HANDBOOK}", reads=True)
+    (said,) = (line for line in str(session.report()).splitlines() if "laid out as a fork" in line)
+    assert said.startswith("4 x laid out as a fork: ")
+    assert said.endswith(f" ({session.report().total.cost_units:,.0f} cost units)")
+
+
 def test_answers_without_usage_name_the_setting():
     """What streams are asked for, and what LangChain calls it."""
     session = Session(SharedPrefix(system=HANDBOOK))
@@ -85,3 +186,30 @@ def test_agents_whose_long_names_differ_at_their_end_are_told_apart():
     assert "Task Execution Planner " in told
     ends = ("..Chat/planner ", "..pChat/critic ")
     assert [sum(end in line for line in told.splitlines()) for end in ends] == [1, 1]
+
+
+def test_agents_named_after_users_are_summed_up_as_others(monkeypatch):
+    """What a report holds does not grow with the users of a process, and its sums are those of all calls."""
+    monkeypatch.setattr(report_module, "_LINES", 3)
+    session = Session(SharedPrefix(system=HANDBOOK))
+    ask(session, "helper", HANDBOOK)
+    (call,) = session.calls
+    totals = Totals(keep=8)
+    for user in range(40):
+        totals.remember(replace(call, agent=f"helper {user}"))
+    found = totals.report("", (), {})
+    folded = {line.agent: line.calls for line in found.lines}
+    assert folded["other agents"] == 40 - 3 - len(totals.calls)
+    assert len(folded) == 3 + 1 + len(totals.calls)
+    assert (found.total.calls, found.total.cost_units) == (40, pytest.approx(40 * call.units))
+
+
+def test_what_is_said_of_users_own_tools_is_said_of_the_first_ones():
+    """A process that lives for weeks holds no note of each user's, and counts each failure."""
+    notices = Notices()
+    for user in range(2_000):
+        notices.note(f"the tool of user {user}")
+        notices.note_if_unasked(f"the agent of user {user}")
+    for user in range(10):
+        notices.attempt(f"the turn of user {user}", lambda: 1 // 0, None)
+    assert (len(notices.notes), len(notices.unasked), notices.failures.total()) == (1_000, 1_000, 10)

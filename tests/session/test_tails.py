@@ -3,7 +3,7 @@
 import pytest
 
 from cacheprefix import Caching, Session, SharedPrefix
-from cacheprefix.adapter import Request
+from cacheprefix.adapter import Request, Role, fork_body
 from cacheprefix.errors import SetupError
 
 ROLES = {"critic": "You criticise.", "writer": "You write."}
@@ -29,9 +29,9 @@ def test_a_placement_that_is_not_built_is_refused():
         Session(caching=Caching(tail="sticky"))
 
 
-def talk(session, roles, turns):
+def talk(session, roles, turns, begins=300):
     """Roles that speak in turn about a growing transcript, laid out as the session says."""
-    history = [{"role": "user", "content": "Let us begin. " * 300}]
+    history = [{"role": "user", "content": "Let us begin. " * begins}]
     for number in range(turns):
         role = list(roles)[number % len(roles)]
         tail = {"role": "user", "content": session.adapter.tail_for(role, roles[role])}
@@ -41,7 +41,7 @@ def talk(session, roles, turns):
             Request(body, "openai-chat", agent=role, boundary=lambda prompt: len(prompt.sections) - 1)
         ).finish(None)
         history.append({"role": "user", "content": f"{role} said something. " * 20})
-    return [note for note in session.report().notes if note.startswith("tail placement")]
+    return [note for note in session.report().notes if "tail='cards'" in note]
 
 
 def test_the_report_says_when_cards_would_cost_less_and_is_right():
@@ -52,17 +52,38 @@ def test_the_report_says_when_cards_would_cost_less_and_is_right():
         Session(SharedPrefix(roles=roles), caching=Caching(provider="exact", tail="cards")),
     )
     (note,) = talk(plain, roles, 8)
-    assert "2 agents" in note
+    assert "2 roles" in note
     assert "8 requests" in note
     assert not talk(cards, roles, 8)
     fresh, again = (sum(c.input_tokens - 0.9 * c.verdict.expected_tokens for c in one.calls) for one in (plain, cards))
     assert again < fresh
 
 
+def test_nothing_is_said_of_cards_that_save_little_beside_all_that_was_paid():
+    """Short role texts behind a long transcript: nobody changes a program for one percent."""
+    roles = {name: f"You are {name}. Be exact." for name in ("critic", "writer")}
+    assert talk(Session(caching=Caching(provider="exact")), roles, 8, begins=30)
+    assert not talk(Session(caching=Caching(provider="exact")), roles, 8, begins=3_000)
+
+
 def test_nothing_is_said_of_cards_where_many_roles_speak_once():
     """Each text would stand in front of every request, and is sent only once as it is."""
     roles = {f"expert {number}": f"You know subject {number}. " * 60 for number in range(12)}
     assert not talk(Session(caching=Caching(provider="exact")), roles, 12)
+
+
+def test_a_role_text_that_short_conversations_read_in_blocks_is_no_reason_for_cards():
+    """It stands in front of what is said; the few tokens behind the last whole block are not all of it."""
+    handbook = "Every claim names its source and the page on which it stands. " * 90
+    session = Session(SharedPrefix(system=handbook))
+    for number in range(12):
+        for name in ("critic", "writer"):
+            own = f"You are the {name}. " + "Rules of it: be exact, be brief. " * 100
+            messages = [{"role": "system", "content": own + handbook}, {"role": "user", "content": f"Step {number}?"}]
+            body, role = {"model": "gpt-4.1", "messages": messages}, Role(name, conversation=f"talk {number}")
+            fork_body(session.adapter, body, "openai-chat", role).begin().finish(None)
+    assert session.calls[-1].verdict.expected_tokens > 0.9 * session.calls[-1].input_tokens
+    assert not [note for note in session.report().notes if "tail='cards'" in note]
 
 
 def test_a_role_text_that_a_loop_reads_again_is_no_reason_for_cards():
@@ -75,4 +96,4 @@ def test_a_role_text_that_a_loop_reads_again_is_no_reason_for_cards():
             body = {"model": "m", "messages": list(messages)}
             session.adapter.begin(Request(body, "openai-chat", agent=role, boundary=1)).finish(None)
             messages.append({"role": "assistant", "content": f"Step {number}."})
-    assert not [note for note in session.report().notes if note.startswith("tail placement")]
+    assert not [note for note in session.report().notes if "tail='cards'" in note]

@@ -46,6 +46,9 @@ def sent(session, role, own, said):
 @example("xyz", [("c", "xy", [3, 3], "")], ("b", "y", [], "back"))
 @example("xyz", [("c", "xy", [3, 3], "")], ("c", "y", [], "back"))
 @example("xyz", [("d", "x", [], "")], ("a", "", [], ""))
+@example("xyz", [("a", "", [3], ""), ("b", "", [3], ""), ("a", "", [], "back")], ("b", "", [], ""))
+@example("xyz", [("a", "", [], ""), ("b", "", [], "back")], ("a", "", [3], ""))
+@example("xyz", [("a", "", [3], ""), ("b", "", [], "back")], ("a", "", [3], ""))
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["xyz", "xyZ"]), st.lists(TURNS, min_size=1, max_size=6), TURNS)
 def test_another_process_lays_out_the_next_request_alike(names, turns, then):

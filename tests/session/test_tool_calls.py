@@ -306,3 +306,17 @@ def test_an_answer_that_is_its_callers_alone_is_not_kept():
     assert [session.tool_calls.run(use(), tool, AnswerForm(keep)) for _ in range(2)] == ["run 1", "run 2"]
     assert session.failures == {}
     assert session.report().tool_cache.store_errors == 0
+
+
+@pytest.mark.parametrize("option", [["*"], ["read_*"], [ToolSpec("read_full_result", cacheable=True, version="1")]])
+def test_reading_a_cut_result_again_is_never_answered_for_another_conversation(option):
+    """Whether a result is the caller's is asked each time; and reading outdates nothing that others keep."""
+    session = Session(tool_cache=[*option, "look"])
+    reads, looks = Tool(), Tool()
+    for conversation in ("alice", "bob"):
+        said = session.tool_calls.run(
+            ToolUse("read_full_result", {"ref": "a"}, conversation=conversation, tool=reads), reads
+        )
+        assert said == f"run {reads.runs}"
+        assert session.tool_calls.run(ToolUse("look", {}, tool=looks), looks) == "run 1"
+    assert (reads.runs, looks.runs) == (2, 1)

@@ -10,11 +10,15 @@ import pytest
 
 from benchmarks._table import counter
 from benchmarks.role_plans import Plan, asked, own_body, profile_of, session_for
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
-from cacheprefix.prompt import IMAGE_TOKENS
+from cacheprefix.layout.baseline import unmodified
+from cacheprefix.profiles import default_registry
+from cacheprefix.prompt import ESTIMATE, IMAGE_TOKENS
 from cacheprefix.server import ProviderCache
 from cacheprefix.wire import decode
 
+HANDBOOK = "Every claim names its source and the page on which it stands. " * 100
 ASKED = [("openai", False), ("openai-5.6", False), ("anthropic", False), ("anthropic", True)]
 PICTURE = {
     "type": "image_url",
@@ -109,3 +113,52 @@ def test_the_minimum_is_the_texts_where_images_count_otherwise(image):
     """By an average over text and image what stands before the image is far from it."""
     plan = Plan(1_250, (40, 60), tuple((n % 2, 150) for n in range(24)), book_first=True)
     assert share(plan, "openai", 1.0, image=image)[0] == pytest.approx(1, abs=0.02)
+
+
+def overlapping():
+    """Six streams, each begun behind the first token of the one before and ended before it: true and reported units."""
+    rules, now = replace(profile_of("vllm"), min_tokens=16), [0.0]
+    registry = default_registry().copy()
+    registry.register(rules)
+    caching = Caching(provider="vllm", profiles=registry, counter=ESTIMATE, clock=lambda: now[0])
+    session, truth, served = Session(SharedPrefix(system=HANDBOOK), caching=caching), [], []
+    caches = ProviderCache(rules), ProviderCache(rules)
+    for number in range(6):
+        said = [{"role": "system", "content": f"{HANDBOOK} You are {number % 2}."}, {"role": "user", "content": "Go."}]
+        body = {"model": "m", "stream": True, "messages": said}
+        turn = fork_body(session.adapter, body, "openai-chat", Role(str(number % 2), conversation="one")).begin()
+        sent = [decode(one, "openai-chat") for one in (turn.body, body)]
+        servings = [cache.begin(prompt, now[0]) for cache, prompt in zip(caches, sent, strict=True)]
+        truth.append(servings[1].outcome.cost_units(rules))
+        served.append((turn, servings))
+        now[0] += 1.0
+        for serving in servings:
+            serving.begun(now[0])
+        turn.first_token()
+        now[0] += 1.0
+    for turn, servings in reversed(served):
+        now[0] += 1.0
+        for serving in servings:
+            serving.ended(now[0])
+        turn.finish(usage_of(servings[0].outcome, "vllm"))
+    assert not session.failures
+    return sum(truth), session.report().total.unmodified_units
+
+
+def test_a_request_that_began_behind_anothers_first_token_reads_what_that_wrote():
+    """Although it ended before: the report says what they would have cost in the order in which they were sent."""
+    truth, reported = overlapping()
+    assert reported == pytest.approx(truth, rel=0.02)
+
+
+def test_a_question_that_a_roles_text_opened_opens_its_message_without_it():
+    """As in the application's own request, from which its later ones go on."""
+
+    def asked(*texts):
+        content = [{"type": "text", "text": text} for text in texts]
+        body = {"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": content}]}
+        return decode(body, "anthropic")
+
+    made = unmodified(asked("You read.", "What is step 1?"), system=[], tools=[], tail="You read.", count=ESTIMATE)
+    assert made.digests == asked("What is step 1?").digests
+    assert made.tokens == asked("What is step 1?").tokens

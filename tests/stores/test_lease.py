@@ -181,3 +181,42 @@ def test_leases_of_different_jobs_are_apart(turned: Callable[[str], Store]) -> N
     store = turned("memory")
     assert elect(store, "one", lambda: None, lease=60).role == "leader"
     assert elect(store, "two", lambda: None, lease=60).role == "leader"
+
+
+class Slow(MemoryStore):
+    """Takes its time over a lease: until the test says so."""
+
+    blocking = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go_on = threading.Event(), threading.Event()
+        self.given_back = threading.Event()
+
+    def acquire(self, key: str, owner: str, ttl: float) -> bool:
+        """Take the lease once the test lets it."""
+        self.asked.set()
+        self.go_on.wait(20)
+        return super().acquire(key, owner, ttl)
+
+    def release(self, key: str, owner: str) -> bool:
+        """Give it back."""
+        given = super().release(key, owner)
+        self.given_back.set()
+        return given
+
+
+@pytest.mark.parametrize("taken", ["before it is left", "afterwards"])
+async def test_a_lease_that_nobody_waits_for_any_more_is_given_back(taken: str) -> None:
+    """A task is cancelled while a thread takes the lease for it: the next one leads at once."""
+    store = Slow()
+    task = asyncio.create_task(aelect(store, "job", lambda: store.get("outcome"), lease=30))
+    await asyncio.to_thread(store.asked.wait, 20)
+    if taken == "before it is left":
+        store.go_on.set()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    store.go_on.set()
+    await asyncio.to_thread(store.given_back.wait, 20)
+    assert MemoryStore.acquire(store, "job", "another", 30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +205,42 @@ asyncio.run(main())
     store = SqliteStore(tmp_path / "store.db")
     assert [ResultStore(store).get(ref).text for ref in refs] == ["text 0", "text 1"]
     store.close()
+
+
+class Writing(MemoryStore):
+    """A store that writes only when the test lets it."""
+
+    blocking = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def set(self, *given: Any) -> None:
+        """Write, later."""
+        self.begun.set()
+        self.go_on.wait(20)
+        super().set(*given)
+
+
+@pytest.mark.parametrize("way", ["delete", "clear"])
+async def test_a_text_that_is_forgotten_while_it_is_written_stays_forgotten(way: str) -> None:
+    """The thread is just writing it, or will come to it: in the end the store holds none."""
+    store = Writing()
+    results = ResultStore(store)
+    refs = [results.put(f"{number} is a secret", scope="alice") for number in range(3)]
+    await asyncio.to_thread(store.begun.wait, 20)
+    if way == "clear":
+        assert results.clear(scope="alice") == 3
+    else:
+        assert all(results.delete(ref, scope="alice") for ref in refs)
+    store.go_on.set()
+    await asyncio.to_thread(_written, results)
+    assert not store.sizes()
+
+
+def _written(results: ResultStore) -> None:
+    """Wait for the thread that writes."""
+    end = time.monotonic() + 20
+    while results._writing and time.monotonic() < end:
+        time.sleep(0.01)

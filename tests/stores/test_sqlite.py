@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -354,6 +355,64 @@ def test_a_forked_child_opens_its_own_connection(path: Path) -> None:
     store.set("parent", b"1")
     assert set(store.sizes()) == {"before", "child", "parent"}
     store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_that_is_forked_while_a_thread_writes_can_write(path: Path) -> None:
+    """A write of the parent's that was under way does not lock the file for the child for ever."""
+    store = SqliteStore(path, timeout=0.5)
+    inside = threading.Event()
+
+    def slow(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM entries")
+        inside.set()
+        time.sleep(0.2)
+
+    writer = threading.Thread(target=store._write, args=(slow,))
+    writer.start()
+    inside.wait()
+    child = os.fork()
+    if child == 0:
+        written = False
+        try:
+            store.set("child", b"1")
+            written = True
+        finally:
+            os._exit(0 if written else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    writer.join()
+    assert store.get("child") == b"1"
+    store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_parent_and_child_share_the_file_also_when_one_of_them_closed_it(path: Path) -> None:
+    """The last connection that closes takes SQLite's side files away: a child's own counts as one."""
+    store = SqliteStore(path)
+    went_on, go_on = os.pipe()
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            store.set("child", b"before")
+            os.write(tell, b"1")
+            os.read(went_on, 1)
+            store.set("child", b"after")
+            os.write(tell, store.get("parent") or b"nothing")
+        finally:
+            os._exit(0)
+    os.read(told, 1)
+    store.close()
+    store.set("parent", b"written")
+    os.write(go_on, b"1")
+    assert os.read(told, 100) == b"written"
+    os.waitpid(child, 0)
+    assert store.get("child") == b"after"
+    store.close()
+    for end in (went_on, go_on, told, tell):
+        os.close(end)
 
 
 def test_many_reads_are_written_down_before_they_pile_up(path: Path) -> None:

@@ -1,8 +1,8 @@
 """The public surface as text: every name of every ``__all__``, with signatures, and the public members of classes.
 
-``python -m tests.surface`` says what differs from ``tests/surface/PACKAGE.txt``; ``--write`` writes the files, which is
-``make surface``. Read from the source by griffe, so that no framework has to be installed. Exits with 1 when something
-differs.
+``python -m tests.surface`` says what differs from ``tests/surface/PACKAGE.txt``, and which pages of ``docs/reference``;
+``--write`` writes them, which is ``make surface``. Read from the source by griffe, so that no framework has to be
+installed. Exits with 1 when something differs.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import griffe
+
+from tests.surface.reference import PAGES, written
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -21,12 +24,25 @@ ADAPTERS = ("ag2", "autogen", "crewai", "langgraph", "litellm", "maf", "openai_a
 PACKAGES = {"cacheprefix": ROOT, **{f"cacheprefix_{name}": ROOT / "adapters" / name for name in ADAPTERS}}
 
 
-def surface(package: str) -> str:
-    """One name a line, in the order of the alphabet."""
+@cache
+def loaded(package: str) -> griffe.Module:
+    """A package as its source says it."""
     logging.getLogger("griffe").setLevel(logging.ERROR)
     root = griffe.load(package, search_paths=[PACKAGES[package], ROOT], resolve_aliases=True, resolve_external=True)
     assert isinstance(root, griffe.Module)
-    return "\n".join(sorted(set(_module(root)))) + "\n"
+    return root
+
+
+def surface(package: str) -> str:
+    """One name a line, in the order of the alphabet."""
+    return "\n".join(sorted(set(_module(loaded(package))))) + "\n"
+
+
+def pages() -> Mapping[Path, str]:
+    """The pages of the reference that are not as they would be written now, with their new text."""
+    packages = {package: loaded(package) for package in PACKAGES}
+    texts = {path: written(path.read_text("utf-8"), packages) for path in sorted(PAGES.glob("*.md"))}
+    return {path: text for path, text in texts.items() if text != path.read_text("utf-8")}
 
 
 def _module(module: griffe.Module) -> Iterator[str]:
@@ -88,11 +104,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the surface of now")
     given = parser.parse_args()
-    said = [line for package in PACKAGES for line in differences(package)]
+    said, changed = [line for package in PACKAGES for line in differences(package)], pages()
+    said += [f"another text now: {path.relative_to(ROOT)}" for path in changed]
     print("\n".join(said) or "the public surface is as written")
     if given.write:
         for package in PACKAGES:
             (HERE / f"{package}.txt").write_text(surface(package), "utf-8")
+        for path, text in changed.items():
+            path.write_text(text, "utf-8")
     return int(bool(said) and not given.write)
 
 

@@ -15,6 +15,9 @@ FAILED = [
     *("404 Client Error: Not Found for url", "503 Service Unavailable", "429 Too Many Requests", "status code: 500"),
     *("Failed to fetch", "Request timed out", "Rate limit exceeded", "Permission denied", "Connection refused"),
     *('{"error": "x"}', '{"ok": false, "data": null}', '{"data": null, "error": {"code": 1}}', b"Error: x"),
+    *("{'error': 'x'}", "{'ok': False, 'data': None}", "{'data': 1, 'status': 503}", "{'isError': True}"),
+    *("{'error': \"it's down\"}", "{'status': 'failed'}", "{'errors': ['x']}", "Request failed with status code 500"),
+    *("Not found", "Unauthorized.", "Could not connect to the host"),
     *({"isError": True}, {"is_error": True}, {"error": "rate limit"}, {"errors": [{"message": "x"}]}, {"ok": False}),
     *({"status": "error"}, {"status": "FAILED"}, {"status": 500}, {"status": "404 Not Found"}, {"success": False}),
     *({"status_code": 403, "body": ""}, {"statusCode": 429}, {"code": 502}, {"type": "error", "message": "x"}),
@@ -32,6 +35,7 @@ FAILED = [
 FINE = [
     *("", "text", "an error: in the middle", "500 results", "404 files", "The HTTP 500 page", "errors: 0", "{", "[]"),
     *('{"error": null}', '{"status": "ok", "errors": []}', '{"errors": 3}', b"", b"bytes", 404, 500.0, True, False),
+    *("{'error': None}", "{'errors': []}", "{'error': ''}", "{'status': 'ok', 'code': 7}", "Not found dogs, but cats"),
     *(None, [], (), {}, {"status": "ok"}, {"status": 200}, {"error": None}, {"error": ""}, {"error": False}),
     *({"errors": 0}, {"errors": 3}, {"success": True}, {"code": "E404"}, {"code": 7}, {"status": None}),
     [{"type": "text", "text": "fine"}],

@@ -34,7 +34,7 @@ class Failing(MemoryStore):
             delattr(self, name)
 
 
-@pytest.mark.parametrize("error", [StoreError, OSError, ValueError])
+@pytest.mark.parametrize("error", [StoreError, OSError, ValueError, StopIteration])
 @pytest.mark.parametrize(
     "broken",
     [
@@ -53,12 +53,32 @@ async def test_a_broken_store_never_changes_the_outcome(read, make, broken: list
         assert cache.call(read, {"sync": i}, tool) == "content"
         assert await cache.acall(read, {"async": i}, run) == "content"
         assert cache.call(ToolSpec("write"), {}, tool) == "content"
+        attempt = cache.begin(read, {"in two halves": i})
+        attempt.finish("content")
+        assert (attempt.outcome, attempt.result) == ("miss", "content")
     tool.failures = [KeyError("own"), KeyError("own")]
     with pytest.raises(KeyError, match="own"):
         cache.call(read, {"other": 1}, tool)
     with pytest.raises(KeyError, match="own"):
         await cache.acall(read, {"other": 1}, run)
     cache.stats()
+
+
+@pytest.mark.parametrize("lie", [None, "text", 42, ()])
+async def test_a_store_that_answers_nonsense_never_changes_the_outcome(read, make, lie: Any) -> None:
+    """Generations that are no bytes prove nothing: the tool runs each time, and that is counted."""
+    store = Failing()
+    store.read, store.generations = (lambda *_: (None, lie)), (lambda *_: lie)
+    cache, tool = ToolResultCache(store), make()
+
+    async def run() -> Any:
+        return tool()
+
+    assert [cache.call(read, {}, tool, conversation="c") for _ in range(2)] == ["content"] * 2
+    assert await cache.acall(read, {}, run) == "content"
+    assert not cache.begin(read, {}).answered
+    assert tool.runs == 3
+    assert cache.stats().store_errors
 
 
 def test_a_failure_is_counted_and_told_once(read, tool, caplog: pytest.LogCaptureFixture) -> None:

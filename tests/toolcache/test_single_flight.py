@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cacheprefix.stores import MemoryStore
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 
 
@@ -230,6 +231,58 @@ async def test_no_task_waits_longer_than_the_lease(read) -> None:
     assert time.monotonic() - began < 3
     hang.set()
     assert await leader == "late"
+
+
+class Leased(MemoryStore):
+    """A store as other processes share it, which notes the leases that are taken, renewed and given back."""
+
+    shared = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self.renewed = threading.Event()
+        self.free = threading.Event()
+
+    def acquire(self, key: str, owner: str, ttl: float) -> bool:
+        """Take it."""
+        self.seconds.append(ttl)
+        return super().acquire(key, owner, ttl)
+
+    def renew(self, key: str, owner: str, ttl: float) -> bool:
+        """Extend it."""
+        self.renewed.set()
+        return super().renew(key, owner, ttl)
+
+    def release(self, key: str, owner: str) -> bool:
+        """Give it back."""
+        self.free.set()
+        return super().release(key, owner)
+
+
+def test_a_leader_that_lives_renews_a_short_lease(read) -> None:
+    """One that is killed is waited for as long as its lease lasts, two seconds, and not as long as its tool might."""
+    store = Leased()
+    assert ToolResultCache(store).call(read, {}, lambda: store.renewed.wait(20)) is True
+    assert store.seconds == [2.0]
+    assert store.free.is_set()
+
+
+async def test_a_task_that_is_cancelled_while_its_result_is_kept_gives_its_lease_back(read) -> None:
+    """Other processes need not wait for it."""
+    store = Leased()
+    store.blocking, kept = True, threading.Event()
+    store.set = lambda *_: (kept.set(), time.sleep(0.1))
+
+    async def tool() -> str:
+        return "content"
+
+    task = asyncio.create_task(ToolResultCache(store).acall(read, {}, tool))
+    await asyncio.to_thread(kept.wait, 20)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.to_thread(store.free.wait, 20)
 
 
 def test_results_that_cannot_be_shared_are_made_for_each(read) -> None:

@@ -253,6 +253,51 @@ def test_a_call_that_is_dropped_half_way_stays_marked(file: File) -> None:
     assert [file.seen(cache), file.write(), file.seen(cache)] == ["old", "written", "new"]
 
 
+async def test_a_cancelled_write_that_the_store_did_not_hear_of_stays_marked(file: File) -> None:
+    """Its thread goes on when the store is back: what is read until then is not kept."""
+    store = Refusing()
+    cache, other = ToolResultCache(store), ToolResultCache(store)
+    begun, go = threading.Event(), threading.Event()
+
+    def write() -> None:
+        begun.set()
+        go.wait(60)
+        file.write()
+
+    async def threaded() -> None:
+        await asyncio.to_thread(write)
+
+    store.refuses = True
+    task = asyncio.create_task(cache.acall(WRITE, {"path": str(file.path)}, threaded))
+    await asyncio.to_thread(begun.wait, 60)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    store.refuses = False
+    await asyncio.to_thread(eventually, lambda: not cache._engine._owed)
+    assert await asyncio.to_thread(file.seen, other) == "old"
+    go.set()
+    await asyncio.to_thread(eventually, lambda: file.path.read_text() == "new")
+    assert await asyncio.to_thread(file.seen, other) == "new"
+
+
+class Refusing(MemoryStore):
+    """A store that other processes share, which takes no mark and no end of one as long as it refuses."""
+
+    shared = True
+    refuses = False
+
+    def mark(self, names: Any, writer: str, ttl: float) -> None:
+        if self.refuses:
+            raise StoreError("gone")
+        super().mark(names, writer, ttl)
+
+    def bump(self, names: Any, writer: str = "") -> None:
+        if self.refuses:
+            raise StoreError("gone")
+        super().bump(names, writer)
+
+
 def test_marks_end_with_their_writes(shared: Store, file: File) -> None:
     """After a write, also one that raised, results are kept again at once, and no thread stays behind for long."""
     others = set(threading.enumerate())
@@ -277,11 +322,16 @@ def test_marks_end_with_their_writes(shared: Store, file: File) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_takes_over_no_writes(file: File) -> None:
     """What the parent is writing is the parent's; the child keeps what it reads, and nothing from before."""
-    cache, go = ToolResultCache(), threading.Event()
+    cache, begun, go = ToolResultCache(), threading.Event(), threading.Event()
     file.seen(cache)
-    writer = threading.Thread(target=cache.call, args=(WRITE, {"path": str(file.path)}, lambda: go.wait(60)))
+
+    def write() -> None:
+        begun.set()
+        go.wait(60)
+
+    writer = threading.Thread(target=cache.call, args=(WRITE, {"path": str(file.path)}, write))
     writer.start()
-    eventually(lambda: cache._engine._writing)
+    assert begun.wait(60)
     child = os.fork()
     if child == 0:
         file.write()

@@ -15,7 +15,7 @@ PAGES = {
     "ag2": "docs/ag2.md",
     "litellm": "docs/litellm.md",
     "openai_agents": "docs/openai_agents.md",
-    "sdk": "adapters/sdk/README.md",
+    "sdk": "docs/sdk.md",
 }
 BEGIN = "<!-- made by python -m tests.transparent from tests/transparent/differences.toml -->"
 END = "<!-- made until here -->"

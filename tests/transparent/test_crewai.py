@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("crewai", reason="CrewAI's tests run in its own environment (make test-crewai)")
+pytest.importorskip("crewai", reason="CrewAI's tests run in its own environment (make test-crewai-apart)")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -49,6 +49,11 @@ def look(query: str) -> str:
     return f"Found for {query}. " * 9
 
 
+def judge(query: str) -> str:
+    """Judges something."""
+    return f"Judged {query}."
+
+
 class Agents(ApiStage):
     """The framework's own clients; agents whose instructions end with a common handbook."""
 
@@ -164,7 +169,9 @@ class Noting(ChatMiddleware):
     async def process(self, context, call_next):
         before = [[message.role, message.text] for message in context.messages]
         await call_next()
-        self.seen.append([before, sorted(context.options or {}), type(context.client), told(context.result)])
+        options = context.options or {}
+        has = [[tool.name, type(tool)] for tool in options.get("tools") or ()]
+        self.seen.append([before, sorted(options), has, type(context.client), told(context.result)])
 
 
 class Tools(FunctionMiddleware):
@@ -180,11 +187,11 @@ class Tools(FunctionMiddleware):
 
 @construct()
 async def middleware_of_the_applications(stage):
-    """It sees the application's own request, and the answer."""
+    """It sees the application's own request, and the answer; another agent has a tool of its own."""
     stage.script(call(), "It is so.")
-    chat, tools = Noting(), Tools()
-    agent = stage.agent(stage.client(), "planner", tools=[look], middleware=[chat, tools])
-    stage.wrapped(agent, conversation="one")
+    chat, tools, client = Noting(), Tools(), stage.client()
+    agent = stage.agent(client, "planner", tools=[look], middleware=[chat, tools])
+    stage.wrapped([agent, stage.agent(client, "critic", tools=[judge])], conversation="one")
     return [told(await agent.run(TASK)), chat.seen, tools.seen]
 
 

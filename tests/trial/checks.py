@@ -241,6 +241,8 @@ def prefix_stands(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> I
                 # Another agent brought tools, and to begin anew with all of them costs less: another epoch. In another
                 # conversation they are not shown, as they may be made for whose that was.
                 shared, now = _untooled(shared), _untooled(now)
+            if _whose_is_open(app, second):
+                shared = tuple(one for one in shared if one.tier != "messages")
             if not _begins(now, shared):
                 at = _parted(shared, now)
                 old, found = ("".join(one.text[:120] for one in sections[at : at + 1]) for sections in (shared, now))
@@ -253,6 +255,18 @@ def _may_be_another(app: Application, first: Key, second: Key) -> bool:
     turns = [int(key[0].split("/")[1]) for key in (first, second)]
     between = app.turns[turns[0] : turns[1] + 1]
     return turns[0] != turns[1] and (not app.named or any(turn.act == "reset" for turn in between))
+
+
+def _whose_is_open(app: Application, key: Key) -> bool:
+    """Whether nobody can tell which conversation a request goes on from: it has no name, and others said the same.
+
+    Those are roles that were asked side by side, and people who asked in the same words. The request begins a
+    conversation of its own then, in which a role's text may stand elsewhere.
+    """
+    name, number = key[0].split("/")[:2]
+    turns = [one for one in app.turns[: int(number) + 1] if name in {person.name for person in one.people}]
+    alike = any(len(one.people) > 1 and "{mine}" not in one.said for one in turns)
+    return not app.named and (alike or any(one.together for one in turns))
 
 
 def is_fork(prompt: Prompt | None, own: Callable[[str], bool]) -> bool:
@@ -313,8 +327,9 @@ def _begins_behind_a_resume(app: Application, key: Key, *, apart: bool = False) 
     """Whether a request is of a conversation that was begun behind a resume, and so in the new session."""
     name, number = key[0].split("/")[:2]
     asked = [turn for turn in app.turns[: int(number) + 1] if any(one.name == name for one in turn.people)]
-    # What was asked of roles together may have come into no conversation: then none was begun by it.
-    mine = [turn for turn in asked[:-1] if not (apart and turn.together)] + asked[-1:]
+    # What was asked of roles together, or cancelled, may have come into no conversation: then none was begun by it.
+    mine = [one for one in asked[:-1] if not (apart and one.together) and one.way not in ("left", "cancelled")]
+    mine += asked[-1:]
     begun = max((at for at, turn in enumerate(mine) if turn.act == "reset"), default=0)
     return any(turn.act == "resume" for turn in app.turns[: app.turns.index(mine[begun]) + 1])
 

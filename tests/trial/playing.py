@@ -47,6 +47,8 @@ class Driver(Stage):
         ("a length", re.compile(r"expected \d+\b|received \d+ of \d+ bytes")),
     )
     """An answer that breaks off says how long it would have been: as the request was."""
+    warns: ClassVar[frozenset[str]] = frozenset()
+    """Warnings of the framework's own that the clock decides: how far a run had come when it was cancelled."""
     resumable: ClassVar[bool] = True
     """Whether a ``resume`` gives the bytes of one session (invariant 2)."""
 
@@ -175,7 +177,8 @@ def _staged(kind: type[Driver], app: Application, mode: Mode, name: str) -> tupl
         stage.close()
     if isinstance(seen.tree, dict):
         # Which thread warned first, the clock decides.
-        seen.tree["warnings"] = sorted(seen.tree.get("warnings", []), key=str)
+        warned = [one for one in seen.tree.get("warnings", []) if one["says"] not in kind.warns]
+        seen.tree["warnings"] = sorted(warned, key=str)
     return Run(name, records, seen, left, told, broke=bool(app.broken), framing=kind.framing), held
 
 

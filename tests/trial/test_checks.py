@@ -11,7 +11,7 @@ from cacheprefix.server import Fault, Record, Reply
 from cacheprefix.wire import decode, structure_errors
 from tests.transparent.harness import Seen
 from tests.trial.applications import Person, Role, application
-from tests.trial.checks import Framing, Run, check, replayed
+from tests.trial.checks import Framing, Run, check, prefix_stands, replayed
 
 HANDBOOK = "Who claims something names its source."
 ALICE, BOB = Person("xalice", "xacme", "thread-0"), Person("xbob", "xbeta", "thread-0")
@@ -239,3 +239,30 @@ def test_what_was_asked_of_copies_begins_no_conversation_that_a_resume_goes_on_w
     """Before the resume only copies were asked: elsewhere those requests have begun it."""
     turns = [{"together": True}, {"act": "resume"}]
     assert resumed(FORK, grown(FORK), Framing(apart=apart), turns) == (set() if apart else {2})
+
+
+@pytest.mark.parametrize(("way", "broken"), [("left", set()), ("cancelled", set()), ("whole", {2})])
+def test_an_answer_that_was_left_begins_no_conversation_that_a_resume_goes_on_with(way, broken):
+    """Its thread may have kept nothing of it."""
+    assert resumed(FORK, grown(FORK), Framing(), [{"way": way}, {"act": "resume"}]) == broken
+
+
+@pytest.mark.parametrize(
+    ("named", "said", "people", "together", "broken"),
+    [
+        (True, "Go on.", (ALICE, BOB), True, {7}),
+        (False, "Go on.", (ALICE,), False, {7}),
+        (False, "Go on {mine}.", (ALICE, BOB), False, {7}),
+        (False, "Go on.", (ALICE, BOB), False, set()),
+        (False, "Go on.", (ALICE,), True, set()),
+    ],
+)
+def test_a_text_stands_elsewhere_only_where_nobody_can_tell_whose_a_request_is(named, said, people, together, broken):
+    """A conversation without a name is another one where two people said the same, or roles were asked side by side."""
+    turns = tuple(replace(one, said=said, people=people, together=together) for one in APP.turns)
+    app = replace(APP, named=named, turns=turns)
+    moved = [FORK[0], FORK[2], FORK[1], *SAID]
+    assert (
+        numbers(prefix_stands(app, runs(sent(OWN), sent(grown(OWN), 1), forked=(sent(FORK), sent(moved, 1))), ()))
+        == broken
+    )

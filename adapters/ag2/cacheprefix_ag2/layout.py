@@ -126,7 +126,7 @@ def fork_of(
     tail = tail_in(messages)
     assert tail is not None
     plan, team, tools = tail._plan, team_of(session), given.schemas
-    seat, carried = _joined(session, model, plan, given, schema)
+    seat, kit = _joined(session, model, plan, given, schema)
     forks, union = _decided(session, model, plan)
     union = union and not seat.plain
     own = reason("alone") if len(team.seats) == 1 else reason("lane_of_its_own")
@@ -164,20 +164,20 @@ def fork_of(
     events = [event for event in messages if event is not tail]
     events[at:at] = [Tail(plan, laid.text)] if laid.text else []
     loops = continues or plan.stays == "stream" or (plan.stays == "turn" and bool(tools))
-    return Fork(plan, events, carried if union else tools, laid, loops)
+    return Fork(plan, events, kit.carried(session, plan.talk) if union else tools, laid, loops)
 
 
 def _joined(
     session: AdapterSession, model: str, plan: Plan, given: GivenTools, schema: ResponseProto[Any] | None
-) -> tuple[Seat, list[ToolSchema]]:
-    """Note in the team what the agent asks with: gives its seat, and the tools it carries if it carries the union."""
+) -> tuple[Seat, _Tools]:
+    """Note in the team what the agent asks with: gives its seat, and the tools that there are."""
     team = team_of(session)
     first = "\n".join(plan.prompts).lstrip().startswith(session.prefix.system.strip())
     tail_tokens = session.count(plan.text, model)
-    seat, carried = _seated(team, plan.talk, Seat(model, schema_key(schema), tail=tail_tokens, first=first), given)
+    seat, tools = _seated(team, plan.talk, Seat(model, schema_key(schema), tail=tail_tokens, first=first), given)
     with session.shared.lock:
         team.seats[plan.role] = seat
-    return seat, carried
+    return seat, tools
 
 
 def _decided(session: AdapterSession, model: str, plan: Plan) -> list[bool]:
@@ -193,7 +193,8 @@ def _decided(session: AdapterSession, model: str, plan: Plan) -> list[bool]:
 def _shared_tokens(session: AdapterSession, model: str, plan: Plan, *, union: bool) -> int:
     """Tokens that the role's request has in common with the others': events, shared text, with ``union`` the tools."""
     shared = sum(_tokens(session, model, event) for event in plan.events) + session.count(session.prefix.text, model)
-    return shared + (sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools) if union else 0)
+    tools = session.prefix.among(plan.talk.tools) if union else ()
+    return shared + sum(session.count(tool.schema.decode(), model) for tool in tools)
 
 
 def _placed(
@@ -230,28 +231,51 @@ def _placed(
     return (said[found.at - 1][0] if found.at else 0), found.continues
 
 
-def _seated(team: Team, talk: Talk, seat: Seat, given: GivenTools) -> tuple[Seat, list[ToolSchema]]:
-    """The agent's seat with its tools' names, and the tools that it carries where it carries the union.
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """The tools of a request that may carry the union."""
 
-    A tool that came after this conversation began would change its prompt from the beginning: the agent's own such
-    tools stand behind the union.
-    """
+    own: Sequence[FunctionToolSchema] = ()
+    joining: Sequence[FunctionToolSchema] = ()
+    """Those of its own that are in the union."""
+    union: Sequence[FunctionToolSchema] = ()
+
+    def open_to(self, session: AdapterSession, talk: Talk) -> set[str]:
+        """Names of those of the union that a conversation may be shown."""
+        # Privacy: an agent that was made later may have been made for one user, and so may its tools.
+        names = {tool.function.name for tool in self.joining}
+        return {*session.tools_open_to(session.conversation(talk.id)), *names}
+
+    def carried(self, session: AdapterSession, talk: Talk) -> list[FunctionToolSchema]:
+        """What a request has that carries the union.
+
+        A tool that came after its conversation began would change the prompt from its beginning: the agent's own such
+        tools stand behind the union. Asked once ``plan`` has noted who asks, by which it shows whose tools are whose.
+        """
+        # Privacy: what seemed to be a team's when the conversation began may be other users' agents' by now.
+        names = set(talk.tools) & self.open_to(session, talk) if session.mixed else set(talk.tools)
+        extra = [tool for tool in self.own if tool.function.name not in names]
+        return [*(tool for tool in self.union if tool.function.name in names), *extra]
+
+
+def _seated(team: Team, talk: Talk, seat: Seat, given: GivenTools) -> tuple[Seat, _Tools]:
+    """The agent's seat with its tools' names, and the tools that there are."""
     own = [tool for tool in given.schemas if isinstance(tool, FunctionToolSchema)]
     seat = replace(seat, tools=tuple(tool.function.name for tool in own), plain=len(own) != len(given.schemas))
     if seat.plain:
-        return replace(seat, tools=(*seat.tools, *(repr(tool) for tool in given.schemas))), []
+        return replace(seat, tools=(*seat.tools, *(repr(tool) for tool in given.schemas))), _Tools()
     # Privacy: what came with this call may be made for who asks, its description too; no other stream is shown it.
     joining = [tool for tool in own if given.lasting is None or tool.function.name in given.lasting]
     union = adopt(team.session, joining, "an agent", of_run=True)
     known = {tool.function.name: _schema(tool) for tool in union or ()}
     brought = {tool.function.name: _schema(tool) for tool in own if tool not in joining}
     if union is None or any(known.get(name, schema) != schema for name, schema in brought.items()):
-        return replace(seat, plain=True), []
-    # Privacy: an agent that was made later may have been made for one user, and so may its tools.
-    shown = team.session.tools_open_to(team.session.conversation(talk.id)) | {tool.function.name for tool in joining}
+        return replace(seat, plain=True), _Tools()
+    team.session.bring_tools(team.session.conversation(talk.id), {tool.function.name for tool in joining})
+    tools = _Tools(own, joining, union)
+    shown = tools.open_to(team.session, talk)
     talk.tools = talk.tools or [tool.function.name for tool in union if tool.function.name in shown]
-    extra = [tool for tool in own if tool.function.name not in talk.tools]
-    return seat, [*(tool for tool in union if tool.function.name in talk.tools), *extra]
+    return seat, tools
 
 
 def adopt(

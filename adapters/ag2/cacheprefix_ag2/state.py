@@ -9,9 +9,11 @@ from weakref import WeakSet
 
 from ag2.events import BaseEvent, Field
 
-from cacheprefix.adapter import AdapterSession, merged_places
+from cacheprefix.adapter import AdapterSession, Bounded, merged_places
 
 VERSION = 1
+_STREAMS = 1_000
+"""Streams of a conversation of which something is remembered."""
 
 
 class PrefixState(BaseEvent):
@@ -38,8 +40,9 @@ class Talk:
     tools: list[str] = field(default_factory=list)
     """Names of the shared tools when the conversation began."""
     saved: dict[str, Any] = field(default_factory=dict)
-    states: dict[str, int] = field(default_factory=dict)
-    """By stream: how many ``PrefixState`` events its history held when it was last read."""
+    states: Bounded[str, int] = field(default_factory=lambda: Bounded(_STREAMS))
+    """By stream: how many ``PrefixState`` events its history held when it was last read. Each turn of a channel is a
+    stream of its own."""
     kept: bool = False
     """Whether any history was seen to keep ``PrefixState`` events."""
     holders: WeakSet[Any] = field(default_factory=WeakSet)

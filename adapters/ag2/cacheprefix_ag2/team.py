@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from cacheprefix import SharedPrefix
 from cacheprefix.adapter import LONG_ROLE, AdapterSession, Bounded, economics
 from cacheprefix_ag2.state import Talk
 
 KEEP = 10_000
 """How many conversations are remembered at most; older ones are read from the streams' own histories."""
+_LATELY = 64
+"""Agents by which it is judged whether sharing pays: those that were wrapped or asked last. A process that serves many
+users, each with agents of their own, would else look through all of them with each request."""
+_COUNTED = 4_000
+"""Texts whose tokens are remembered: more than the tools that a session holds."""
 CALLS = 3
 """How many requests a turn with tools is assumed to take."""
 
@@ -43,12 +49,15 @@ class Team:
 
     session: AdapterSession
     declared: bool
-    seats: dict[str, Seat] = field(default_factory=dict)
+    seats: Bounded[str, Seat] = field(default_factory=lambda: Bounded(_LATELY))
+    """Of the agents that were wrapped or asked last, by name."""
     talks: Bounded[str, Talk] = field(default_factory=lambda: Bounded(KEEP))
     common: bool = False
     """Whether two agents were seen in the same conversation, or asked the same text."""
     _asked: Bounded[str, str] = field(default_factory=lambda: Bounded(KEEP))
-    _counted: dict[tuple[str, str], int] = field(default_factory=dict)
+    _counted: Bounded[tuple[str, str], int] = field(default_factory=lambda: Bounded(_COUNTED))
+    _union: tuple[SharedPrefix | None, str, int] = (None, "", 0)
+    """A prefix, a model, and how many tokens the prefix's tools have there."""
 
     def talk(self, key: str) -> Talk:
         """The conversation of an id, made when it is new, and anew where the session was told to forget it."""
@@ -122,14 +131,20 @@ class Team:
 
     def _foreign(self, seat: Seat) -> int:
         """Tokens of the union's tools that an agent does not have itself."""
-        tools = [tool for tool in self.session.prefix.tools if tool.name not in seat.tools]
-        return sum(self._count(tool.schema.decode(), seat.model) for tool in tools)
+        prefix = self.session.prefix
+        held, model, union = self._union
+        if held is not prefix or model != seat.model:
+            # Once for all agents of a request: with tools of many users there are many of both.
+            union = self._schemas(prefix.tools, seat.model)
+            self._union = prefix, seat.model, union
+        return union - self._schemas(prefix.among(seat.tools), seat.model)
+
+    def _schemas(self, tools: Iterable[Any], model: str) -> int:
+        """Tokens of some of the union's tools."""
+        return sum(self._count(tool.schema.decode(), model) for tool in tools)
 
     def _count(self, text: str, model: str) -> int:
-        found = self._counted.get((text, model))
-        if found is None:
-            found = self._counted[text, model] = self.session.count(text, model)
-        return found
+        return self._counted.of((text, model), lambda: self.session.count(text, model))
 
 
 def team_of(session: AdapterSession) -> Team:

@@ -2,8 +2,8 @@
 
 from cacheprefix.adapter import supported
 from cacheprefix_autogen.asking import ask
-from cacheprefix_autogen.client import CachedUsage, PrefixClient, PrefixClientConfig
-from cacheprefix_autogen.fork_agent import ForkAgent, ForkAgentConfig
+from cacheprefix_autogen.client import CachedUsage, PrefixClient
+from cacheprefix_autogen.fork_agent import ForkAgent
 from cacheprefix_autogen.fork_request import ForkRequest
 from cacheprefix_autogen.front_door import conversation_of, session_of, unwrap, wrap
 from cacheprefix_autogen.model_context import ForkContext
@@ -14,11 +14,9 @@ from cacheprefix_autogen.tool_cache import cached
 __all__ = [
     "CachedUsage",
     "ForkAgent",
-    "ForkAgentConfig",
     "ForkContext",
     "ForkRequest",
     "PrefixClient",
-    "PrefixClientConfig",
     "PrefixSettings",
     "ask",
     "cached",

@@ -137,7 +137,12 @@ def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Pa
 
     async def load_state(state: Mapping[str, Any]) -> None:
         await load({name: value for name, value in state.items() if name != STATE})
-        load_member(member, group, state.get(STATE))
+        try:
+            load_member(member, group, state.get(STATE))
+        except Exception as error:
+            # The agent has loaded its own part; its requests keep their own layout until it is reset.
+            member.broken = True
+            group.session.failed("load state", error)
         group.said_of[member] = state.get(STATE)
         if not group.team:
             hold(group, None)

@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from cacheprefix.adapter import AskOptions, ForkResult, ask_options
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen.binding import binding_of
-from cacheprefix_autogen.member import Member
+from cacheprefix_autogen.member import Member, system_texts
 from cacheprefix_autogen.provider_clients import Request, api_of, body_beside, sender
 from cacheprefix_autogen.transcript import View
 
@@ -37,9 +37,15 @@ async def ask(target: BaseChatAgent | BaseGroupChat, text: str, **options: Unpac
     if api is None:
         message = f"{type(native).__name__} has no SDK that cacheprefix knows; ask works on OpenAI's and Anthropic's"
         raise SetupError(message)
-    messages: list[LLMMessage] = [SystemMessage(content=session.prefix.text)] if session.prefix.text else []
+    own = system_texts(agent)
+    # Privacy: text that was found in other agents' prompts is shown to none that does not hold it.
+    found = session.holds_shared(["\n\n".join(own)])
+    system = session.prefix.text if found else "\n\n".join(filter(None, (*own, session.unsaid(own))))
+    messages: list[LLMMessage] = [SystemMessage(content=system)] if system else []
     messages += [form for entry in view.everything() for form in entry.forms]
-    tools = [tool.native for tool in session.prefix.tools]
+    # Privacy: of the tools that others brought to the session, those alone that the conversation's requests carry.
+    talk = session.conversation(member.conversation, scope=member.options.scope)
+    tools = [tool.native for tool in session.prefix.among(session.union_in(talk))]
     body = body_beside(native, api, Request(messages, tools))
 
     async def run_tool(_: str, name: str, arguments: Mapping[str, Any]) -> str:
@@ -77,5 +83,4 @@ async def _call_tool(agent: Any, name: str, arguments: Mapping[str, Any]) -> str
         if any(tool["name"] == name for tool in await workbench.list_tools()):
             result = await workbench.call_tool(name, arguments, cancellation_token=CancellationToken())
             return str(result.to_text())
-    message = f"tool {name!r} is not one of {agent.name!r}'s; called with {json.dumps(dict(arguments))}"
-    raise LookupError(message)
+    raise LookupError(f"tool {name!r} is not one of {agent.name!r}'s; called with {json.dumps(dict(arguments))}")

@@ -50,11 +50,10 @@ class Patches:
         missing = [name for name in names if not hasattr(self.target, name)]
         if missing:
             kind = type(self.target).__name__
-            message = (
+            raise SetupError(
                 f"{kind} has no {', '.join(missing)}: this version is made for autogen-agentchat 0.7.4 and 0.7.5; "
                 "install one of these, or give the agent a PrefixClient instead of wrapping it"
             )
-            raise SetupError(message)
 
     def undo(self) -> None:
         """Put everything back."""

@@ -296,11 +296,6 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             once=self.member.once or self.member.known,
             holds=attempt.holds,
         )
-        if session.attempt("tap", lambda: tap(native), otherwise=False):
-            sending.volatile, sending.volatile_role = given.volatile, options.volatile_role
-        else:
-            session.attempt("observe", lambda: self._untapped(given, sending), None)
-            sending.undone = sending.pending is None or sending.pending.seen is None
         if session.mode != "observe":
 
             def original(_: Prompt) -> Prompt | None:
@@ -313,6 +308,11 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
             # Savings are measured against the application's request, without our marks and our repeated tools.
             sending.original = original
+        if session.attempt("tap", lambda: tap(native), otherwise=False):
+            sending.volatile, sending.volatile_role = given.volatile, options.volatile_role
+        else:
+            session.attempt("observe", lambda: self._untapped(given, sending), None)
+            sending.undone = sending.pending is None or sending.pending.seen is None
         return sending
 
     def _untapped(self, given: Request, sending: Sending) -> None:
@@ -322,7 +322,9 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         api, body = body_of(self._innermost(), known)
         sending.api = api
         talk = sending.conversation
-        asked = CallRequest(body, api, agent=self.role, conversation=talk, scope=sending.scope, rewrite=False)
+        asked = CallRequest(
+            body, api, agent=self.role, conversation=talk, original=sending.original, scope=sending.scope, rewrite=False
+        )
         sending.pending = self._session.begin(asked if sending.plan is None else asked.laid_out(sending.plan))
 
     def _asked(self, method: Callable[..., Any], given: Request, sending: Sending) -> Any:

@@ -42,8 +42,7 @@ class ForkRequest(BaseModel):
         binding = binding_of(agent)
         member = None if binding is None else binding.member
         if member is None or member.view is None:
-            message = f"ForkRequest.of takes a wrapped agent, {agent.name!r} is not one; wrap it first"
-            raise SetupError(message)
+            raise SetupError(f"ForkRequest.of takes a wrapped agent, {agent.name!r} is not one; wrap it first")
         view = member.view
         return cls(
             prefix=member.settings(),

@@ -63,18 +63,15 @@ def wrap(
     AutoGen whose private names are not those this version knows.
     """
     if tool_memory not in get_args(ToolMemory):
-        message = f"tool_memory is one of {', '.join(map(repr, get_args(ToolMemory)))}, found {tool_memory!r}"
-        raise SetupError(message)
+        raise SetupError(f"tool_memory is one of {', '.join(map(repr, get_args(ToolMemory)))}, found {tool_memory!r}")
     check_volatile(volatile, volatile_role)
     if not known(target):
-        message = f"wrap takes an AutoGen agent, team or model client, found {type(target).__name__}"
-        raise SetupError(message)
+        raise SetupError(f"wrap takes an AutoGen agent, team or model client, found {type(target).__name__}")
     if isinstance(target, ChatCompletionClient):
         return PrefixClient(target, session)  # type: ignore[return-value]
     if binding_of(target) is not None:
         name = getattr(target, "name", type(target).__name__)
-        message = f"{name!r} is wrapped already; unwrap it first, or wrap with copy=True before"
-        raise SetupError(message)
+        raise SetupError(f"{name!r} is wrapped already; unwrap it first, or wrap with copy=True before")
     options = Options(tool_memory, volatile, volatile_role, scope)
     if isinstance(target, BaseAgent):
         _bind_core_agent(target, given_or_configured(session), options)
@@ -91,11 +88,10 @@ def _bind_core_agent(agent: BaseAgent, session: AdapterSession, options: Options
     """Bind a ``RoutedAgent``: nothing but its clients, which lay out what they are asked by its messages alone."""
     clients, name = clients_of(agent), agent.id.type if hasattr(agent, "_id") else type(agent).__name__
     if not clients:
-        message = (
+        raise SetupError(
             f"{type(agent).__name__} holds no model client that can be seen: wrap it once it has one, or give it "
             f"PrefixClient(client, session, role={name!r})"
         )
-        raise SetupError(message)
     binding = Binding(agent, session)
     for attribute, client in clients.items():
         member = Member(session, name, options=options)
@@ -129,11 +125,10 @@ def _free(target: Any, session: Session | None) -> AdapterSession | None:
     for one in own:
         other = elsewhere(one)
         if other is not None:
-            message = (
+            raise SetupError(
                 f"{one.name!r} is wrapped already as a part of {other.patches.target.name!r}: give both teams the same "
                 "session, or unwrap that first. What is inside an agent or an inner team belongs to one wrap alone"
             )
-            raise SetupError(message)
     for one in own:
         known = binding_of(one)
         for root in [] if known is None else list(known.roots):
@@ -206,8 +201,7 @@ def conversation_of(target: Any) -> str:
     binding = binding_of(target) if hasattr(target, "__dict__") else None
     group = None if binding is None else binding.joins
     if group is None:
-        message = f"conversation_of takes a wrapped team or agent, found {type(target).__name__}; wrap it first"
-        raise SetupError(message)
+        raise SetupError(f"conversation_of takes a wrapped team or agent, found {type(target).__name__}; wrap it first")
     return group.transcript.id
 
 

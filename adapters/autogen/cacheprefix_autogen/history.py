@@ -82,10 +82,11 @@ class Views:
             known = self._schemas[id(tool)] = tool, self.count(dumps(dict(schema_of(tool)), "tool").decode())
         return known[1]
 
-    def static_tokens(self) -> int:
-        """Tokens of what stands before all messages: the shared text and tools."""
-        prefix = self.session.prefix
-        return self.count(prefix.text) + sum(self.count(tool.schema.decode()) for tool in prefix.tools)
+    def static_tokens(self, conversation: Conversation) -> int:
+        """Tokens of what stands before all messages of a conversation: the shared text and tools."""
+        session = self.session
+        tools = session.reachable(conversation)
+        return self.count(session.prefix.text) + sum(self.count(tool.schema.decode()) for tool in tools)
 
     def own_tokens(self, beside: str) -> int:
         """Tokens of ``beside``, the text that a request has beside its messages."""
@@ -128,7 +129,7 @@ def condensed(
         return Condensed(list(messages), first_own, list(range(len(messages))))
     found, epoch = views.history(messages), conversation.ledger.epoch
     moves = zones and conversation.zones_wait(found)
-    rest = RestOfRequest(views.static_tokens(), views.own_tokens(beside), front_moves=moves, tools=tools)
+    rest = RestOfRequest(views.static_tokens(conversation), views.own_tokens(beside), front_moves=moves, tools=tools)
     decisions = session.histories.condense(conversation, found, views.model, rest=rest)
     if zones and conversation.show_zones(found, rewritten=conversation.ledger.epoch > epoch):
         decisions = session.histories.condense(conversation, found, views.model, rest=rest)
@@ -177,7 +178,7 @@ async def summarised(
 ) -> None:
     """If a compaction is due, have a fork write its summary (a paid call); ``condensed`` carries it out later."""
     session = views.session
-    made = session.attempt("views", lambda: (views.history(messages), views.static_tokens()), None)
+    made = session.attempt("views", lambda: (views.history(messages), views.static_tokens(conversation)), None)
     if made is not None:
         found, static = made
         with suppress(BudgetError):  # raised again where the request is laid out

@@ -88,7 +88,11 @@ class SelectorMember(Member):
             self._choice = session.selector_lane(
                 views.model,
                 # Privacy: the selector is not shown a shared text that was only found in the agents' own prompts.
-                carried=views.static_tokens() if views.model in self._models and session.holds_shared(()) else None,
+                carried=(
+                    views.static_tokens(asked.talk)
+                    if views.model in self._models and session.holds_shared(())
+                    else None
+                ),
                 opening=opening,
                 speakers=len(self._models),
                 before=views.count(before),

@@ -369,7 +369,8 @@ class Member:
         if not (shares and self.session.holds_shared(["\n\n".join(asked.texts)])):
             return Request([*asked.given.messages[: len(asked.texts)], *said], asked.given.tools)
         text = [SystemMessage(content=prefix.text)] if prefix.text else []
-        return Request([*text, *said], [tool.native for tool in prefix.tools])
+        # Privacy: as in ``ask``, no tools of other conversations.
+        return Request([*text, *said], [tool.native for tool in prefix.among(self.session.union_in(asked.talk))])
 
     @property
     def held_talk(self) -> Conversation | None:
@@ -448,7 +449,13 @@ class Member:
     def _left(self, asked: Asked, why: Reason) -> Planned:
         """The application's own layout for the reason ``why``, without comparing costs."""
         plan = self._plan_own(asked, why)
-        return self._weighed(asked, self._plain(asked, left_alone=plan.left_alone or self.own_prompts), plan)
+        left_alone = plan.left_alone or self.own_prompts
+        shared = None if left_alone else self._shared_first(asked.texts, ())
+        if shared is not None:
+            # What works as a tool begins with the text that its siblings begin with.
+            why = reason("shares", shared=asked.views.tokens(shared[:1], ()))
+            plan = replace(plan, layout="fork", reasons=(why,))
+        return self._weighed(asked, self._plain(asked, left_alone=left_alone), plan)
 
     def _weighed(self, asked: Asked, made: Layout | None, plan: RequestPlan[LLMMessage]) -> Planned:
         """The given layout; the application's own request where putting the agent's tools back in would cost more.
@@ -548,7 +555,7 @@ class Member:
                 alike=self._alike(asked),
                 moves=sum(asked.views.of(one.message).tokens for one in heard.own),
                 written=tools.calls and bool(tools.names),
-                spoken=lambda: [asked.views.of(one).tokens for one in heard.public],
+                spoken=lambda behind: [asked.views.of(one).tokens for one in heard.public[behind:]],
                 ahead=run,
             )
         )
@@ -939,7 +946,8 @@ class Group:
     def _settled(self, model: str, opening: int) -> dict[str, Lane]:
         """By its name, with which others each agent shares its tools, as the session weighs it."""
         session = self.session
-        counts = {tool.name: session.count(tool.schema.decode(), model) for tool in session.prefix.tools}
+        tools = session.prefix.among(self.tools_of([member.name for _, member in self.members]))
+        counts = {tool.name: session.count(tool.schema.decode(), model) for tool in tools}
         seats = []
         for agent, member in self.members:
             texts = system_texts(agent)

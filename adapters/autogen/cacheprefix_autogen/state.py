@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 from cacheprefix.adapter import Lane, SelectorLane
 from cacheprefix_autogen.binding import Binding
@@ -14,6 +16,8 @@ from cacheprefix_autogen.transcript import Entry, entry_from
 
 VERSION = 1
 _JOINS: Mapping[Any, SelectorLane] = {True: "joined", False: "apart"}
+_HOLDERS: WeakValueDictionary[tuple[int, str | None, str], Group] = WeakValueDictionary()
+"""Who saved or loaded a conversation last, by session, scope and the conversation's id."""
 
 
 def hold(group: Group, state: Mapping[str, Any] | None) -> None:
@@ -88,7 +92,7 @@ def save_member(member: Member, group: Group) -> dict[str, Any]:
         "keeps": member.keeps_layout,
         "before": member.before,
         "turns": [(turn.start, turn.end, turn.at) for turn in member.turns],
-        **({"told": member.told} if member.told else {}),
+        **({"told_at": member.told} if member.told else {}),
         **({"broken": True} if member.broken else {}),
         **({} if held is None else {"held": held}),
     }
@@ -103,6 +107,9 @@ def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -
     if member.view is None:
         return
     if not state or state.get("version") != VERSION:
+        if not group.team:
+            # Privacy: what was decided and told belongs to the conversation that stood here before.
+            group.let_go()
         if not group.from_thread:
             group.session.attempt("take over", member.take_over, None)
         return
@@ -113,7 +120,9 @@ def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -
     # Of a state that names none, all is from before.
     member.before = state.get("before", 0)
     member.turns = [Turn(*turn) for turn in state.get("turns", ())]
-    member.told = [(at, one) for at, one in state.get("told", ())]
+    # Earlier versions had it under the name that the transcript's own has beside it in the state of an agent by itself.
+    told = state.get("told_at", () if "entries" in state else state.get("told", ()))
+    member.told = [(at, one) for at, one in told]
     member.keeps_layout = member.resumed = bool(state.get("keeps"))
     # What the application changed in the context, no view knows, in another process neither.
     member.broken = bool(state.get("broken")) or any(i not in known for i in (*state["view"], *state["own"]))
@@ -126,6 +135,7 @@ def save_transcript(group: Group) -> dict[str, Any]:
     """The messages that anyone in the group has in view, once each, and the decisions taken on tool results."""
     entries: dict[str, Entry] = {}
     group.heed()
+    _HOLDERS[_held_as(group, group.transcript.id)] = group
     for _, member in group.members:
         if member.view is not None:
             entries |= {entry.id: entry for entry in member.view.everything()}
@@ -149,14 +159,14 @@ def save_transcript(group: Group) -> dict[str, Any]:
 def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
     """Hold saved messages ready for the members, and take over the decisions."""
     session = group.session
-    group.transcript.id, group.sent_plain = state["id"], state.get("sent_plain")
+    group.transcript.id, group.sent_plain = _id_of(group, state["id"]), state.get("sent_plain")
     if state["prefix"] != session.prefix.key:
         session.note(
             "the state was saved under another prefix (system text or tools changed since): "
             "the first requests after loading are paid in full once"
         )
-    if group.conversation.state.messages:
-        # What was appended since the state was saved is not in it.
+    if group.conversation.state.messages or group.conversation.state.zones:
+        # What was appended or set since the state was saved is not in it.
         session.forget(group.transcript.id, group.options.scope)
     # Of a team, or an agent by itself, the state holds all that was decided on what it holds: in the process that went
     # on, too, nothing that came behind it counts.
@@ -174,6 +184,23 @@ def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
     group.lanes = saved
     group.loaded = {item["id"]: group.transcript.keep(entry_from(item)) for item in state["entries"]}
     group.resume(state.get("told") or ())
+
+
+def _held_as(group: Group, conversation: str) -> tuple[int, str | None, str]:
+    """The key of a group's conversation among those that are held here."""
+    return id(group.session.shared), group.options.scope, conversation
+
+
+def _id_of(group: Group, saved: str) -> str:
+    """The id under which a group goes on with a saved conversation: a new one where another holds that already."""
+    held = _held_as(group, saved)
+    holder = _HOLDERS.get(held)
+    if holder is not None and holder is not group and holder.transcript.id == saved:
+        # Privacy: of a state that several begin with each one's is a conversation of its own.
+        saved = secrets.token_hex(16)
+        held = _held_as(group, saved)
+    _HOLDERS[held] = group
+    return saved
 
 
 def carry_over(original: Binding, copy: Binding) -> None:

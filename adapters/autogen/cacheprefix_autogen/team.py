@@ -131,19 +131,17 @@ def _joined(team: BaseGroupChat, options: Options) -> Group | None:
     """
     found = {id(known.joins): known.joins for one in team._participants if (known := binding_of(one)) is not None}
     if len(found) > 1:
-        message = (
+        raise SetupError(
             f"{team.name!r} has agents of teams that share nothing: wrap it before them, or give it agents of one of "
             "them alone"
         )
-        raise SetupError(message)
     group = next(iter(found.values()), None)
     if group is not None:
         if options not in (Options(), group.options):
-            message = (
+            raise SetupError(
                 f"{team.name!r} has agents of a team that was wrapped with another scope, tool_memory or volatile: "
                 "they share a conversation, so give both the same, or none to the second"
             )
-            raise SetupError(message)
         # Its agents have turns in both teams, so their order is not known beforehand; lanes are decided anew.
         group.plan, group.lanes, group.nested, group.joined = None, None, True, True
     return group
@@ -192,6 +190,8 @@ def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> Non
             members = [each.member for each in parts if each.member is not None]
             for member in members:
                 member.reset()
+            # Privacy: what was decided and told belongs to the conversation that stood here before.
+            group.let_go()
             _take_over(team, group, members)
         hold(group, kept)
 
@@ -266,8 +266,7 @@ def copied(target: Any) -> Any:
 def _copied_team(team: BaseGroupChat) -> BaseGroupChat:
     """A copy of a team with copies of its agents and a runtime of its own."""
     if not getattr(team, "_embedded_runtime", False):
-        message = f"{team.name!r} runs on a runtime of its own, which a copy cannot join; wrap it in place"
-        raise SetupError(message)
+        raise SetupError(f"{team.name!r} runs on a runtime of its own, which a copy cannot join; wrap it in place")
     new = copy.copy(team)
     vars(new).update(
         _participants=[copied(participant) for participant in team._participants],

@@ -70,8 +70,7 @@ def cached(
     """
     given: object = target
     if not isinstance(given, (Workbench, BaseTool)):
-        message = f"cached takes an AutoGen workbench or tool, found {type(given).__name__}"
-        raise SetupError(message)
+        raise SetupError(f"cached takes an AutoGen workbench or tool, found {type(given).__name__}")
     return cached_by(target, Caller(session.adapter, agent, lambda: conversation, scope))
 
 
@@ -212,7 +211,8 @@ def _function(target: Any) -> Any:
     """What answers a call: the function that a tool was made of, else the tool or workbench with what it holds."""
     kept_by = getattr(target, _CALLER, None)
     target = target if kept_by is None else kept_by.target
-    return getattr(target, "_func", target) if isinstance(target, FunctionTool) else target
+    # Privacy: one of a class of the application's may do more than ask the function.
+    return getattr(target, "_func", target) if type(target) is FunctionTool else target
 
 
 def _texts(texts: list[str]) -> list[Any]:

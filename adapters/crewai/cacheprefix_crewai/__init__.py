@@ -43,8 +43,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
-        message = f"module 'cacheprefix_crewai' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'cacheprefix_crewai' has no attribute {name!r}")
     value = getattr(import_module(f"cacheprefix_crewai.{home}"), name)
     globals()[name] = value
     return value

@@ -80,6 +80,8 @@ class SharingTasks:
     common: CommonTexts
     at: int | None
     """The place in ``tasks`` of the one whose request is due; None for one that the crew has not got."""
+    other: int = 0
+    """How many requests of agents without a crew were for an answer by another schema, or by none."""
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -144,7 +146,8 @@ class TasksAhead:
             self.due,
             self._unasked_agents if crew is None else self._later_tasks,
             self._later_run,
-            self.model,
+            # The provider's rule: what stands behind another schema is another prompt.
+            self.model + self.layout.schema,
             rules.read,
             rules.min_tokens,
             rules.match == "block",
@@ -216,7 +219,7 @@ class TasksAhead:
         """The tasks of agents without a crew that were not asked yet. Each is taken to be much like this one."""
         texts = self._size_of(self.layout.texts)
         other = replace(self.due, agent="", text=Part("", 0), begins=(), rest=texts)
-        return [other] * (len(self.sent.binding.agents) - len(self.sharing.words))
+        return [other] * (len(self.sent.binding.agents) - len(self.sharing.words) - self.sharing.other)
 
     def _text_of(self, at: int) -> str:
         """The text of the agent that does a task; empty where agents' texts stand in the shared part."""

@@ -110,5 +110,4 @@ def _call_tool(run: Execution, target: Any, name: str, arguments: Mapping[str, A
         for tool in owner.tools or ():
             if name_of(schemas([tool])[0]) == name:
                 return str(tool.run(**arguments))
-    message = f"tool {name!r} is not one of the crew's; called with {json.dumps(dict(arguments), default=str)}"
-    raise LookupError(message)
+    raise LookupError(f"tool {name!r} is not one of the crew's; called with {json.dumps(dict(arguments), default=str)}")

@@ -24,7 +24,7 @@ _KEEP_CREWS = 2_000
 _KEEP_CALLS = 10_000
 
 RUN: BlockVar[Binding] = BlockVar("cacheprefix_crewai_run")
-"""The installed crew that is running here; its threads and tasks inherit it."""
+"""The installation whose crew, or agent by itself, is running here; its threads and tasks inherit it."""
 KICKOFF: BlockVar[tuple[str, ...]] = BlockVar("cacheprefix_crewai_kickoff")
 """The ids of the conversations that the kickoffs under way here are, the innermost last: a tool may kick a crew off."""
 
@@ -83,6 +83,8 @@ class Binding:
         self.lock = RLock()
         self.owner = Whose(self.new_kickoff_id())
         """What its own tools are known by: another crew of its conversation's name may be another user's."""
+        # What nobody uses any longer holds no tools: a process may make a crew for each request.
+        weakref.finalize(self, self.session.drop_tools, self.owner).atexit = False
         self._parts: dict[Any, Any] = {}
         self._earlier_outputs: Bounded[int, list[Any]] = Bounded(_KEEP_CREWS)
         """What a crew's tasks held when its run began, by crew: of the run before."""
@@ -345,6 +347,6 @@ def asks_for(llm: Any, binding: Binding) -> bool:
 
 
 def _running() -> Binding | None:
-    """The installation whose crew runs here; None without one."""
+    """The installation whose crew or agent runs here; None without one."""
     found = RUN.get()
     return found if found is not None and found.active else None

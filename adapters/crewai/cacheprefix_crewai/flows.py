@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cacheprefix_crewai.binding import ALONE, Binding, WhileUsed, binding_of, owners_of, replaced_method
+from cacheprefix_crewai.binding import ALONE, RUN, Binding, WhileUsed, binding_of, owners_of, replaced_method
 from cacheprefix_crewai.crew import agents_of, as_installed, bind_agent, bind_crew, ended, freed, run_inside
 from cacheprefix_crewai.flow_run import FLOW, FlowRun
 from cacheprefix_crewai.llm import unswap
@@ -98,12 +98,12 @@ def _kicked_off(method: Any) -> Any:
 
 @contextmanager
 def _alone(agent: Any, *_: Any) -> Iterator[None]:
-    """An agent's own kickoff: what is asked beside it is asked of it alone."""
+    """An agent's own kickoff: what is asked beside it is asked of it alone, and CrewAI's helpers in it are counted."""
     binding = binding_of(agent)
     if binding is None:
         yield
         return
-    with binding.agent_kickoff():
+    with RUN.within(binding), binding.agent_kickoff():
         own = (ALONE.get() or ("",))[-1]
         try:
             yield

@@ -71,8 +71,8 @@ class Layouts:
         self._settled: Bounded[tuple[str, str, str | None, tuple[str, ...], str], TaskLayout] = Bounded(_KEEP_LAYOUTS)
         """By model, opening, why its kickoff or role is left alone (None: it is not), what was said to the crew, and
         what else it goes by (``_beside``)."""
-        self._asked: Bounded[tuple[str, str], TaskWords] = Bounded(_KEEP_TEXTS)
-        """What agents without a crew were asked, by model and opening."""
+        self._asked: Bounded[tuple[str, str, str], TaskWords] = Bounded(_KEEP_TEXTS)
+        """What agents without a crew were asked, by model, opening and the schema of the answer."""
         self._common: Bounded[tuple[str, int], tuple[Any, CommonTexts]] = Bounded(_KEEP_TEXTS)
         """What crews' tasks have in common, and what it was found in, by model and crew."""
 
@@ -124,7 +124,7 @@ class Layouts:
         inputs = inputs_of(crew_of(call.agent))
         given = [f"{name}={inputs.get(name)}" for name in self.binding.options.shared_inputs or ()]
         tools = [dumps(ordered(tool), f"tool {name_of(tool)}").decode() for tool in call.tools or ()]
-        return digest_of(*given, "", *tools, "", *sorted(self.binding.part(RunTools).here))
+        return digest_of(call.schema, *given, "", *tools, "", *sorted(self.binding.part(RunTools).here))
 
     def settled(self, call: LLMCall, opening: Opening) -> TaskLayout | None:
         """The layout that a task's earlier request with this opening got; None for one that is not settled yet.
@@ -175,13 +175,16 @@ class Layouts:
         tasks = able_to_share(crew, call)
         words = [words_of(task) for task in tasks] or self._asked_so_far(call, opening)
         at = next((place for place, task in enumerate(tasks) if task is call.task), None)
-        return SharingTasks(crew, tasks, words, self._in_common(crew, call.model, words), at)
+        other = 0 if crew is not None else sum(key[0] == call.model and key[2] != call.schema for key in self._asked)
+        return SharingTasks(crew, tasks, words, self._in_common(crew, call.model, words), at, other)
 
     def _asked_so_far(self, call: LLMCall, opening: Opening) -> list[TaskWords]:
-        """What agents without a crew were asked of this model, this request last."""
+        """What agents without a crew were asked of this model for such an answer, this request last."""
         this = TaskWords(opening.task, str(getattr(call.agent, "backstory", "") or ""), role_of(call.agent))
-        earlier = [words for (model, _), words in self._asked.items() if model == call.model]
-        self._asked[call.model, opening.digest] = this
+        # The provider's rule: requests whose answers follow another schema, or none, read nothing of this one.
+        lane = call.model, call.schema
+        earlier = [words for (model, _, schema), words in self._asked.items() if (model, schema) == lane]
+        self._asked[call.model, opening.digest, call.schema] = this
         return [*earlier, this]
 
     def _in_common(self, crew: Any, model: str, words: Sequence[TaskWords]) -> CommonTexts:
@@ -223,6 +226,8 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
     own = TaskLayout(role_of(agent), " ".join(str(name).split())[:60], opening, call.tools)
     if not binding.rewrites:
         return own
+    if _shares_schema(call):
+        own = replace(own, schema=call.schema)
     own = replace(own, durable=durable, missing=_missing_in(opening.text, binding, own.role, durable))
     kept_own = _stays_own(binding, call, own.role) or _tools_stay_own(binding, call)
     if kept_own is not None:
@@ -258,9 +263,20 @@ def _stays_own(binding: Binding, call: LLMCall, role: str) -> Reason | None:
         return reason("tool_schema_differs", binding.clash)
     if kept:
         return reason("kept_by_provider")
+    if call.response_model is not None and crew_of(call.agent) is None and not _shares_schema(call):
+        return reason("response_schema")
     option = own_prompt_option(call.agent)
     # The prompt is the application's own, and stays; only a text that is declared and not in it is added.
     return reason("own_prompt", option) if option else None
+
+
+def _shares_schema(call: LLMCall) -> bool:
+    """Whether a request whose answer follows a schema may be a fork among others with the same one.
+
+    Those of agents by themselves may. CrewAI's helpers, which ask by its own schemas, are sent as they were.
+    """
+    by_crewai = str(getattr(call.response_model, "__module__", "")).split(".")[0] == "crewai"
+    return bool(call.schema) and not call.tools and crew_of(call.agent) is None and not by_crewai
 
 
 def _tools_stay_own(binding: Binding, call: LLMCall) -> Reason | None:
@@ -315,7 +331,8 @@ def _as_fork(layouts: Layouts, call: LLMCall, own: TaskLayout, *, alone: bool) -
 
 def _offered(binding: Binding, call: LLMCall, crew: Any, *, alone: bool, text_mode: bool) -> Offer:
     """The tools that a task's forks carry: those of all, or its own where all tasks of its crew have the same."""
-    if text_mode:
+    if text_mode or call.schema:
+        # By a schema CrewAI asks agents without tools alone, so that none of those who share has any.
         return Offer(None)
     if alone and call.tools and binding.same_tools(crew):
         # In CrewAI's order, in which a manager's workers find their own tools cached.
@@ -363,6 +380,7 @@ def _request(layouts: Layouts, ahead: TasksAhead, instruction: str, *, awaited: 
         shared=sum(part.size for part in (*ahead.due.shared, *ahead.due.results)),
         known=tuple(_mistakes(binding, ahead)),
         place=place,
+        schema=layout.schema,
         talk=_talk(binding),
     )
 

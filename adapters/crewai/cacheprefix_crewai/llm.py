@@ -10,10 +10,10 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.adapter import BlockVar
+from cacheprefix.adapter import BlockVar, digest_of, dumps
 from cacheprefix.wire import gemini_sdk_body
 from cacheprefix_crewai.azure import as_arguments, as_body
 from cacheprefix_crewai.binding import KEY, Binding, Owners, binding_for, owners_of, subclassed
@@ -139,6 +139,13 @@ class _Taken:
         return tuple(places), names
 
 
+def _schema_of(llm: Any, model: Any) -> str:
+    """A name of an answer's schema, where the model's class sends it beside the messages; else empty."""
+    if kind_of(llm) not in ("openai", "anthropic") or not callable(getattr(model, "model_json_schema", None)):
+        return ""
+    return digest_of(str(model.__name__), dumps(model.model_json_schema(), "response_model").decode())
+
+
 def _open(llm: Any, asked: Mapping[str, Any]) -> PendingRequest | None:
     """A call's request, laid out; None where the class is to send it as it is."""
     call = LLMCall(
@@ -153,7 +160,10 @@ def _open(llm: Any, asked: Mapping[str, Any]) -> PendingRequest | None:
     if current is not None and current.messages is call.messages:
         return None  # the class repeats a request of its own, which is laid out already
     binding = binding_for(llm, call.agent)
-    return None if binding is None else PendingRequest.opened(binding, call)
+    if binding is None:
+        return None
+    schema = binding.session.attempt("layout", lambda: _schema_of(llm, call.response_model), "")
+    return PendingRequest.opened(binding, replace(call, schema=schema) if schema else call)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from cacheprefix.adapter import (
 )
 from cacheprefix.errors import BudgetError, CacheprefixError, NotSharedError
 from cacheprefix.wire import for_litellm
-from cacheprefix_crewai.binding import asks_for
+from cacheprefix_crewai.binding import ALONE, asks_for
 from cacheprefix_crewai.clients import is_claude, system_first
 from cacheprefix_crewai.events import announce
 from cacheprefix_crewai.history import Around, Execution, Executions, compact_now, condensed, limits, shortened
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from cacheprefix_crewai.binding import Binding, Volatile
 
 _REFUSAL = "Tools are not available here: none of your calls was run. Answer now, in text, with what you know already."
+_SCHEMAS: Mapping[Api, str] = {"openai-chat": "response_format", "anthropic": "output_format"}
+"""Where the schema of an answer stands in a body."""
 _KEEP_PARTS = 2_000
 _WARM_SECONDS = 240.0
 """A prefix unused for longer may be gone from the provider's cache (5 minutes), so someone leads again."""
@@ -147,14 +149,13 @@ class PendingRequest:
 
     def _of_no_task(self) -> PendingRequest | None:
         """This request, which has no layout, under the agent's name that asks it; None where none of ours does."""
-        call = self.call
-        if call.agent is not None or asks_for(call.llm, self.binding):
-            return self
-        newest = self.binding.part(Executions).newest
-        if newest is None or newest.llm is not call.llm or not _repeats(call.messages, newest.answer):
-            return None
-        # CrewAI asks again for the agent's answer in another form, and names nobody.
-        return replace(self, agent=newest.agent)
+        call, newest = self.call, self.binding.part(Executions).newest
+        ours = call.agent is not None or asks_for(call.llm, self.binding)
+        again = newest is not None and newest.llm is call.llm and _repeats(call.messages, newest.answer)
+        if newest is not None and again and call.agent is None and (ALONE.get() or not ours):
+            # CrewAI asks again for the answer of an agent by itself in another form, and names nobody.
+            return replace(self, agent=newest.agent)
+        return self if ours else None
 
     def _of_task(self, layout: TaskLayout) -> PendingRequest:
         """This request, laid out as its task's are, within the session's limits."""
@@ -167,7 +168,9 @@ class PendingRequest:
             self.execution.beside = layout.beside
         if not binding.rewrites:
             return self
-        if call.response_model is None and layout.forked:
+        # The provider's rule: a request with a response schema could read nothing of those without one.
+        fits = call.response_model is None or (bool(call.schema) and layout.schema == call.schema)
+        if fits and layout.forked:
             laid = session.attempt("layout", lambda: self._laid_out(layout), None)
             if laid is not None:
                 return laid._bounded(layout.head)
@@ -175,9 +178,8 @@ class PendingRequest:
             return self._bounded(opening.rest)
         self.given = layout.own_messages(call.messages)
         self.messages = _clean(self, self.given)
-        if call.response_model is None:
+        if fits:
             return self._bounded(opening.rest)
-        # The provider's rule: a request with a response schema could read nothing of those without one.
         self.plan = RequestPlan("own", (reason("response_schema"),))
         return self
 
@@ -281,7 +283,7 @@ class PendingRequest:
     def _named(self, text: str) -> bytes:
         """What names a shared text with the model and the tools that it stands behind."""
         names = b"".join(name_of(tool).encode() for tool in self.tools or ())
-        return digest_of(text).encode() + self.call.model.encode() + names
+        return digest_of(self.call.schema, text).encode() + self.call.model.encode() + names
 
     def _release(self, *, ok: bool) -> None:
         """Let those who wait at the gate go on; what was written is warm from now on, where it is ``ok``."""
@@ -332,16 +334,28 @@ class PendingRequest:
         if self.forked and self._claude_by_litellm(api):
             body = system_first(body)
         self._noted(body, api)
-        asked = self._request(body, api, original)
+        told = self._with_schema(body, api)
+        asked = self._request(told, api, original)
         self.pending = self.binding.session.begin(asked, self.leave or FOLLOW)
         if self.pending.seen is None:
             return None
         if execution is not None:
             execution.tokens = self.pending.seen.prompt.tokens
         sent = self.pending.body
+        if told is not body:  # the class adds the schema itself
+            sent = body if sent is told else {key: sent[key] for key in sent if key in body or key not in told}
         if sent is params:
             return params
         return for_litellm(dict(sent)) if self._claude_by_litellm(api) else dict(sent)
+
+    def _with_schema(self, body: dict[str, Any], api: Api) -> dict[str, Any]:
+        """The body with its answer's schema, which the model's class adds only as it sends; the same without one."""
+        name = _SCHEMAS.get(api, "")
+        if not self.call.schema or not name or name in body:
+            return body
+        schema = {"name": self.call.response_model.__name__, "schema": self.call.response_model.model_json_schema()}
+        form = {"json_schema": schema} if api == "openai-chat" else schema
+        return {**body, name: {"type": "json_schema", **form}}
 
     def _noted(self, body: dict[str, Any], api: Api) -> None:
         """This is the newest request of its run, which a question beside it goes on from."""
@@ -439,7 +453,9 @@ class PendingRequest:
         def rebuilt(_: Prompt) -> Prompt | None:
             # Without what the session was told to say in every request: the application's own has none of it.
             body = original(self.call.messages, self.call.tools)
-            return self.binding.session.decode(body, api) if isinstance(body, Mapping) else None
+            if not isinstance(body, Mapping):
+                return None
+            return self.binding.session.decode(self._with_schema(dict(body), api), api)
 
         return rebuilt
 

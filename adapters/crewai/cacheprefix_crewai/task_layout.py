@@ -27,6 +27,9 @@ class LLMCall:
     task: Any = None
     agent: Any = None
     response_model: Any = None
+    schema: str = ""
+    """A name of the schema that its answer follows, where the model's class sends that beside these messages; or empty.
+    """
 
     @property
     def model(self) -> str:
@@ -128,6 +131,8 @@ class TaskLayout:
     """Names what it goes by beside the task's own words and those."""
     missing: str = ""
     """What a request in the application's own layout leaves to the session to say."""
+    schema: str = ""
+    """A name of the schema that all its answers follow, which it shares with others; empty without one."""
 
     @property
     def system(self) -> str:
@@ -152,7 +157,7 @@ class TaskLayout:
     @property
     def key(self) -> bytes:
         """The same for all layouts that share their whole cached part."""
-        return digest_of(self.system, *(result.block for result in self.results)).encode()
+        return digest_of(self.schema, self.system, *(result.block for result in self.results)).encode()
 
     def own_messages(self, given: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
         """The messages in the application's own layout, with what is missing in front of their first text.

@@ -182,8 +182,15 @@ def _answered_by(tool: Any) -> Any:
     made = getattr(tool, "_original_tool", None) or tool
     function = getattr(made, "func", None)
     owner = getattr(function, "__self__", None)
-    # A tool's own method stands for the tool; CrewAI makes a new one around it at each look.
-    return made if function is None or owner is made else function
+    # A tool's own method stands for the tool; CrewAI makes a new one around it at each look. One of a class of the
+    # application's may do more than ask the function.
+    if function is None or owner is made or not type(made).__module__.startswith("crewai."):
+        return made
+    schema = getattr(made, "args_schema", None)
+    # Privacy: a schema of the application's own has defaults and validators, which may be one user's; one that CrewAI
+    # or LangChain makes of a function has that function's.
+    own = isinstance(schema, type) and not schema.__module__.startswith(("crewai.", "langchain_core."))
+    return (function, schema) if own else function
 
 
 def _origin(tool: Any) -> Origin:

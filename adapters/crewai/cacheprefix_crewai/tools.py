@@ -83,8 +83,7 @@ def _delegation(agents: Sequence[Any]) -> list[Any]:
     here, said = (", ".join(map(str, roles)) for roles in ([one.role for one in agents], map(_role_given, agents)))
     for tool in made:
         if here not in tool.description:
-            message = f"the tool {tool.name!r} does not name the coworkers {here}"
-            raise LookupError(message)
+            raise LookupError(f"the tool {tool.name!r} does not name the coworkers {here}")
         # Privacy: roles that name inputs hold those of the crew's last kickoff, which was another one's.
         tool.description = tool.description.replace(here, said)
     return made
@@ -165,7 +164,7 @@ class RunTools:
             if grows:
                 news = [tool for tool in tools if name_of(tool) not in session.prefix.tool_names]
                 _added(self._binding, news, of_run=True)
-            known = {tool.name: _meaning(_native(tool)) for tool in session.prefix.tools}
+            known = {tool.name: _meaning(_native(tool)) for tool in session.prefix.among(map(name_of, tools))}
             # Privacy: another's tool of the same name says something else.
             differ = {name_of(tool) for tool in tools if known.get(name_of(tool)) != _meaning(tool)}
             session.bring_tools(Whose(run), set(map(name_of, tools)), differ)

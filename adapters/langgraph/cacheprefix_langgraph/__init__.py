@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from cacheprefix_langgraph.reading import read_tool
     from cacheprefix_langgraph.state import PrefixChannel, PrefixState
     from cacheprefix_langgraph.subgraphs import subgraph
-    from cacheprefix_langgraph.teams.dag import DagResult, DagState, dag_result, prefix_dag
+    from cacheprefix_langgraph.teams.dag import DagResult, dag_result, prefix_dag
     from cacheprefix_langgraph.teams.memory import MemoryUpdate, SessionMemory, read_update
     from cacheprefix_langgraph.teams.memory_store import FileMemory, MemoryKeeper, StoreMemory
     from cacheprefix_langgraph.teams.outcomes import Outcome
     from cacheprefix_langgraph.teams.remembering import extract_memory, memory_node
     from cacheprefix_langgraph.teams.reports import WorkerReport
-    from cacheprefix_langgraph.teams.team import TeamResult, TeamRole, TeamState, prefix_team, progress, team_result
+    from cacheprefix_langgraph.teams.team import TeamResult, TeamRole, prefix_team, team_result
     from cacheprefix_langgraph.teams.waves import CycleError, DuplicateTaskError, Task, UnknownDependencyError
     from cacheprefix_langgraph.tool_cache import cached_tools
     from cacheprefix_langgraph.verdict_stream import StreamVerdicts
@@ -38,13 +38,13 @@ _NAMES = {
     "reading": "read_tool",
     "state": "PrefixChannel PrefixState",
     "subgraphs": "subgraph",
-    "teams.dag": "DagResult DagState dag_result prefix_dag",
+    "teams.dag": "DagResult dag_result prefix_dag",
     "teams.memory": "MemoryUpdate SessionMemory read_update",
     "teams.memory_store": "FileMemory MemoryKeeper StoreMemory",
     "teams.outcomes": "Outcome",
     "teams.remembering": "extract_memory memory_node",
     "teams.reports": "WorkerReport",
-    "teams.team": "TeamResult TeamRole TeamState prefix_team progress team_result",
+    "teams.team": "TeamResult TeamRole prefix_team team_result",
     "teams.waves": "CycleError DuplicateTaskError Task UnknownDependencyError",
     "tool_cache": "cached_tools",
     "verdict_stream": "StreamVerdicts",
@@ -55,7 +55,6 @@ __all__ = [
     "CommitMiddleware",
     "CycleError",
     "DagResult",
-    "DagState",
     "DuplicateTaskError",
     "FileMemory",
     "MemoryKeeper",
@@ -70,7 +69,6 @@ __all__ = [
     "Task",
     "TeamResult",
     "TeamRole",
-    "TeamState",
     "UnknownDependencyError",
     "WorkerReport",
     "aask",
@@ -85,7 +83,6 @@ __all__ = [
     "pinned",
     "prefix_dag",
     "prefix_team",
-    "progress",
     "read_tool",
     "read_update",
     "subgraph",
@@ -97,8 +94,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
-        message = f"module 'cacheprefix_langgraph' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'cacheprefix_langgraph' has no attribute {name!r}")
     value = getattr(import_module(f"cacheprefix_langgraph.{home}"), name)
     globals()[name] = value
     return value

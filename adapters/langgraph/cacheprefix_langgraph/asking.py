@@ -34,7 +34,7 @@ class ThreadOptions(AskOptions, total=False):
     config: Any
     """Names the thread, and in ``config["configurable"]["cacheprefix_scope"]`` the tenant, as in the thread's runs."""
     tools: Sequence[BaseTool]
-    """What the fork may call beside the tools of the graph's tool nodes and of the shared union."""
+    """What the fork may call beside the tools of the graph's tool nodes and of ``SharedPrefix(tools=...)``."""
     tool_executor: Callable[..., Any] | None
     """Runs the fork's tool calls in place of all these."""
     state: Any
@@ -52,8 +52,8 @@ def ask(
 
     The conversation is ``messages`` (inside a node: its state's), or the thread that ``graph`` has under ``config``.
     ``policy`` is ``ForkPolicy.ephemeral()`` by default: one call, nothing kept. Under a policy with more turns
-    (``ForkPolicy.worker()``) the fork may call tools: those of the graph's tool nodes, of the shared union and
-    ``tools``, or whatever ``tool_executor(id, name, arguments)`` does; an exception goes to the model as an error
+    (``ForkPolicy.worker()``) the fork may call tools: those of the graph's tool nodes, of ``SharedPrefix(tools=...)``
+    and ``tools``, or whatever ``tool_executor(id, name, arguments)`` does; an exception goes to the model as an error
     result. Raises ``SetupError`` for a model that is not wrapped or has no SDK underneath, ``UnsafeForkError`` when the
     fork could not read the parent's cache, ``AbortedError`` when it is stopped.
     """
@@ -93,15 +93,13 @@ def _asked(model: Any, values: Any, options: ThreadOptions, *, later: bool) -> _
     known = ask_options(options, ThreadOptions)
     session = bound_of(model)
     if session is None:
-        message = f"ask takes a model from wrap_model(model, session), found {type(model).__name__}"
-        raise SetupError(message)
+        raise SetupError(f"ask takes a model from wrap_model(model, session), found {type(model).__name__}")
     bound: dict[str, Any] = {}
     while hasattr(model, "bound"):
         bound, model = {**model.kwargs, **bound}, model.bound
     history = messages_in(values, key)
     if history is None:
-        message = f"ask needs messages, or graph and config of a thread whose state has {key!r}"
-        raise SetupError(message)
+        raise SetupError(f"ask needs messages, or graph and config of a thread whose state has {key!r}")
     settings = config or var_child_runnable_config.get()
     ledger = values.get(CHANNEL) if isinstance(values, Mapping) else ledger_in(None, session)
     talk = conversation_of(session, settings, ledger, history, returned=False)
@@ -137,7 +135,7 @@ def _parents_request(
     """
     session = frame.session
     if frame.base is None:
-        begun = _begun(model, session, history, bound, config, frame.role)
+        begun = _begun(model, frame, history, bound, config)
         if begun is not None:
             return begun
     options = {name: value for name, value in bound.items() if name != "tool_choice"}
@@ -153,22 +151,27 @@ def _parents_request(
 
 
 def _begun(
-    model: Any, session: AdapterSession, history: list[BaseMessage], kwargs: dict[str, Any], config: Any, role: str
+    model: Any, frame: Frame, history: list[BaseMessage], kwargs: dict[str, Any], config: Any
 ) -> tuple[list[BaseMessage], dict[str, Any]] | None:
     """The next request of the role that works here, for a fork of its own; None where another one asks.
 
     The role's text stands in it where that of its requests stands, so that the fork reads all that they wrote.
     """
     working = FRAME.get()
-    if working is None or working.role != role or not working.laid or not session.related(working.session):
+    if working is None or working.role != frame.role or not working.laid or not frame.session.related(working.session):
+        return None
+    # Privacy: another thread may be another user's, and what is said with this one's calls alone is not for it.
+    if (working.conversation, working.scope) != (frame.conversation, frame.scope):
         return None
     made = enter(model, history, config, kwargs)
     return list(model._convert_input(made.given).to_messages()), made.options
 
 
 def _known(session: AdapterSession, graph: Any, tools: Sequence[BaseTool]) -> dict[str, BaseTool]:
-    """Tools by name: the shared union's, the graph's own, and those given, the later ones winning."""
-    found = {tool.name: tool.native for tool in session.prefix.tools if isinstance(tool.native, BaseTool)}
+    """Tools by name: the session's own, the graph's own, and those given, the later ones winning."""
+    # Privacy: of a tool that the application bound, another user's function may stand in the shared union.
+    own = (getattr(tool, "native", tool) for tool in session.team.given.tools)
+    found = {tool.name: tool for tool in own if isinstance(tool, BaseTool)}
     for node in (getattr(graph, "nodes", None) or {}).values():
         bound = getattr(node, "bound", None)
         if isinstance(bound, ToolNode):
@@ -185,8 +188,7 @@ def _executor(session: AdapterSession, graph: Any, tools: Sequence[BaseTool], *,
 
     def execute(id: str, name: str, arguments: Mapping[str, Any]) -> Any:  # noqa: A002 - the field's word
         if name not in known:
-            message = f"there is no tool {name!r}; there are: {', '.join(sorted(known)) or 'none'}"
-            raise ToolException(message)
+            raise ToolException(f"there is no tool {name!r}; there are: {', '.join(sorted(known)) or 'none'}")
         call: Any = {"type": "tool_call", "id": id, "name": name, "args": dict(arguments)}
         return awaited(known[name], call) if later else _said(known[name].invoke(call))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import filterfalse
 from typing import Any
 
-from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables.config import RunnableConfig, ensure_config, var_child_runnable_config
 
 from cacheprefix.adapter import (
@@ -28,10 +29,10 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix.errors import BudgetError
-from cacheprefix_langgraph.fork_context import FRAME, Frame, scope_of, thread_of
+from cacheprefix_langgraph.fork_context import FRAME, Frame, configurable, scope_of, thread_of
 from cacheprefix_langgraph.history import Decided
 from cacheprefix_langgraph.layout import history_of, laid_out, settled, summarise_first, together
-from cacheprefix_langgraph.parts import Parts, completed, instruction_of, missing, taken_apart
+from cacheprefix_langgraph.parts import Parts, completed, instruction_of, leads, missing, taken_apart
 from cacheprefix_langgraph.pending import Sending
 from cacheprefix_langgraph.request_bodies import base_of, hoists, kept_elsewhere, model_name, only_marked, shows_body
 from cacheprefix_langgraph.schemas import adopt_foreseen
@@ -89,9 +90,9 @@ def enter(
     conversation, scope = (frame.conversation, frame.scope) if frame else (thread_of(settled), scope_of(settled))
     sending = Sending(session, frame, None, kwargs.get("tools"), conversation, scope)
     if frame is None:
-        if session.mode == "observe":
-            sending.agent = session.attempt("agent", lambda: agent_in(settled), "")
-        else:
+        # As the application calls it, so that a report and its breaks tell several of them apart.
+        sending.agent = session.attempt("agent", lambda: agent_in(settled), "")
+        if session.mode != "observe":
             session.attempt("no fork", lambda: outside(session, settled), None)
         return Entered(given, config, kwargs, sending)
     if session.mode == "observe":
@@ -168,11 +169,9 @@ def _frame(model: Any, session: AdapterSession, config: RunnableConfig, given: A
 def _bound(model: Any, session: AdapterSession, config: RunnableConfig, given: Any) -> Frame:
     """The fork of the role that the model was bound to."""
     role, instruction = wrapping(model).role or ("", "")
-    read = (config.get("configurable") or {}).get("__pregel_read")
-    ledger = ledger_in(None, session) if read is not None else None
+    ledger = ledger_in(None, session) if configurable(config, "__pregel_read") is not None else None
     # A thread has a name; only without one it is told by what is said.
-    said = () if thread_of(config) else model._convert_input(given).to_messages()
-    said = [message for message in said if not isinstance(message, SystemMessage)]
+    said = [] if thread_of(config) else [*filterfalse(leads, model._convert_input(given).to_messages())]
     state, scope = conversation_of(session, config, ledger, said, returned=FRAME.get() is not None), scope_of(config)
     return Frame(session=session, role=role, instruction=instruction, conversation=state.id, state=state, scope=scope)
 
@@ -222,12 +221,13 @@ class _Asked:
             frame.state or session.conversation(frame.conversation, scope=frame.scope),
             instruction_of(self.parts, frame),
             history,
-            spoken=lambda: [count(message.text) for message in self.parts.rest if not _leads(message)],
+            spoken=lambda behind: [count(one.text) for one in [*filterfalse(leads, self.parts.rest)][behind:]],
             tools=self._tools(),
             volatile={} if frame.trails else frame.volatile,
             own=tuple(self._own()),
             known=tuple(self._known()),
             alike=self.parts.begins_shared,
+            shared_at=self.parts.shared_at,
             long_text_stays=True,
             alone=session.alone and sent_alike(var_child_runnable_config.get()) < 2,
             base=frame.base,
@@ -352,10 +352,6 @@ def _own(
     given, laid = parts.given, completed([*parts.lead, *parts.own(history)], frame)
     same = len(laid) == len(given) and all(map(operator.is_, laid, given))
     return None if same else (laid, kwargs)
-
-
-def _leads(message: BaseMessage) -> bool:
-    return isinstance(message, SystemMessage)
 
 
 def _summarises(session: AdapterSession) -> bool:

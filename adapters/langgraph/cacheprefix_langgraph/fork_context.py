@@ -129,6 +129,10 @@ class _Running:
 _RUNNING = _Running()
 
 
+FORK = "__cacheprefix_fork__"
+"""The attribute of a node or a graph that holds what it was made a fork with."""
+
+
 @dataclass(frozen=True, slots=True)
 class ForkSettings:
     """What a node, a graph or an agent was made a fork with."""
@@ -188,10 +192,14 @@ class ForkSettings:
         )
 
 
+def configurable(config: Mapping[str, Any] | None, name: str) -> Any:
+    """What a run's configuration has under a name; None where it has nothing there."""
+    return ((config or {}).get("configurable") or {}).get(name)
+
+
 def thread_of(config: Mapping[str, Any] | None) -> str:
     """The ``thread_id`` of a run's configuration; empty when it has none."""
-    configurable = (config or {}).get("configurable") or {}
-    thread = configurable.get("thread_id")
+    thread = configurable(config, "thread_id")
     return "" if thread is None else str(thread)
 
 
@@ -210,14 +218,16 @@ def talk_of(
 
 def memory_of(session: AdapterSession, config: Mapping[str, Any] | None) -> str:
     """Whose memory a call's is: its thread's; without one its graph run's own, also where another said the same."""
-    scope = scope_of(config) or session.scope
-    return thread_of(config) or session.unnamed((), f"memory of {scope}", run=_run_of(config))
+    scope, thread = scope_of(config) or session.scope, thread_of(config)
+    if not thread:
+        return session.unnamed((), f"memory of {scope}", run=_run_of(config))
+    # Privacy: tenants may have threads of the same id, and one place for all memories.
+    return f"{scope}\0{thread}" if scope else thread
 
 
 def _run_of(config: Mapping[str, Any] | None) -> object:
     """One object for a run and the runs inside it; LangGraph before 1.1 has none, so each request stands alone."""
-    runtime = ((config or {}).get("configurable") or {}).get("__pregel_runtime")
-    return getattr(runtime, "control", None)
+    return getattr(configurable(config, "__pregel_runtime"), "control", None)
 
 
 def _words(message: BaseMessage) -> tuple[str, ...]:
@@ -231,14 +241,12 @@ def _words(message: BaseMessage) -> tuple[str, ...]:
 
 def checkpoint_of(config: Mapping[str, Any] | None) -> str:
     """The checkpoint that the outermost graph's step began with; the same for all that run in that step."""
-    known = ((config or {}).get("configurable") or {}).get("checkpoint_map") or {}
-    return str(known.get("", ""))
+    return str((configurable(config, "checkpoint_map") or {}).get("", ""))
 
 
 def scope_of(config: Mapping[str, Any] | None) -> str | None:
     """The tenant of a run, ``config["configurable"]["cacheprefix_scope"]``; None for the session's."""
-    configurable = (config or {}).get("configurable") or {}
-    scope = configurable.get("cacheprefix_scope")
+    scope = configurable(config, "cacheprefix_scope")
     return None if scope is None else str(scope)
 
 

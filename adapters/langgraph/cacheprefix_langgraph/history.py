@@ -9,10 +9,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from cacheprefix.adapter import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
-from cacheprefix_langgraph.views import KEY, SUMMARY, is_text
-
-_THINKING = ("thinking", "redacted_thinking", "reasoning")
-_CALLS = ("tool_use", "tool_call", "function_call")
+from cacheprefix_langgraph.views import CALLS, KEY, SUMMARY, THINKING, is_text
 
 
 class Decided(NamedTuple):
@@ -93,7 +90,7 @@ def without(message: BaseMessage, calls: set[str], parts: set[int]) -> BaseMessa
     content: Any = message.content
     if isinstance(content, list):
         content = [block for part, block in enumerate(content) if not _goes(block, part, calls, parts)]
-        if all(isinstance(block, Mapping) and block.get("type") in _THINKING for block in content):
+        if all(isinstance(block, Mapping) and block.get("type") in THINKING for block in content):
             content = []
     update: dict[str, Any] = {"content": content}
     left: list[Any] = []
@@ -114,7 +111,7 @@ def _goes(block: Any, part: int, calls: set[str], parts: set[int]) -> bool:
     if not isinstance(block, Mapping):
         return False
     kind = block.get("type")
-    if kind in _CALLS:
+    if kind in CALLS:
         return block.get("call_id") in calls or block.get("id") in calls
     # The responses API takes a reasoning item and what it was made for only together.
     return kind != "reasoning" and part in parts

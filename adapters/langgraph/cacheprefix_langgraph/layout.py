@@ -241,7 +241,7 @@ def _settling(
     seen = session.attempt("views", lambda: views.of(messages, count), None)
     if seen is None:
         return None
-    beside = [message.text for message in head] + [tool.schema.decode() for tool in session.prefix.tools]
+    beside = [message.text for message in head] + [tool.schema.decode() for tool in session.reachable(state)]
     static, own, epoch = sum(map(count, beside)), count(tail), state.ledger.epoch
     return _Settling(session, state, messages, head, parts.border, seen, model, static, own, tools, count, epoch)
 

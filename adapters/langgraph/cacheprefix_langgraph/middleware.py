@@ -193,11 +193,10 @@ class PrefixMiddleware(AgentMiddleware):
         return made
 
     def prepared(self, request: ModelRequest) -> tuple[Frame | None, ModelRequest]:
-        """The fork that a request is, and the request as the agent's model is to be asked it."""
-        return self._prepared(request)
+        """The fork that a request is, and the request as the agent's model is to be asked it.
 
-    def _prepared(self, request: ModelRequest) -> tuple[Frame | None, ModelRequest]:
-        """``prepared``; where that fails, the application's own layout with what it left to us to say."""
+        Where that fails, the application's own layout with what it left to us to say.
+        """
         # Outside of what fails open: an error of the application's own function is the application's.
         fork = self._fork
         said = fork.said_now(request.state)
@@ -318,12 +317,12 @@ class PrefixMiddleware(AgentMiddleware):
 class _Model(AgentMiddleware):
     """Makes the agent's requests forks."""
 
-    _prepared: Callable[[ModelRequest], tuple[Frame | None, ModelRequest]]
+    prepared: Callable[[ModelRequest], tuple[Frame | None, ModelRequest]]
     _answered: Callable[[ModelRequest, Frame | None, Any], Any]
 
     def wrap_model_call(self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> Any:
         """Rewrite the request, and let the model finish its body."""
-        frame, changed = self._prepared(request)
+        frame, changed = self.prepared(request)
         with within_frame(frame):
             response = handler(changed)
         return self._answered(request, frame, response)
@@ -332,7 +331,7 @@ class _Model(AgentMiddleware):
         self, request: ModelRequest, handler: Callable[[ModelRequest], Awaitable[ModelResponse]]
     ) -> Any:
         """Rewrite the request, and let the model finish its body."""
-        frame, changed = self._prepared(request)
+        frame, changed = self.prepared(request)
         with within_frame(frame):
             response = await handler(changed)
         return self._answered(request, frame, response)

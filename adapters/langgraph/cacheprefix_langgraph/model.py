@@ -76,11 +76,10 @@ def wrap_model(
     if not isinstance(given, BaseChatModel):
         wrapped = configured(given, lambda made: _copy(made, known))
         if wrapped is None:
-            message = (
+            raise SetupError(
                 f"wrap_model takes a LangChain chat model, found {type(given).__name__}; "
                 "wrap the model first, then bind tools or add retries to the result"
             )
-            raise SetupError(message)
         made: Any = wrapped
     elif bound_of(model) is bound and role is None and not prewarm:
         return model
@@ -233,7 +232,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
             sending = current(self)
             with _asking(sending):
-                ready = drive(_streamed_or_ready(self, base, sending, messages, stop, kwargs, later=False))
+                ready = drive(_streamed_or_ready(self, sending, messages, stop, kwargs, later=False))
                 if isinstance(ready, Prepared):
                     result = base._generate(self, ready.messages, stop, run_manager, **ready.kwargs)
                 else:
@@ -246,7 +245,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         ) -> ChatResult:
             sending = current(self)
             with _asking(sending):
-                ready = await adrive(_streamed_or_ready(self, base, sending, messages, stop, kwargs, later=True))
+                ready = await adrive(_streamed_or_ready(self, sending, messages, stop, kwargs, later=True))
                 if isinstance(ready, Prepared):
                     result = await base._agenerate(self, ready.messages, stop, run_manager, **ready.kwargs)
                 else:
@@ -259,7 +258,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         ) -> Iterator[ChatGenerationChunk]:
             sending = current(self)
             sending.streamed = True
-            ready = drive(prepared(self, base, sending, messages, stop, kwargs, later=False))
+            ready = drive(prepared(self, sending, messages, stop, kwargs, later=False))
             return watch(sending, base._stream(self, ready.messages, stop, run_manager, **ready.kwargs))
 
         async def _astream(
@@ -267,7 +266,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         ) -> AsyncIterator[ChatGenerationChunk]:
             sending = current(self)
             sending.streamed = True
-            ready = await adrive(prepared(self, base, sending, messages, stop, kwargs, later=True))
+            ready = await adrive(prepared(self, sending, messages, stop, kwargs, later=True))
             own = base._astream(self, ready.messages, stop, run_manager, **ready.kwargs)
             async with aclosing(awatch(sending, own)) as chunks:
                 async for chunk in chunks:
@@ -282,7 +281,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             payload: dict[str, Any] = base._get_request_payload(self, input_, stop=stop, **kwargs)  # type: ignore[attr-defined]
             if sending is None or sending.pending is not None:
                 return payload
-            payload = begin(self, base, Body(payload, api_of(payload, self), own=True), sending, FOLLOW)
+            payload = begin(self, Body(payload, api_of(payload, self), own=True), sending, FOLLOW)
             own = undone(sending, input_, kwargs)
             if own is not None:
                 payload = base._get_request_payload(self, own.messages, stop=stop, **own.kwargs)  # type: ignore[attr-defined]
@@ -331,20 +330,13 @@ def _asking(sending: Sending) -> Iterator[None]:
 
 
 def _streamed_or_ready(
-    model: Any,
-    base: type[BaseChatModel],
-    sending: Sending,
-    messages: Any,
-    stop: Any,
-    kwargs: dict[str, Any],
-    *,
-    later: bool,
+    model: Any, sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any], *, later: bool
 ) -> Flow[ChatResult | Prepared]:
     """A whole answer, where others wait for its first token; else what the model's class is to ask with.
 
     Such an answer comes as a stream and is put together again. ``later`` is for callers in an event loop.
     """
-    ready = yield from prepared(model, base, sending, messages, stop, kwargs, later=later)
+    ready = yield from prepared(model, sending, messages, stop, kwargs, later=later)
     if not ready.streams:
         return ready
     try:
@@ -353,7 +345,7 @@ def _streamed_or_ready(
     except Exception as error:
         if not again(model, sending, error):
             raise
-        return (yield from prepared(model, base, sending, messages, stop, kwargs, later=later))
+        return (yield from prepared(model, sending, messages, stop, kwargs, later=later))
     return result
 
 

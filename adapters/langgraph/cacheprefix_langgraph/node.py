@@ -28,10 +28,12 @@ from cacheprefix.adapter import (
 )
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import (
+    FORK,
     FRAME,
     ForkSettings,
     Frame,
     aunder,
+    configurable,
     scope_of,
     under,
     within_frame,
@@ -40,9 +42,6 @@ from cacheprefix_langgraph.fork_context import (
 from cacheprefix_langgraph.schemas import decorated, foresee
 from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in, update_of, with_update
 from cacheprefix_langgraph.subgraphs import subgraph
-
-FORK = "__cacheprefix_fork__"
-"""The attribute of a forked node that holds what it was decorated with."""
 
 _ORIGINAL = "__cacheprefix_original__"
 """The attribute of a forked object that keeps the object, with which it shares its state."""
@@ -103,8 +102,7 @@ def forked(
     if not isinstance(session, Session) and (callable(session) or isinstance(session, Runnable)):
         return forked()(session)
     if session is not None and not isinstance(session, Session):
-        message = f"forked(session) takes a cacheprefix Session, found {type(session).__name__}"
-        raise SetupError(message)
+        raise SetupError(f"forked(session) takes a cacheprefix Session, found {type(session).__name__}")
     check_volatile(volatile, volatile_role)
     bound = given_or_configured(session)
 
@@ -132,11 +130,10 @@ def forked(
         if isinstance(given, dict):
             given = coerce_to_runnable(given)
         if not callable(given) and not isinstance(given, Runnable):
-            message = (
+            raise SetupError(
                 f"forked decorates a node (a function, method, callable or Runnable), found {type(given).__name__}: "
                 "pass the node itself"
             )
-            raise SetupError(message)
         if bound.mode == "observe" and not inspect.isfunction(given):
             # LangGraph and applications go by which object a node is and by what it holds. What its models ask is told
             # by the node's name; only a function, which passes for itself under a wrapper, tells its role's.
@@ -401,7 +398,7 @@ class _Passing:
         if now is not None and now.session is self._fork.session and now.role == self._fork.role:
             return now, given, None
         settled = config or var_child_runnable_config.get() or {}
-        task = (settled.get("configurable") or {}).get("__pregel_task_id")
+        task = configurable(settled, "__pregel_task_id")
         with self._lock:
             known = self._tasks.get(str(task))
         if known is not None:
@@ -475,11 +472,10 @@ def _of_class(node: Runnable[Any, Any], kind: Any) -> Any:
     try:
         object.__setattr__(made, "__class__", kind)
     except TypeError as error:
-        message = (
+        raise SetupError(
             f"forked cannot make a fork of a {base.__name__}: call it in a function and decorate that "
             "(@forked(session) def node(state): return it.invoke(state))"
-        )
-        raise SetupError(message) from error
+        ) from error
     for name in _STATE:
         if not isinstance(node, RunnableSequence) and hasattr(node, name):
             object.__setattr__(made, name, getattr(node, name))

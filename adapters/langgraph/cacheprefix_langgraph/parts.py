@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from cacheprefix.adapter import context_block, find_text, mostly_holds
 from cacheprefix_langgraph.fork_context import Frame
-from cacheprefix_langgraph.views import is_text
+from cacheprefix_langgraph.views import is_text, text_in
 
 _LONG: Final = 200
 """Characters from which on a text in the conversation is the shared one, and not somebody who says the same."""
@@ -56,6 +56,12 @@ class Parts:
         """Whether the application's own request begins with the very text that a fork begins with."""
         return bool(self.lead and self.head) and self.lead[0].text.lstrip().startswith(self.head[0].text.strip())
 
+    @property
+    def shared_at(self) -> int | None:
+        """Characters of the leading message in front of the shared text; None where that stands elsewhere."""
+        span = find_text(self.head[0].text, self.lead[0].text) if self.lead and self.head else None
+        return None if span is None else len(self.lead[0].text[: span[0]].strip())
+
     def own(self, history: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Messages of ``rest``, or what was decided on them, with what was taken out of them put back."""
         back = [one for message in history for one in self.originals.get(id(message), (message,))]
@@ -67,13 +73,13 @@ def taken_apart(messages: Sequence[BaseMessage], frame: Frame, *, hoists: bool =
 
     ``hoists`` says that the model's class puts a system message in front wherever it stands, and takes one alone.
     """
-    rest = list(dropwhile(_leads, messages))
+    rest = list(dropwhile(leads, messages))
     lead = list(messages[: len(messages) - len(rest)])
     border = shared_count(rest, frame.shared)
-    hoisted = [message for message in rest if _leads(message)] if hoists and not lead else []
+    hoisted = [message for message in rest if leads(message)] if hoists and not lead else []
     if hoisted:
-        border -= sum(map(_leads, rest[:border]))
-        rest = [message for message in rest if not _leads(message)]
+        border -= sum(map(leads, rest[:border]))
+        rest = [message for message in rest if not leads(message)]
     prefix = frame.session.prefix
     system = prefix.text if frame.base is None else frame.base
     # An agent alone keeps its own order, and nothing is moved.
@@ -91,7 +97,7 @@ def _beginning(message: BaseMessage, text: str) -> BaseMessage:
         return message
     said = ""
     for index, block in enumerate(message.content if isinstance(message.content, list) else ()):
-        said += "" if not is_text(block) else block if isinstance(block, str) else str(block.get("text", ""))
+        said += text_in(block) if is_text(block) else ""
         if said == text:
             return message.model_copy(update={"content": message.content[: index + 1]})
     return SystemMessage(text)
@@ -147,7 +153,7 @@ def _without_texts(message: BaseMessage, known: Sequence[str]) -> BaseMessage | 
 
 def _without_block(block: Any, known: Sequence[str]) -> Any:
     """A text block without the shared texts; None where nothing else is in it."""
-    text = block if isinstance(block, str) else str(block.get("text", ""))
+    text = text_in(block)
     left = without(text, known)
     if left == text:
         return block
@@ -193,7 +199,7 @@ def completed(given: Sequence[BaseMessage], frame: Frame) -> list[BaseMessage]:
     end: list[BaseMessage] = [HumanMessage(frame.passing)] if frame.volatile else []
     if not text:
         return [*given, *end]
-    at = next((index for index, message in enumerate(given) if _leads(message)), None)
+    at = next((index for index, message in enumerate(given) if leads(message)), None)
     if at is None:
         return [SystemMessage(text), *given, *end]
     # Joined with the first one, wherever that stands: some classes take no second.
@@ -208,7 +214,7 @@ def missing(given: Sequence[BaseMessage], frame: Frame, beside: str = "") -> lis
     ``beside`` is what it says outside of its messages. Of the shared system text an older version may stand there
     (``mostly_holds``): then the call's reasons say so, and the request does not get the same a second time.
     """
-    system = "\n\n".join((*(message.text for message in given if _leads(message)), beside))
+    system = "\n\n".join((*(message.text for message in given if leads(message)), beside))
     spoken = "\n\n".join(message.text for message in given if isinstance(message, HumanMessage))
 
     def stands(due: _Due) -> bool:
@@ -246,11 +252,8 @@ def shared_count(messages: Sequence[BaseMessage], shared: Sequence[BaseMessage] 
     """How many of ``messages`` are the shared conversation: equal to it, from its start."""
     if shared is None:
         return len(messages)
-    start = 0
-    while start < len(shared) and isinstance(shared[start], SystemMessage):
-        start += 1
     count = 0
-    for own, common in zip(messages, shared[start:], strict=False):
+    for own, common in zip(messages, dropwhile(leads, shared), strict=False):
         if (
             own is not common
             and (own.id is None or own.id != common.id or own.content != common.content)
@@ -261,5 +264,6 @@ def shared_count(messages: Sequence[BaseMessage], shared: Sequence[BaseMessage] 
     return count
 
 
-def _leads(message: BaseMessage) -> bool:
+def leads(message: BaseMessage) -> bool:
+    """Whether it is a system message."""
     return isinstance(message, SystemMessage)

@@ -22,10 +22,10 @@ from langgraph.pregel import Pregel
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, drive, preview_of
 from cacheprefix_langgraph.calls import enter
-from cacheprefix_langgraph.fork_context import Frame, within_frame
+from cacheprefix_langgraph.fork_context import FORK, Frame, within_frame
 from cacheprefix_langgraph.middleware import ENTRY, PrefixMiddleware
 from cacheprefix_langgraph.model import shadow
-from cacheprefix_langgraph.node import FORK, entered
+from cacheprefix_langgraph.node import entered
 from cacheprefix_langgraph.pending import SENDING
 from cacheprefix_langgraph.request_bodies import base_of, shows_body
 from cacheprefix_langgraph.schemas import STRUCTURED
@@ -74,6 +74,8 @@ class _DryRun:
         self.functions: set[str] = set()
         """Agents whose requests a function makes, which is not run."""
         self._session, self._state = session, state
+        self._asked: set[int] = set()
+        """Graphs that a tool asks, which are shown once."""
         self._rehearsals: dict[int, tuple[AdapterSession, AdapterSession]] = {}
 
     @property
@@ -91,19 +93,30 @@ class _DryRun:
 
     # ------------------------------------------------------------------ nodes
 
-    def graph(self, graph: Any, frame: Frame | None) -> None:
-        """All nodes of a compiled graph, in the order of a run in which each is reached as early as it can be."""
-        steps = _steps(graph)
+    def graph(self, graph: Any, frame: Frame | None, around: str = "") -> None:
+        """All nodes of a compiled graph, in the order of a run in which each is reached as early as it can be.
+
+        ``around`` is the node that it is, by which a run calls those of its nodes that have no name of their own.
+        """
+        frame, steps = self._entered(graph) or frame, _steps(graph)
+        named = ((getattr(graph, "config", None) or {}).get("metadata") or {}).get("lc_agent_name") or around
         # LangGraph begins the nodes of a step by their names.
         for name in sorted(graph.nodes, key=lambda name: (steps.get(name, len(steps)), name)):
-            self._node(str(name), graph.nodes[name].bound, frame)
+            self._node(str(name), graph.nodes[name].bound, frame, named or str(name))
 
-    def _node(self, name: str, bound: Any, frame: Frame | None) -> None:
-        """What a node asks first; for one of which that is not known, a note that says why."""
-        if isinstance(bound, ToolNode) or name.startswith("__"):
+    def _node(self, name: str, bound: Any, frame: Frame | None, who: str) -> None:
+        """What a node asks first; for one of which that is not known, a note that says why.
+
+        ``who`` is whom a run takes for the one who asks.
+        """
+        if isinstance(bound, ToolNode):
+            for tool in bound.tools_by_name.values():
+                self._by_tool(tool)
+            return
+        if name.startswith("__"):
             return
         if isinstance(bound, Pregel):
-            self.graph(bound, self._entered(bound) or frame)
+            self.graph(bound, frame, name)
             return
         function = getattr(bound, "func", None) or getattr(bound, "afunc", None) or bound
         fork = getattr(function, FORK, None) or getattr(type(bound), FORK, None)
@@ -113,7 +126,7 @@ class _DryRun:
             session = self._of(fork.session)
             frame = entered(replace(fork, session=session, volatile=None), self._state, {})
         if getattr(function, "__module__", "") == _AGENTS:
-            self._agent(name, function, frame)
+            self._agent(function, frame, who)
             return
         found = list(_models(function, bound))
         if not found:
@@ -126,10 +139,23 @@ class _DryRun:
             f"{name}: a function that is not run, so what it adds to its messages itself is not counted, and what its "
             "request costs unmodified is unknown"
         )
-        if fork is not None:
-            self.functions.add(fork.session.team.agent(fork.role))
         model, options = found[0]
-        self._ask(model, messages, options, frame)
+        self.functions.add(self._ask(model, messages, options, frame, who))
+
+    def _by_tool(self, tool: Any) -> None:
+        """What agents ask first that a tool asks, as deepagents' helpers; the run's last message is their task."""
+        whole = self._state
+        for graph in _graphs(getattr(tool, "func", None) or getattr(tool, "coroutine", None)):
+            if id(graph) in self._asked:
+                continue
+            self._asked.add(id(graph))
+            self.notes.append(
+                f"{graph.name}: asked by the tool {tool.name!r}, so what it is told is known in the run; here it is "
+                "the last message"
+            )
+            self._state = {"messages": list(messages_in(whole, "messages") or ())[-1:]}
+            self.graph(graph, None)
+        self._state = whole
 
     def _entered(self, graph: Any) -> Frame | None:
         """The fork that a graph is, made by ``subgraph`` or ``forked``; None for any other graph."""
@@ -141,16 +167,18 @@ class _DryRun:
         talk = conversation_of(fork.session, {}, {}, messages or (), returned=False)
         return fork.frame(talk, {}, shared=messages if fork.pinned else None)
 
-    def _agent(self, name: str, node: Any, frame: Frame | None) -> None:
+    def _agent(self, node: Any, frame: Frame | None, who: str) -> None:
         """An agent of ``create_agent``: its model's node makes the request as it does in a run."""
         made = _closed_over(node)
         if "default_tools" not in made:
             return
         messages = list(self._state.get("messages") or ())
         model, doors = made["model"], list(_middleware(made.get("wrap_model_call_handler")))
-        for one in doors:
-            if not isinstance(one, PrefixMiddleware):
-                self.notes.append(f"{name}: what its {type(one).__name__} changes is known in the run")
+        door = next((one for one in doors if isinstance(one, PrefixMiddleware)), None)
+        name = who if door is None else door.role
+        others = [type(one).__name__ for one in doors if not isinstance(one, PrefixMiddleware)]
+        if others:
+            self.notes.append(f"{name}: what its middleware changes is known in the run ({', '.join(others)})")
         state: Any = {"messages": messages, ENTRY: len(messages)}
         request: Any = ModelRequest(
             model=model,
@@ -162,7 +190,6 @@ class _DryRun:
             state=state,
             runtime=None,
         )
-        door = next((one for one in doors if isinstance(one, PrefixMiddleware)), None)
         if door is not None:
             if door.volatile is not None:
                 self.notes.append(f"{door.role}: what it says for one call alone is known at the call")
@@ -175,7 +202,7 @@ class _DryRun:
         binds = _closed_over(made["_execute_model_sync"])["_get_bound_model"]
         asked, options = _unbound(binds(request)[0])
         said = [request.system_message] if request.system_message else []
-        self._ask(asked, [*said, *request.messages], options, frame)
+        self._ask(asked, [*said, *request.messages], options, frame, who)
 
     # ------------------------------------------------------------------ one request
 
@@ -189,22 +216,27 @@ class _DryRun:
             return model
         return wrapped_with(shadow(model, session), replace(known, session=session, held=None, views=Views()))
 
-    def _ask(self, given: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], frame: Frame | None) -> None:
-        """Lay out a model's request in the rehearsal, up to where its class would send it; nothing is sent."""
+    def _ask(
+        self, given: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], frame: Frame | None, who: str
+    ) -> str:
+        """Lay out a model's request in the rehearsal, up to where its class would send it; nothing is sent.
+
+        Gives back the name under which the request is counted.
+        """
         known = wrapping_of(given)
         inside = known is not None and any(known.session is made for made in self.rehearsals)
         model = given if inside else self._rewrapped(given)
-        base: Any = base_of(model)
         with within_frame(frame):
-            made = enter(model, list(messages), None, dict(kwargs), whole=True)
+            made = enter(model, list(messages), {"metadata": {"lc_agent_name": who}}, dict(kwargs), whole=True)
             sending, said = made.sending, model._convert_input(made.given).to_messages()
             options = {name: value for name, value in made.options.items() if name != STRUCTURED}
             with SENDING.within(sending):
-                ready = drive(prepared(model, base, sending, said, None, options, later=False))
-                if sending.pending is None and shows_body(base):
+                ready = drive(prepared(model, sending, said, None, options, later=False))
+                if sending.pending is None and shows_body(base_of(model)):
                     model._get_request_payload(ready.messages, stop=None, **ready.kwargs)
         if sending.pending is not None:
             sending.pending.finish(None)
+        return sending.agent if sending.frame is None else sending.session.team.agent(sending.frame.role)
 
 
 def _steps(graph: Any) -> dict[str, int]:
@@ -273,6 +305,19 @@ def _unbound(given: Any) -> tuple[Any, dict[str, Any]]:
         options = {**(getattr(given, "kwargs", None) or {}), **options}
         given = getattr(given, "bound", None)
     return given, options
+
+
+def _graphs(function: Any) -> Iterator[Any]:
+    """The compiled graphs that a tool's function closes over, by themselves or by name, under their bindings."""
+    if getattr(function, "__code__", None) is None:
+        return
+    for one in _closed_over(inspect.unwrap(function)).values():
+        for given in one.values() if isinstance(one, Mapping) else (one,):
+            graph = given
+            while not isinstance(graph, Pregel) and isinstance(graph, Runnable) and hasattr(graph, "bound"):
+                graph = graph.bound
+            if isinstance(graph, Pregel):
+                yield graph
 
 
 def _middleware(handler: Any, depth: int = _DEPTH) -> Iterator[Any]:

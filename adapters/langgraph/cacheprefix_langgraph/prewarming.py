@@ -56,16 +56,14 @@ def warm(model: Any, pending: PendingCall, leave: Pass, session: AdapterSession,
         raise
 
 
-def warming(
-    model: Any, base: Any, body: Body, sending: Sending, stop: Any, kwargs: Mapping[str, Any]
-) -> PendingCall | None:
+def warming(model: Any, body: Body, sending: Sending, stop: Any, kwargs: Mapping[str, Any]) -> PendingCall | None:
     """The request that writes the shared part; None where there is nothing to write."""
     session = sending.session if sending.frame is None else sending.frame.session
-    return session.attempt("prewarm", lambda: _turn(model, base, body, sending, session, stop, kwargs), None)
+    return session.attempt("prewarm", lambda: _turn(model, body, sending, session, stop, kwargs), None)
 
 
 def _turn(
-    model: Any, base: Any, body: Body, sending: Sending, session: AdapterSession, stop: Any, kwargs: Mapping[str, Any]
+    model: Any, body: Body, sending: Sending, session: AdapterSession, stop: Any, kwargs: Mapping[str, Any]
 ) -> PendingCall | None:
     """Begin a request for no answer that ends where the shared part ends; None where it cannot be sent."""
     done = sending.rewritten
@@ -75,7 +73,7 @@ def _turn(
     if not shared or isinstance(shared[-1], AIMessage):
         # Anthropic's newer models refuse a request whose last message is the assistant's.
         return None
-    payload = own_body(model, base, shared, stop, kwargs).payload
+    payload = own_body(model, shared, stop, kwargs).payload
     payload = {**payload, "max_tokens": 0}
     payload.pop("stream", None)
     frame = sending.frame

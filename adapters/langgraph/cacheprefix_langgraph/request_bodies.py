@@ -88,21 +88,17 @@ def api_of(payload: Mapping[str, Any], model: BaseChatModel) -> Api:
     return "openai-responses" if "input" in payload else "openai-chat"
 
 
-def own_body(model: Any, base: type[BaseChatModel], messages: Any, stop: Any, kwargs: Mapping[str, Any]) -> Body:
+def own_body(model: Any, messages: Any, stop: Any, kwargs: Mapping[str, Any]) -> Body:
     """The body that the class itself makes. Raises what the class raises."""
-    payload: dict[str, Any] = base._get_request_payload(model, messages, stop=stop, **kwargs)  # type: ignore[attr-defined]
+    payload: dict[str, Any] = base_of(model)._get_request_payload(model, messages, stop=stop, **kwargs)
     return Body(payload, api_of(payload, model), own=True)
 
 
 def likeness(
-    session: AdapterSession,
-    model: Any,
-    base: type[BaseChatModel],
-    messages: Sequence[BaseMessage],
-    stop: Any,
-    kwargs: Any,
+    session: AdapterSession, model: Any, messages: Sequence[BaseMessage], stop: Any, kwargs: Any
 ) -> Body | None:
     """A body with the same content as the one that the class keeps to itself; None when even that fails."""
+    base = base_of(model)
     if hasattr(base, "_prepare_request") and "google" in model._llm_type:
         found = session.attempt("body", lambda: _gemini(model, base, messages, stop, kwargs), None)
         if found is not None:

@@ -57,7 +57,7 @@ def decorated(session: AdapterSession, role: str, node: Any) -> None:
 
 def foresee(session: AdapterSession, node: Any) -> None:
     """Remember the schemas that a node will bind; for front doors, at set-up."""
-    if session.shared.totals.last is not None or runs():
+    if session.begun or runs():
         # Privacy: a node that is made later, or in a run, may be made for one user, and so may what its code binds.
         return
     nothing: list[Schema] = []

@@ -24,11 +24,10 @@ def body_of(model: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, An
     """
     base = base_of(model)
     if not hasattr(base, "_get_request_payload") or _endpoint(model, "openai-chat", later=False) is None:
-        message = (
+        raise SetupError(
             f"{base.__name__} has no SDK that cacheprefix knows; side forks work on OpenAI's and Anthropic's, "
             "and forked nodes on every chat model"
         )
-        raise SetupError(message)
     payload = base._get_request_payload(model, list(messages), **kwargs)
     body = {name: value for name, value in payload.items() if name not in TRANSPORT}
     return body, api_of(body, model)

@@ -29,7 +29,7 @@ from cacheprefix_langgraph.fork_context import FRAME, Rewritten, siblings
 from cacheprefix_langgraph.layout import apart, boundary
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
 from cacheprefix_langgraph.prewarming import warm, warming, warms
-from cacheprefix_langgraph.request_bodies import Body, as_sent, likeness, own_body, readable, shows_body
+from cacheprefix_langgraph.request_bodies import Body, as_sent, base_of, likeness, own_body, readable, shows_body
 from cacheprefix_langgraph.tools import CHOSEN
 from cacheprefix_langgraph.whole_answers import can_stream
 from cacheprefix_langgraph.wrapping import wrapping
@@ -58,36 +58,23 @@ class Prepared(NamedTuple):
 
 
 def prepared(
-    model: Any,
-    base: type[BaseChatModel],
-    sending: Sending,
-    messages: Any,
-    stop: Any,
-    kwargs: dict[str, Any],
-    *,
-    later: bool,
+    model: Any, sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any], *, later: bool
 ) -> Flow[Prepared]:
     """Make the body of a fork, after waiting for a sibling that writes its prefix.
 
     Where that fails behind the rewrite, messages and options are the application's own again. ``later`` is for callers
     in an event loop.
     """
-    body = _body(model, base, sending, messages, stop, kwargs)
+    body = _body(model, sending, messages, stop, kwargs)
     if body is None:
         return _prepared(sending, messages, kwargs)
-    warming_call = partial(warming, model, base, body, sending, stop, kwargs)
-    streams = yield from _in_its_turn(model, base, body, sending, warming_call, later=later)
+    warming_call = partial(warming, model, body, sending, stop, kwargs)
+    streams = yield from _in_its_turn(model, body, sending, warming_call, later=later)
     return _prepared(sending, messages, kwargs, streams=streams)
 
 
 def _in_its_turn(
-    model: Any,
-    base: type[BaseChatModel],
-    body: Body,
-    sending: Sending,
-    warming_call: Callable[[], PendingCall | None],
-    *,
-    later: bool,
+    model: Any, body: Body, sending: Sending, warming_call: Callable[[], PendingCall | None], *, later: bool
 ) -> Flow[bool]:
     """Wait for a sibling that writes the prefix, then begin the request; whether its answer is to be streamed.
 
@@ -96,10 +83,10 @@ def _in_its_turn(
     """
     session, leave = _session(model, sending), FOLLOW
     waiting = session.waiting
-    asked = _asked(model, base, body, sending)
+    asked = _asked(model, body, sending)
     if asked is not None:
         queue = partial(waiting.aqueue if later else waiting.queue, boundary=asked[1], scope=sending.scope)
-        fast = _lets_go_early(model, base, body)
+        fast = _lets_go_early(model, body)
         leave = yield WaitingFor(partial(queue, streams=fast), asked[0], body.api)
     try:
         pending = warming_call() if leave.leader and warms(model, body) else None
@@ -109,7 +96,7 @@ def _in_its_turn(
         if streams:
             followed = partial(waiting.afollowed if later else waiting.followed, **_asking(model, body, sending))
             streams = yield WaitingFor(followed, leave)
-        return _begun(model, base, body, sending, leave) and streams
+        return _begun(model, body, sending, leave) and streams
     except BaseException:
         # Cancelled, above all: the leader's task is gone, and the next one leads.
         leave.release(ok=False)
@@ -125,9 +112,9 @@ def _prepared(sending: Sending, messages: Any, kwargs: dict[str, Any], *, stream
     return Prepared(given, {**kept, **{name: options[name] for name in CHOSEN if name in options}}, streams=False)
 
 
-def _begun(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> bool:
+def _begun(model: Any, body: Body, sending: Sending, leave: Pass) -> bool:
     """Begin the request. Returns whether its answer may be streamed, so that siblings go on with its first token."""
-    made = begin(model, base, body, sending, leave)
+    made = begin(model, body, sending, leave)
     if undone(sending) is not None:
         return False
     if body.own:
@@ -163,9 +150,9 @@ def _undo(sending: Sending) -> None:
     sending.plan = failed("begin")
 
 
-def _lets_go_early(model: Any, base: type[BaseChatModel], body: Body) -> bool:
+def _lets_go_early(model: Any, body: Body) -> bool:
     """Whether this request, should it lead, lets the others go before the end of its answer."""
-    streams = body.streamable and _may_stream(model, body) and base._stream is not BaseChatModel._stream
+    streams = body.streamable and _may_stream(model, body) and base_of(model)._stream is not BaseChatModel._stream
     return bool(body.payload.get("stream")) or warms(model, body) or streams
 
 
@@ -177,26 +164,24 @@ def _may_stream(model: Any, body: Body) -> bool:
     return not (disabled is True or (disabled == "tool_calling" and body.payload.get("tools")))
 
 
-def _body(
-    model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
-) -> Body | None:
+def _body(model: Any, sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]) -> Body | None:
     """The body of a request that has not begun yet, where it is to be begun before the class sends it."""
     if sending.pending is not None or sending.undone is not None:
         return None
     session = _session(model, sending)
-    if not shows_body(base):
-        return likeness(session, model, base, messages, stop, kwargs)
+    if not shows_body(base_of(model)):
+        return likeness(session, model, messages, stop, kwargs)
     if sending.rewritten is None:
         # What the class makes of the application's own request is the application's business.
         waits = session.waiting.gate is not None and _waits(sending)
-        return own_body(model, base, messages, stop, _options(sending, kwargs)) if waits else None
+        return own_body(model, messages, stop, _options(sending, kwargs)) if waits else None
     try:
-        return own_body(model, base, messages, stop, _options(sending, kwargs))
+        return own_body(model, messages, stop, _options(sending, kwargs))
     except Exception as error:
         _undo(sending)
         own = _prepared(sending, messages, kwargs)
         # What the class makes of the application's own request is the application's business.
-        own_body(model, base, own.messages, stop, _options(sending, own.kwargs))
+        own_body(model, own.messages, stop, _options(sending, own.kwargs))
         session.shared.notices.failed("body", error)
         return None
 
@@ -218,15 +203,11 @@ def _session(model: Any, sending: Sending) -> AdapterSession:
     return session_in(model) if sending.frame is None else sending.frame.session
 
 
-def _asked(
-    model: Any, base: type[BaseChatModel], body: Body, sending: Sending
-) -> tuple[dict[str, Any], Boundary] | None:
+def _asked(model: Any, body: Body, sending: Sending) -> tuple[dict[str, Any], Boundary] | None:
     """The body and the shared part's end, by which siblings wait for each other; None for one that waits for none."""
     if not _waits(sending):
         return None
-    return _session(model, sending).attempt(
-        "gate", lambda: (_seen(body, model), _boundary(model, base, body, sending)), None
-    )
+    return _session(model, sending).attempt("gate", lambda: (_seen(body, model), _boundary(model, body, sending)), None)
 
 
 def _waits(sending: Sending) -> bool:
@@ -239,7 +220,7 @@ def _seen(body: Body, model: Any) -> dict[str, Any]:
     return readable(body.payload, model)
 
 
-def _boundary(model: Any, base: type[BaseChatModel], body: Body, sending: Sending) -> Boundary:
+def _boundary(model: Any, body: Body, sending: Sending) -> Boundary:
     """What finds the end of the part that siblings share; None for a request that is no fork."""
     done = sending.rewritten
     if done is None:
@@ -247,8 +228,8 @@ def _boundary(model: Any, base: type[BaseChatModel], body: Body, sending: Sendin
     session = _session(model, sending)
 
     def own_sections(messages: list[BaseMessage]) -> int:
-        alone = own_body(model, base, messages, None, {}) if body.own else None
-        alone = alone or likeness(session, model, base, messages, None, {})
+        alone = own_body(model, messages, None, {}) if body.own else None
+        alone = alone or likeness(session, model, messages, None, {})
         if alone is None:
             return 0
         seen = {"messages": [], "contents": [], **_seen(alone, model), "tools": []}
@@ -258,9 +239,9 @@ def _boundary(model: Any, base: type[BaseChatModel], body: Body, sending: Sendin
     return boundary(done, own_sections)
 
 
-def begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> dict[str, Any]:
+def begin(model: Any, body: Body, sending: Sending, leave: Pass) -> dict[str, Any]:
     """The body as it is to be sent. Never raises."""
-    made = _session(model, sending).attempt("begin", lambda: _begin(model, base, body, sending, leave), None)
+    made = _session(model, sending).attempt("begin", lambda: _begin(model, body, sending, leave), None)
     if made is None:
         fail(sending)
         sending.pending = None
@@ -277,7 +258,7 @@ def _with_passing(body: Body, sending: Sending, model: Any) -> dict[str, Any]:
     return as_sent(with_volatile(_seen(body, model), body.api, done.trailing, done.trailing_role), body.payload)
 
 
-def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> dict[str, Any]:
+def _begin(model: Any, body: Body, sending: Sending, leave: Pass) -> dict[str, Any]:
     """Begin the request in its session, which marks it for the cache; its body as it is to be sent."""
     session = _session(model, sending)
     frame, done = sending.frame, sending.rewritten
@@ -289,8 +270,8 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
         body.api,
         agent=frame.role if frame else sending.agent,
         conversation=sending.conversation if frame is None or frame.state is None else frame.state,
-        boundary=_boundary(model, base, body, sending),
-        original=_original(model, base, body, sending),
+        boundary=_boundary(model, body, sending),
+        original=_original(model, body, sending),
         rewrite=body.own and done is not None and not alone,
         repeated=body.own and plan is not None and plan.repeats,
         policy=frame.policy if frame else None,
@@ -305,9 +286,7 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
     return as_sent(sent, body.payload)
 
 
-def _original(
-    model: Any, base: type[BaseChatModel], body: Body, sending: Sending
-) -> Callable[[Prompt], Prompt | None] | None:
+def _original(model: Any, body: Body, sending: Sending) -> Callable[[Prompt], Prompt | None] | None:
     """What gives the prompt that the application would have sent, for the estimate of its cost; None where it is sent.
 
     Where a fork only moved texts, they are moved back in the fork's own prompt. Where messages were changed or are
@@ -333,9 +312,9 @@ def _original(
         # LangChain takes these out before the class sees its options.
         seen = _options(sending, {name: value for name, value in options.items() if not name.startswith(_TRACED)})
         if body.own:
-            own: Body | None = own_body(model, base, list(messages), None, seen)
+            own: Body | None = own_body(model, list(messages), None, seen)
         else:
-            own = likeness(session, model, base, messages, None, seen)
+            own = likeness(session, model, messages, None, seen)
         return None if own is None else session.decode(_seen(own, model), body.api)
 
     def original(prompt: Prompt) -> Prompt | None:
@@ -379,14 +358,17 @@ def finish(sending: Sending, result: ChatResult) -> None:
     close(sending, sending.session.attempt("usage", lambda: usage_of(message_of(result)), None))
 
 
-def close(sending: Sending, usage: Any) -> None:
-    """End the request, and tell tracers what the cache did: they keep the metadata until the run ends."""
+def close(sending: Sending, usage: Any, *, cut: bool = False) -> None:
+    """End the request, and tell tracers what the cache did: they keep the metadata until the run ends.
+
+    ``cut`` says that its answer was broken off.
+    """
     if sending.pending is None:
         return
     pending, traced = sending.pending, sending.traced
 
     def told() -> None:
-        verdict = pending.finish(usage)
+        verdict = pending.finish(usage, cut=cut)
         if verdict is not None and traced is not None:
             traced["cacheprefix_cause"] = str(verdict.cause)
 

@@ -18,7 +18,7 @@ from typing_extensions import NotRequired, TypedDict
 from cacheprefix import Conversation
 from cacheprefix.adapter import AdapterSession, Ledger, digests_of, merge_json, merged_places, update_json
 from cacheprefix.errors import SetupError
-from cacheprefix_langgraph.fork_context import FRAME, checkpoint_of, scope_of, talk_of
+from cacheprefix_langgraph.fork_context import FRAME, checkpoint_of, configurable, scope_of, talk_of, thread_of
 from cacheprefix_langgraph.views import Views
 
 CHANNEL = "cacheprefix"
@@ -87,11 +87,10 @@ else:
             others = [base for base in bases if base not in (PrefixState, typing.Generic)]
             strange = next((base for base in others if not isinstance(base, _KINDS)), None)
             if strange is not None:
-                message = (
+                raise SetupError(
                     f"{name} has PrefixState and {strange.__name__} among its bases, which is no TypedDict: "
                     "a pydantic model or a dataclass declares the field, cacheprefix: PrefixChannel, instead"
                 )
-                raise SetupError(message)
             field = _PLAIN if others and all(type(base) is type(_PLAIN) for base in others) else _EXTENDED
             # Of bases of both kinds, which do not mix either, the standard library's are declared anew in the other's.
             own = tuple(field if base is PrefixState else _of_kind(base, type(field)) for base in bases)
@@ -131,8 +130,7 @@ def ledger_in(state: Any, session: AdapterSession) -> Mapping[str, Any] | None:
     """
     value = state.get(CHANNEL) if isinstance(state, Mapping) else getattr(state, CHANNEL, None)
     if value is None:
-        config = var_child_runnable_config.get() or {}
-        read = (config.get("configurable") or {}).get("__pregel_read")
+        read = configurable(var_child_runnable_config.get(), "__pregel_read")
         value = (
             session.attempt("ledger channel", lambda: read(CHANNEL, False), None)  # noqa: FBT003 - LangGraph takes it by position
             if callable(read) and has_channel(read)
@@ -149,7 +147,7 @@ def sent_alike(config: Mapping[str, Any] | None) -> int:
     path = ((config or {}).get("metadata") or {}).get("langgraph_path") or ()
     if not path or path[0] != "__pregel_push":
         return 0
-    channels = _channels(((config or {}).get("configurable") or {}).get("__pregel_read"))
+    channels = _channels(configurable(config, "__pregel_read"))
     tasks = (channels or {}).get("__pregel_tasks")
     if tasks is None or not tasks.is_available():
         return 0
@@ -217,13 +215,13 @@ def conversation_of(
 
 def level_of(config: Mapping[str, Any] | None) -> str:
     """The graph that a node belongs to, by the names of the nodes around it; empty for the outermost."""
-    path = str(((config or {}).get("configurable") or {}).get("checkpoint_ns", "")).split("|")[:-1]
+    path = str(configurable(config, "checkpoint_ns") or "").split("|")[:-1]
     return "|".join(step.split(":", 1)[0] for step in path)
 
 
 def _messages_of(config: Mapping[str, Any] | None, key: str) -> list[BaseMessage] | None:
     """All messages that a node's graph has in its state: the node may have been given less."""
-    read = ((config or {}).get("configurable") or {}).get("__pregel_read")
+    read = configurable(config, "__pregel_read")
     if not callable(read) or not has_channel(read, key):
         return None
     value = read(key, False)  # noqa: FBT003 - LangGraph takes it by position
@@ -258,16 +256,19 @@ def with_update(result: Any, update_: Mapping[str, Any], session: AdapterSession
     if not update_:
         return result
     config = var_child_runnable_config.get() or {}
-    read = (config.get("configurable") or {}).get("__pregel_read")
+    read = configurable(config, "__pregel_read")
     if not callable(read) or _is_task(config):
         # Called as a plain function: nothing there would take an update.
         return result
     if not has_channel(read):
-        session.note(
-            f"the graph's state has no channel {CHANNEL!r}, so decisions on tool results are not kept in checkpoints; "
-            "add cacheprefix_langgraph.PrefixState to the state's bases, and from an entrypoint save "
-            "session.conversation(thread_id).dumps() yourself"
-        )
+        # Without a thread nothing is saved that another process could go on from.
+        if thread_of(config):
+            session.note(
+                "how earlier requests of a thread were laid out, and which tool results were shortened, is known in "
+                "this process alone: another one that goes on with the thread pays for it anew. To save it with the "
+                "thread, add cacheprefix_langgraph.PrefixState to the state's bases, as in class State(MessagesState, "
+                "PrefixState); from an entrypoint save session.conversation(thread_id).dumps() yourself"
+            )
         return result
     update = {CHANNEL: dict(update_)}
     if result is None:
@@ -305,8 +306,8 @@ def writes_of(config: Mapping[str, Any] | None) -> Any:
     By LangGraph's own sender, which is internal and may be absent. Once a step: two writes of a key are two updates in
     streams, and in a node of ours its own result has it.
     """
-    given = (config or {}).get("configurable") or {}
-    read, writes = given.get("__pregel_read"), getattr(given.get("__pregel_send"), "__self__", None)
+    read = configurable(config, "__pregel_read")
+    writes = getattr(configurable(config, "__pregel_send"), "__self__", None)
     if FRAME.get() is not None or not callable(read) or not has_channel(read) or not isinstance(writes, deque):
         return None
     return None if any(one[0] == CHANNEL for one in writes) else writes

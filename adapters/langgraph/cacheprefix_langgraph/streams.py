@@ -134,12 +134,12 @@ def _watching(sending: Sending) -> Iterator[Callable[[ChatGenerationChunk], None
     try:
         yield note
     except GeneratorExit:
-        close(sending, usage)
+        close(sending, usage, cut=True)
         raise
     except CancelledError:
         # The provider was asked, and charges for what it was sent; before it began to answer nobody knows.
         if begun:
-            close(sending, usage)
+            close(sending, usage, cut=True)
         else:
             fail(sending)
         raise

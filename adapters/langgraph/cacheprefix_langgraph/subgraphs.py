@@ -15,15 +15,12 @@ from langgraph.types import Command
 from cacheprefix import ForkPolicy, Session
 from cacheprefix.adapter import AdapterSession, VolatileRole, check_volatile
 from cacheprefix.errors import SetupError
-from cacheprefix_langgraph.fork_context import ForkSettings, Frame, aunder, runs, scope_of, under
+from cacheprefix_langgraph.fork_context import FORK, ForkSettings, Frame, aunder, runs, scope_of, under
 from cacheprefix_langgraph.schemas import foresee
 from cacheprefix_langgraph.state import conversation_of, hand_on, ledger_in, messages_in, update_of, writes_of
 from cacheprefix_langgraph.tools import adopt, made_with, render
 
 G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
-
-_FORK = "__cacheprefix_fork__"
-"""Where a graph keeps what it was made a fork with."""
 
 
 def subgraph(
@@ -54,8 +51,7 @@ def subgraph(
         todo = "call .compile() first, or decorate a function with forked(...)"
         if isinstance(given, PregelProtocol):
             todo = "a remote graph asks its models where it is served: wrap them and its nodes there"
-        message = f"subgraph takes a compiled LangGraph graph, found {type(given).__name__}; {todo}"
-        raise SetupError(message)
+        raise SetupError(f"subgraph takes a compiled LangGraph graph, found {type(given).__name__}; {todo}")
     check_volatile(volatile, volatile_role)
     bound = session.adapter
     if bound.mode == "observe":
@@ -72,9 +68,9 @@ def subgraph(
     bound.join(name)
 
     copy = graph.copy()
-    base = type(graph).__mro__[1] if _FORK in graph.__dict__ else type(graph)
+    base = type(graph).__mro__[1] if FORK in graph.__dict__ else type(graph)
     object.__setattr__(copy, "__class__", _subclass(base))
-    copy.__dict__[_FORK] = ForkSettings(
+    copy.__dict__[FORK] = ForkSettings(
         bound,
         name,
         instruction,
@@ -98,7 +94,7 @@ def _adopt(session: AdapterSession, tools: list[BaseTool]) -> None:
 
 def fork_of(graph: Any) -> ForkSettings | None:
     """What a graph was made a fork with; None for one that ``subgraph`` has not made."""
-    found = graph.__dict__.get(_FORK)
+    found = graph.__dict__.get(FORK)
     return found if isinstance(found, ForkSettings) else None
 
 
@@ -131,13 +127,13 @@ def _subclass(base: type[Any]) -> type[Any]:
     class ForkedGraph(base):  # type: ignore[misc]
         # ``invoke`` and ``ainvoke`` run these two; neither is a generator, so the fork is entered when it is called.
         def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangGraph's own name
-            fork = self.__dict__[_FORK]
+            fork = self.__dict__[FORK]
             frame = _entered(fork, input, config)
             done = functools.partial(_left, fork.session, frame, input, config)
             return under(frame, base.stream(self, input, config, **kwargs), done)
 
         def astream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangGraph's own name
-            fork = self.__dict__[_FORK]
+            fork = self.__dict__[FORK]
             frame = _entered(fork, input, config)
             done = functools.partial(_left, fork.session, frame, input, config)
             return aunder(frame, base.astream(self, input, config, **kwargs), done)

@@ -25,7 +25,7 @@ from cacheprefix.adapter import (
     looks_like_error,
     origin_of,
 )
-from cacheprefix_langgraph.fork_context import scope_of, thread_of
+from cacheprefix_langgraph.fork_context import configurable, scope_of, thread_of
 from cacheprefix_langgraph.state import messages_in
 
 Scope = Callable[[ToolCallRequest], "str | None"] | str | None
@@ -107,10 +107,16 @@ def origin(tool: BaseTool) -> Origin:
 
 
 def _runs(tool: BaseTool) -> Any:
-    """What answers a call: the function that a tool was made of, else the tool itself with what it holds."""
-    if type(tool) in {StructuredTool, Tool}:
-        return getattr(tool, "func", None) or getattr(tool, "coroutine", None) or tool
-    return tool
+    """What answers a call: the functions that a tool was made of, else the tool itself with what it holds."""
+    if type(tool) not in {StructuredTool, Tool}:
+        return tool
+    schema = tool.args_schema
+    # Privacy: a schema of the application's own has defaults and validators, which may be one user's; one that
+    # LangChain makes of a function has that function's. One in plain JSON changes no argument.
+    own = isinstance(schema, type) and not schema.__module__.startswith("langchain_core.")
+    # One of the two may be shared by all users, as a function that only says that the tool is asynchronous.
+    parts = (getattr(tool, "func", None), getattr(tool, "coroutine", None), schema if own else None)
+    return tuple(part for part in parts if part is not None) or tool
 
 
 def _form(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> AnswerForm:
@@ -187,7 +193,7 @@ def _turn(config: Mapping[str, Any], messages: Sequence[BaseMessage]) -> tuple[s
     last = next(((i, m) for i, m in reversed(list(enumerate(messages))) if isinstance(m, HumanMessage)), None)
     if last is None or not (thread or last[1].id):
         return None, ""
-    namespace = str((config.get("configurable") or {}).get("checkpoint_ns", ""))
+    namespace = str(configurable(config, "checkpoint_ns") or "")
     return f"{thread}|{namespace.rpartition('|')[0]}", last[1].id or str(last[0])
 
 

@@ -13,14 +13,14 @@ from cacheprefix.adapter import AdapterSession, ToolSet, loads
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix_langgraph.fork_context import Frame, running_scope, runs
 from cacheprefix_langgraph.request_bodies import base_of, model_name, shows_body
+from cacheprefix_langgraph.views import CALLS
 
 
 def render(tool: Any) -> Mapping[str, Any]:
     """A LangChain tool, function or schema class as ``{"name", "description", "parameters"}``."""
     function: Mapping[str, Any] | None = convert_to_openai_tool(tool).get("function")
     if function is None:
-        message = f"tool {name_of(tool)!r} is no function, and cannot be shared; bind it where it is used"
-        raise SetupError(message)
+        raise SetupError(f"tool {name_of(tool)!r} is no function, and cannot be shared; bind it where it is used")
     return function
 
 
@@ -85,7 +85,6 @@ def name_of(tool: Any) -> str:
 _LIMIT = "parallel_tool_calls"
 CHOSEN = ("tools", "tool_choice", _LIMIT)
 """Options of a call that sharing the array of tools may change."""
-_CALLS = ("tool_use", "function_call", "tool_call")
 
 
 _KEEPING: WeakSet[type[Any]] = WeakSet()
@@ -116,9 +115,14 @@ def union_of(model: Any, kwargs: Mapping[str, Any], frame: Frame) -> Union:
     if kind in _KEEPING:
         # Asking once more would show nothing either, and a model of the application's own may count.
         return Union(None)
+    own = {name_of(tool): tool for tool in kwargs.get("tools") or []}
+    prefix, state = frame.session.prefix, frame.state
+    # Those of other conversations would be written anew with each call, thousands in a process of many users.
+    shared = () if state is None else frame.session.reachable(state)
+    tools = prefix.tools if state is None else prefix.among({*own, *(tool.name for tool in shared)})
     natives = [
         tool.native if tool.native is not None else {"type": "function", "function": loads(tool.schema)}
-        for tool in frame.session.prefix.tools
+        for tool in tools
     ]
     try:
         bound = kind.bind_tools(model, natives)
@@ -128,7 +132,6 @@ def union_of(model: Any, kwargs: Mapping[str, Any], frame: Frame) -> Union:
     if not isinstance(found, list):
         return Union(None)
     formatted = list(found)
-    own = {name_of(tool): tool for tool in kwargs.get("tools") or []}
     strict = {name: tool for name, tool in own.items() if _strict(tool)}
     differ = tuple(name_of(tool) for tool in formatted if _differs(own.get(name_of(tool), tool), tool))
     return Union([strict.get(name_of(tool), tool) for tool in formatted] if strict else formatted, differ)
@@ -206,7 +209,7 @@ def first_call_only(message: Any) -> Any:
     if isinstance(content, list):
         kept = []
         for block in content:
-            calls = isinstance(block, Mapping) and block.get("type") in _CALLS
+            calls = isinstance(block, Mapping) and block.get("type") in CALLS
             if not (calls and seen):
                 kept.append(block)
             seen = seen or calls

@@ -11,7 +11,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from typing_extensions import override
 
 from cacheprefix.adapter import AdapterSession
-from cacheprefix_langgraph.fork_context import Frame, running
+from cacheprefix_langgraph.fork_context import Frame, configurable, running
 
 if TYPE_CHECKING:
     from cacheprefix_langgraph.pending import Sending
@@ -73,11 +73,14 @@ def outside(session: AdapterSession, config: Mapping[str, Any]) -> None:
     if source or str(node or "").endswith(_HOOKS):
         # Middleware asks for itself, and nobody can decorate it.
         session.note(f"middleware asks the model by itself ({source or node}), and that request shares nothing")
+    elif configurable(config, "ls_agent_type") == "subagent":
+        pass  # deepagents makes its helpers itself and isolates them on purpose: they have lines of their own
     elif node is not None:
         session.warn_once(
             f"no-fork:{node}",
             f"node {node!r} calls a wrapped model outside a fork, so its prompt is not shared: decorate the node "
-            "with forked(...), and inside it use ContextThreadPoolExecutor instead of a plain thread pool",
+            "with forked(...), or where create_agent made it give that PrefixMiddleware(session, role=...); inside a "
+            "node use ContextThreadPoolExecutor instead of a plain thread pool",
         )
     elif running(session) and var_child_runnable_config.get() is None and _in_pool():
         session.warn_once(

@@ -81,6 +81,11 @@ def view_of(message: BaseMessage, names: Mapping[str, str], count: Callable[[str
     )
 
 
+THINKING = ("thinking", "redacted_thinking", "reasoning")
+CALLS = ("tool_use", "tool_call", "function_call")
+"""Types of content blocks: what the model thought, and the tools that it calls."""
+
+
 def _parts(content: Any) -> tuple[list[str], list[str], list[tuple[int, str]]]:
     """Texts, media (as JSON, for the digest) and thinking blocks of a message's content."""
     if isinstance(content, str):
@@ -90,10 +95,10 @@ def _parts(content: Any) -> tuple[list[str], list[str], list[tuple[int, str]]]:
     thinking: list[tuple[int, str]] = []
     for index, block in enumerate(content):
         if is_text(block):
-            texts.append(block if isinstance(block, str) else str(block.get("text", "")))
-        elif isinstance(block, Mapping) and block.get("type") in ("thinking", "redacted_thinking", "reasoning"):
+            texts.append(text_in(block))
+        elif isinstance(block, Mapping) and block.get("type") in THINKING:
             thinking.append((index, dumps(block, "thinking").decode()))
-        elif not (isinstance(block, Mapping) and block.get("type") in ("tool_use", "tool_call", "function_call")):
+        elif not (isinstance(block, Mapping) and block.get("type") in CALLS):
             media.append(dumps(block, "content").decode())
     return texts, media, thinking
 
@@ -103,6 +108,11 @@ def is_text(block: Any) -> bool:
     return isinstance(block, str) or (
         isinstance(block, Mapping) and block.get("type") in ("text", "input_text", "output_text")
     )
+
+
+def text_in(block: Any) -> str:
+    """The text of a block that is one (``is_text``)."""
+    return block if isinstance(block, str) else str(block.get("text", ""))
 
 
 def _role(message: BaseMessage) -> Role:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_framework import Message
+from agent_framework import Content, Message
 
 from cacheprefix import PendingCall
 from cacheprefix.adapter import AdapterSession, Api, VolatileRole, begins, merge_usage, with_volatile
@@ -38,6 +38,8 @@ class Sending:
     volatile: str = ""
     volatile_role: VolatileRole = "user"
     usage: Any = None
+    refuse: Callable[[Collection[str]], None] | None = None
+    """Told which tools the answer calls, where some of those in the request are other roles'."""
 
     def replaced(self, fresh: Mapping[str, Any]) -> Mapping[str, Any]:
         """The client's arguments with the cache marks in them; unchanged where they differ from those seen before."""
@@ -59,6 +61,13 @@ class Sending:
         if self.turn.first_token_at is None:
             self.session.attempt("first token", lambda: self._heard(update), None)
         self.session.attempt("usage", lambda: self._note(update), None)
+        self._calls(update.contents)
+
+    def _calls(self, contents: Iterable[Content]) -> None:
+        """Have those refused of the tools that a part of an answer calls that are other roles'."""
+        refuse, called = self.refuse, {content.name for content in contents if content.type == "function_call"}
+        if refuse is not None and called:
+            self.session.attempt("refusal", lambda: refuse({name for name in called if name}), None)
 
     def _heard(self, update: Any) -> None:
         raw = update.raw_representation
@@ -74,6 +83,7 @@ class Sending:
     def answered(self, response: Any) -> None:
         """Record a whole answer's usage: the provider's own, else the framework's counts."""
         self.turn.finish(self.session.attempt("usage", lambda: self._used(response), None))
+        self._calls(content for message in response.messages for content in message.contents)
 
     def _used(self, response: Any) -> Any:
         found = _usage(getattr(response, "raw_representation", None))

@@ -113,7 +113,7 @@ def _common(agents: Sequence[Any], session: AdapterSession, *, together: bool) -
     if together:
         return majority_text(list(said.values()))[0]
     # Kept by name, since an application may make its agents anew for each request.
-    asked = session.shared.totals.last is not None
+    asked = session.begun
     kept: dict[str, tuple[frozenset[str], str]] = {} if asked else session.beside.setdefault(_TEXTS, {})
     kept |= {agent.name or agent.id: (_tools_of(agent), said[agent.name or agent.id]) for agent in agents}
     # Agents with histories of their own carry their own tools, which stand in front of the system text: only agents

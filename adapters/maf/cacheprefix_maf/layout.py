@@ -22,6 +22,7 @@ from cacheprefix.adapter import (
     Reason,
     RequestPlan,
     digest_of,
+    find_text,
     instruction_of,
     reason,
 )
@@ -90,6 +91,7 @@ def laid_out(
     united = not refused and not member.differing and all(map(plain, own)) and (same or not private)
     free = options.get("tool_choice") in (None, "auto", {"mode": "auto"})
     texts = (instructions, *history.beside) if isinstance(instructions, str) else ()
+    span = find_text(shared, instructions) if texts else None
 
     def tokens(message: Message) -> int:
         return _tokens(message, session, model)
@@ -104,8 +106,9 @@ def laid_out(
             conversation,
             instruction_of(texts, shared),
             lambda _: CountedHistory(history.shared, _digest, tokens, history.local),
-            spoken=lambda: [session.count(message.text, model) for message in history.shared],
+            spoken=lambda behind: [session.count(message.text, model) for message in history.shared[behind:]],
             api=api,
+            shared_at=None if span is None else len(instructions[: span[0]].strip()),
             tools=OwnTools(names, carried="union" if private else "open", free=free, differ=()) if united else None,
             known=(*_providers(own), *(reason("tool_schema_differs", name) for name in member.differing)),
             holds_shared=session.holds_shared((*texts, *(one.text for one in messages if one.role == "user"))),

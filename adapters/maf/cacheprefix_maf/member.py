@@ -44,8 +44,7 @@ class Member:
     def __post_init__(self) -> None:
         if self.tool_memory not in get_args(ToolMemory):
             known = ", ".join(map(repr, get_args(ToolMemory)))
-            message = f"tool_memory is one of {known}, found {self.tool_memory!r}"
-            raise SetupError(message)
+            raise SetupError(f"tool_memory is one of {known}, found {self.tool_memory!r}")
         check_volatile(self.volatile, self.volatile_role)
 
     def lasting(self, tools: Sequence[Any]) -> Sequence[Any]:

@@ -16,6 +16,7 @@ from agent_framework import (
     Content,
     FunctionInvocationContext,
     FunctionMiddleware,
+    FunctionTool,
 )
 
 from cacheprefix import Session
@@ -152,8 +153,18 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
             scope=member.scope,
             stateful=tool._context_parameter_name is not None,
             form="maf",
-            tool=getattr(tool, "func", None) or tool,
+            tool=_answered_by(tool),
         )
+
+
+def _answered_by(tool: FunctionTool) -> Any:
+    """What answers a call: the function that a tool was made of, else the tool with what it holds."""
+    function, parser = getattr(tool, "func", None), getattr(tool, "result_parser", None)
+    # Privacy: one of a class of the application's may do more than ask the function; what reads its answers may be made
+    # for one user.
+    if function is None or not type(tool).__module__.startswith("agent_framework."):
+        return tool
+    return function if parser is None else (function, parser)
 
 
 def _kept(result: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,7 +28,7 @@ from cacheprefix_maf.client_requests import Laid, Sending, api_of, body_of, prep
 from cacheprefix_maf.history import condensed
 from cacheprefix_maf.layout import Layout, laid_out
 from cacheprefix_maf.member import Member
-from cacheprefix_maf.tools import adopt, own_of, refuse_others
+from cacheprefix_maf.tools import adopt, own_of, refuse_called
 
 _STATE = "cacheprefix"
 """Where, in an ``AgentSession``'s state, the decisions of a conversation are kept."""
@@ -207,7 +208,7 @@ async def _prepared(
     sending = Sending(session, api, made.prepared, turn, volatile, member.volatile_role)
     layout = made.layout
     if layout is not None and layout.union and layout.plan.tools is not None:
-        refuse_others(member, asked.context.options, own, layout.plan.tools.tools)
+        sending.refuse = partial(refuse_called, member, asked.context.options, layout.plan.tools.tools)
     sent = Laid(messages if layout is None else layout.messages)
     sent.sending = sending
     return sending, {

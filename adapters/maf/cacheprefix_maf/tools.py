@@ -99,22 +99,23 @@ def carried(session: AdapterSession, own: Sequence[Any], plan: RequestPlan[Any],
     return {"tools": listed, **({"tool_choice": "auto"} if said else {})}
 
 
-def refuse_others(member: Member, options: Any, own: Sequence[Any], names: Collection[str]) -> None:
-    """Put stand-ins for the others' tools into the run's own list, so that their calls are answered and not lost.
+def refuse_called(member: Member, options: Any, names: Collection[str], called: Collection[str]) -> None:
+    """Put stand-ins for others' tools that an answer calls into the run's own list: they are answered and not lost.
 
-    ``names`` are those of the shared tools that the request carries.
+    ``names`` are those of the shared tools that the request carried. For tools that are not called nothing is put in:
+    the application's middlewares see that list.
     """
     if not isinstance(options, dict):
         return
-    bound = {getattr(tool, "name", "") for tool in own}
+    given = list(options.get("tools") or ())
+    bound = {getattr(tool, "name", "") for tool in own_of(given)}
     listed = ", ".join(sorted(bound)) or "none"
     others = []
-    for tool in member.session.prefix.tools:
-        if isinstance(tool, Tool) and tool.name in names and tool.name not in bound:
-            known = declared(tool.name, tool.schema)
-            stand_in = Refusing(name=known.name, description=known.description, input_model=known.parameters())
-            stand_in.said = f"{tool.name!r} was not run: tools available to the role {member.role!r} are: {listed}."
-            stand_in.func = stand_in.refuse
-            others.append(stand_in)
+    for tool in member.session.prefix.among(set(called).intersection(names).difference(bound)):
+        known = declared(tool.name, tool.schema)
+        stand_in = Refusing(name=known.name, description=known.description, input_model=known.parameters())
+        stand_in.said = f"{tool.name!r} was not run: tools available to the role {member.role!r} are: {listed}."
+        stand_in.func = stand_in.refuse
+        others.append(stand_in)
     if others:
-        options["tools"] = [*own, *others]
+        options["tools"] = [*given, *others]

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from cacheprefix.audit.formats.messages import first_text
+from cacheprefix.audit.formats.messages import first_text, loaded
 from cacheprefix.audit.log_records import Record, seconds, text_or_empty
 from cacheprefix.errors import BodyError
-from cacheprefix.prompt import Api, loads
+from cacheprefix.prompt import Api
 
 _DEEPEST = 5
 _BATCH_LINE = frozenset({"method", "url", "body"})
@@ -29,6 +29,15 @@ _NAMES_RESPONSE = (
     "response_body", "responseBody", "response", "resp", "providerResponse", "outputBodyJson", "output", "completion",
     "result", "answer",
 )  # fmt: skip
+_AROUND = ("message", "log", "entry", "event", "data")
+"""Where an entry holds another one."""
+_HOLD_REQUEST, _HOLD_RESPONSE = frozenset(_NAMES_REQUEST), frozenset({*_NAMES_RESPONSE, *_AROUND})
+SIGNS = frozenset({*_TEXT, *_HOLD_REQUEST, *_HOLD_RESPONSE, "custom_id", "usage", "usageMetadata"})
+"""Fields of which every entry has one: of a body, of what it may stand in, or of an answer."""
+_ANSWERED = frozenset({"usage", "usageMetadata", "choices", "candidates", "stop_reason"})
+_HOLD_ANSWER = ("body", "content", "text", "data", "json", "response", "outputBodyJson", "parsed", "message")
+_INSIDE = SIGNS | _ANSWERED | frozenset(_HOLD_ANSWER)
+"""Fields of which an object has one that a body or an answer may stand in."""
 _NAMES_TIME = (
     "timestamp", "ts", "time", "startedDateTime", "request_created_at", "created_at", "createdAt", "start_time",
     "startTime", "requestTimestamp", "request_time", "date", "@timestamp",
@@ -68,24 +77,27 @@ def aside_of(body: Mapping[str, Any]) -> str:
 
 def recognises(value: Mapping[str, Any]) -> bool:
     """Whether a request body stands anywhere in the entry, or the answer of one with its counts."""
-    if isinstance(value.get("log"), Mapping) and isinstance(value["log"].get("entries"), list):
+    if isinstance(value.get("log"), dict) and isinstance(value["log"].get("entries"), list):
         return True
+    if not any(_opens(value[name]) for name in (_HOLD_REQUEST | _HOLD_RESPONSE).intersection(value)):
+        # An application's line of a few words: nothing stands in it but itself.
+        return _is_body(value) or "custom_id" in value or _is_answer(value)
     return _find_body(value) is not None or "custom_id" in value or _is_answered(value)
 
 
 def read(value: Mapping[str, Any]) -> Iterator[Record]:
     """The requests of an entry: one, or all of a HAR file."""
     log = value.get("log")
-    entries = log.get("entries") if isinstance(log, Mapping) else None
+    entries = log.get("entries") if isinstance(log, dict) else None
     if not isinstance(entries, list):
         yield from _exchange(value)
         return
-    asked = [entry for entry in entries if isinstance(entry, Mapping) and _told_by(_url(entry))[0] is not None]
+    asked = [entry for entry in entries if isinstance(entry, dict) and _told_by(_url(entry))[0] is not None]
     if asked and not any(_find_body(entry) for entry in asked):
         problem = f"{len(asked)} requests of a model without their bodies; record them inside (content: embed)"
         raise BodyError("log.entries", problem)
     for entry in entries:
-        if isinstance(entry, Mapping):
+        if isinstance(entry, dict):
             yield from _exchange(entry)
 
 
@@ -108,10 +120,10 @@ def _exchange(value: Mapping[str, Any]) -> Iterator[Record]:
     said = body or {}
     model = first_text((
         said.get("model"), said.get("modelId"), value.get("modelId"), value.get("model"), _model_of(url),
-        answer.get("model") if isinstance(answer, Mapping) else None,
+        answer.get("model") if isinstance(answer, dict) else None,
     ))  # fmt: skip
     start, end = _time(value, _NAMES_TIME), _time(value, _NAMES_END)
-    if start is None and isinstance(value.get("timing"), Mapping):
+    if start is None and isinstance(value.get("timing"), dict):
         start, end = (_parted(value["timing"].get(name)) for name in ("startTime", "endTime"))
     took = value.get("time") if "startedDateTime" in value else None
     if end is None and start is not None and isinstance(took, (int, float)):
@@ -127,7 +139,7 @@ def _exchange(value: Mapping[str, Any]) -> Iterator[Record]:
         agent=_named(value, _NAMES_AGENT),
         headers=_headers(value),
         usage=_usage(answer, value),
-        response_id=batch or (text_or_empty(answer.get("id")) if isinstance(answer, Mapping) else ""),
+        response_id=batch or (text_or_empty(answer.get("id")) if isinstance(answer, dict) else ""),
         response_ended_ts=end,
         failed=status is not None and status >= 400,
         remark="" if batch else _unjoined(value),
@@ -149,7 +161,7 @@ def _plain(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_body(value: Any) -> bool:
     """Whether a mapping is a request body: its texts, and not an answer's."""
-    if not isinstance(value, Mapping) or "choices" in value or "candidates" in value:
+    if not isinstance(value, dict) or "choices" in value or "candidates" in value:
         return False
     if isinstance(value.get("messages"), list) or isinstance(value.get("contents"), list):
         return True
@@ -161,11 +173,11 @@ def _is_body(value: Any) -> bool:
 def _find_body(value: Any, depth: int = 0) -> Mapping[str, Any] | None:
     """The request body in an entry, nested or as JSON text."""
     value = _opened(value)
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return None
     if _is_body(value):
         return cast("Mapping[str, Any]", value)
-    if depth == _DEEPEST:
+    if depth == _DEEPEST or _HOLD_REQUEST.isdisjoint(value):
         return None
     for name in _NAMES_REQUEST:
         if name in value:
@@ -177,15 +189,15 @@ def _find_body(value: Any, depth: int = 0) -> Mapping[str, Any] | None:
 
 def _answer(value: Any, depth: int = 0) -> Any:
     """The answer in an entry: its JSON, or the events of a stream."""
-    if not isinstance(value, Mapping) or depth == _DEEPEST:
+    if not isinstance(value, dict) or depth == _DEEPEST:
         return None
     # Only names that stand there are looked at: it is asked of every line of an application's log.
-    for name in _NAMES_RESPONSE:
+    for name in () if _HOLD_RESPONSE.isdisjoint(value) else _NAMES_RESPONSE:
         held = _opened(value[name]) if name in value else None
         found = None if held is None else _inner_answer(held)
         if found is not None:
             return found
-    for name in ("message", "log", "entry", "event", "data"):
+    for name in _AROUND:
         found = _answer(_opened(value[name]), depth + 1) if name in value else None
         if found is not None:
             return found
@@ -194,20 +206,20 @@ def _answer(value: Any, depth: int = 0) -> Any:
 
 def _is_answer(value: Mapping[str, Any]) -> bool:
     """Whether an entry is an answer itself, with its counts."""
-    if isinstance(value.get("usage"), Mapping):
+    if isinstance(value.get("usage"), dict):
         return "choices" in value or value.get("type") == "message" or value.get("object") == "response"
-    return isinstance(value.get("usageMetadata"), Mapping) and "candidates" in value
+    return isinstance(value.get("usageMetadata"), dict) and "candidates" in value
 
 
 def _inner_answer(value: Any, depth: int = 0) -> Any:
     value = _opened(value)
     if isinstance(value, list):
-        return value if value and all(isinstance(one, Mapping) for one in value) else None
-    if not isinstance(value, Mapping) or depth == _DEEPEST:
+        return value if value and all(isinstance(one, dict) for one in value) else None
+    if not isinstance(value, dict) or depth == _DEEPEST:
         return None
-    if any(name in value for name in ("usage", "usageMetadata", "choices", "candidates", "stop_reason")):
+    if not _ANSWERED.isdisjoint(value):
         return value
-    for name in ("body", "content", "text", "data", "json", "response", "outputBodyJson", "parsed", "message"):
+    for name in _HOLD_ANSWER:
         held = value.get(name)
         if name == "text" and value.get("encoding") == "base64" and isinstance(held, str):
             held = _decoded(held)
@@ -219,7 +231,14 @@ def _inner_answer(value: Any, depth: int = 0) -> Any:
 
 def _is_answered(value: Mapping[str, Any]) -> bool:
     answer = _answer(value)
-    return isinstance(answer, Mapping) and ("usage" in answer or "usageMetadata" in answer)
+    return isinstance(answer, dict) and ("usage" in answer or "usageMetadata" in answer)
+
+
+def _opens(value: Any) -> bool:
+    """Whether a body or an answer may stand in a value: in an object, or a text that begins like JSON or events."""
+    if isinstance(value, str):
+        return value.lstrip().startswith(("{", "[", "data:", "event:"))
+    return isinstance(value, list) or (isinstance(value, dict) and not _INSIDE.isdisjoint(value))
 
 
 def _opened(value: Any) -> Any:
@@ -229,15 +248,10 @@ def _opened(value: Any) -> Any:
     text = value.lstrip()
     if text.startswith(("data:", "event:")):
         events = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
-        return [event for event in map(_loaded, events) if isinstance(event, Mapping)]
-    return _loaded(text) if text[:1] in ("{", "[") else None
-
-
-def _loaded(text: str) -> Any:
-    try:
-        return loads(text)
-    except BodyError:
-        return None
+        return [event for event in map(loaded, events) if isinstance(event, dict)]
+    # The parsers are asked of what ends as it begins alone: to let both fail costs more than all the rest of a line.
+    ends = {"{": "}", "[": "]"}.get(text[:1])
+    return loaded(text) if ends is not None and text.rstrip().endswith(ends) else None
 
 
 def _decoded(text: str) -> str | None:
@@ -253,17 +267,17 @@ def _usage(answer: Any, value: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
         # Bedrock's ConverseStream says its counts in an event of its own.
         return merge_usage(*(one.get("metadata", one) for one in answer)) or None
-    if isinstance(answer, Mapping):
+    if isinstance(answer, dict):
         for name in ("usage", "usageMetadata", "usage_metadata"):
-            if isinstance(answer.get(name), Mapping):
+            if isinstance(answer.get(name), dict):
                 return cast("Mapping[str, Any]", answer[name])
     held = value.get("usage")
-    return held if isinstance(held, Mapping) else None
+    return held if isinstance(held, dict) else None
 
 
 def _url(value: Mapping[str, Any]) -> str:
     for held in (value.get("request"), value):
-        if isinstance(held, Mapping):
+        if isinstance(held, dict):
             found = first_text(held.get(name) for name in _NAMES_URL)
             if found:
                 return found
@@ -297,7 +311,7 @@ def _provider_of(value: Mapping[str, Any], url: str) -> str:
 
 def _status(value: Mapping[str, Any]) -> int | None:
     for held in (value.get("response"), value):
-        if isinstance(held, Mapping):
+        if isinstance(held, dict):
             for name in ("status", "status_code", "statusCode", "response_status"):
                 found = held.get(name)
                 if isinstance(found, int) and not isinstance(found, bool):
@@ -307,7 +321,7 @@ def _status(value: Mapping[str, Any]) -> int | None:
 
 def _time(value: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
     request = value.get("request")
-    for held in (value, request if isinstance(request, Mapping) else {}):
+    for held in (value, request if isinstance(request, dict) else {}):
         for name in names:
             if name == "time" and "startedDateTime" in held:
                 continue  # In a HAR file the milliseconds that it took.
@@ -321,7 +335,7 @@ def _time(value: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
 
 def _parted(value: Any) -> float | None:
     """A time as Helicone's loggers write it: seconds, and milliseconds beside them."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return None
     whole, rest = value.get("seconds"), value.get("milliseconds", 0)
     return whole + rest / 1e3 if isinstance(whole, (int, float)) and isinstance(rest, (int, float)) else None
@@ -329,9 +343,9 @@ def _parted(value: Any) -> float | None:
 
 def _named(value: Mapping[str, Any], names: tuple[str, ...]) -> str:
     answered = value.get("providerResponse")
-    headers = answered.get("headers") if isinstance(answered, Mapping) else None
+    headers = answered.get("headers") if isinstance(answered, dict) else None
     for held in (value, value.get("metadata"), value.get("properties"), value.get("request_properties"), headers):
-        if isinstance(held, Mapping):
+        if isinstance(held, dict):
             found = first_text(held.get(name) for name in names)
             if found:
                 return found
@@ -340,10 +354,10 @@ def _named(value: Mapping[str, Any], names: tuple[str, ...]) -> str:
 
 def _headers(value: Mapping[str, Any]) -> Mapping[str, str] | None:
     request = value.get("request")
-    given = request.get("headers") if isinstance(request, Mapping) else value.get("headers")
-    if isinstance(given, Mapping):
+    given = request.get("headers") if isinstance(request, dict) else value.get("headers")
+    if isinstance(given, dict):
         return {str(name): text_or_empty(held) for name, held in given.items() if isinstance(held, (str, int))}
     if isinstance(given, list):
-        pairs = [one for one in given if isinstance(one, Mapping) and isinstance(one.get("name"), str)]
+        pairs = [one for one in given if isinstance(one, dict) and isinstance(one.get("name"), str)]
         return {one["name"]: text_or_empty(one.get("value")) for one in pairs} or None
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cacheprefix.audit.formats.messages import as_json, first_text, from_tracer
+from cacheprefix.audit.formats.messages import as_json, first_of, first_text, from_tracer, mapping
 from cacheprefix.audit.log_records import Record, seconds, text_or_empty
 from cacheprefix.errors import BodyError
 
@@ -51,7 +51,7 @@ def read(value: Mapping[str, Any]) -> Iterator[Record]:
         wire=False,
         ts=_time(value, "startTime", "start_time", "timestamp"),
         session=first_text(value.get(name) for name in ("sessionId", "session_id", "traceId", "trace_id")),
-        agent=first_text(_mapping(value.get("metadata")).get(name) for name in ("agent_name", "agent")),
+        agent=first_text(mapping(value.get("metadata")).get(name) for name in ("agent_name", "agent")),
         usage=_usage(value),
         response_started_ts=_time(value, "completionStartTime", "completion_start_time"),
         response_ended_ts=end,
@@ -68,7 +68,7 @@ def _is_anthropic(value: Mapping[str, Any], model: str) -> bool:
 
 def _body(value: Mapping[str, Any], model: str) -> Mapping[str, Any] | None:
     given = _opened(value.get("input"))
-    parameters = _mapping(_opened(value.get("modelParameters", value.get("model_parameters"))))
+    parameters = mapping(_opened(value.get("modelParameters", value.get("model_parameters"))))
     settings = {name: held for name, held in parameters.items() if name in ("response_format", "reasoning_effort")}
     if isinstance(given, str) and given:
         given = [{"role": "user", "content": given}]
@@ -81,11 +81,11 @@ def _body(value: Mapping[str, Any], model: str) -> Mapping[str, Any] | None:
 
 
 def _usage(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    details = _mapping(_opened(value.get("usageDetails", value.get("usage_details"))))
-    found = details or _mapping(_opened(value.get("usage")))
+    details = mapping(_opened(value.get("usageDetails", value.get("usage_details"))))
+    found = details or mapping(_opened(value.get("usage")))
     if not found:
         return None
-    counts = {name: _count(found, names) for name, names in _COUNTS.items()}
+    counts = {name: first_of(found, *names) for name, names in _COUNTS.items()}
     fresh, read, written = counts["input"], counts["cached"], counts["written"]
     if fresh is None:
         return found
@@ -100,13 +100,8 @@ def _usage(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
     }
 
 
-def _count(found: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((found[name] for name in names if found.get(name) is not None), None)
-
-
 def _time(value: Mapping[str, Any], *names: str) -> float | None:
-    held = next((value[name] for name in names if value.get(name) is not None), None)
-    return seconds(held, names[0])
+    return seconds(first_of(value, *names), names[0])
 
 
 def _opened(value: Any) -> Any:
@@ -116,7 +111,3 @@ def _opened(value: Any) -> Any:
         return as_json(value, "input")
     except BodyError:
         return value
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cacheprefix.audit.formats.messages import first_text, from_langchain
+from cacheprefix.audit.formats.messages import first_text, from_langchain, mapping
 from cacheprefix.audit.log_records import Record, seconds, text_or_empty
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt import Api
@@ -30,10 +30,10 @@ def read(value: Mapping[str, Any]) -> Iterator[Record]:
 
 
 def _record(run: Mapping[str, Any]) -> Record:
-    extra = _mapping(run.get("extra"))
-    parameters = _mapping(extra.get("invocation_params"))
-    metadata = {**_mapping(run.get("metadata")), **_mapping(extra.get("metadata"))}
-    inputs = _mapping(run.get("inputs"))
+    extra = mapping(run.get("extra"))
+    parameters = mapping(extra.get("invocation_params"))
+    metadata = {**mapping(run.get("metadata")), **mapping(extra.get("metadata"))}
+    inputs = mapping(run.get("inputs"))
     model = first_text(
         [
             *(parameters.get(name) for name in _MODEL_FIELDS),
@@ -71,8 +71,8 @@ def _record(run: Mapping[str, Any]) -> Record:
             ]
         ),
         agent=first_text(metadata.get(name) for name in ("agent_name", "lc_agent_name", "langgraph_node")),
-        usage=_usage(_mapping(run.get("outputs")), metadata, run),
-        response_id=text_or_empty(_mapping(run.get("outputs")).get("id")),
+        usage=_usage(mapping(run.get("outputs")), metadata, run),
+        response_id=text_or_empty(mapping(run.get("outputs")).get("id")),
         response_started_ts=_first_token(run),
         response_ended_ts=seconds(run.get("end_time"), "end_time"),
         failed=bool(run.get("error")),
@@ -115,9 +115,9 @@ def _usage(outputs: Mapping[str, Any], metadata: Mapping[str, Any], run: Mapping
     message: Any = generations
     while isinstance(message, list) and message:
         message = message[0]
-    said = _mapping(_mapping(message).get("message"))
-    kwargs = _mapping(said.get("kwargs")) or said
-    model_output = _mapping(outputs.get("llm_output"))
+    said = mapping(mapping(message).get("message"))
+    kwargs = mapping(said.get("kwargs")) or said
+    model_output = mapping(outputs.get("llm_output"))
     candidates = (
         kwargs.get("usage_metadata"),
         outputs.get("usage_metadata"),
@@ -135,7 +135,7 @@ def _usage(outputs: Mapping[str, Any], metadata: Mapping[str, Any], run: Mapping
         return {**usage, "input_token_details": details} if isinstance(details, Mapping) else usage
     if usage is not None and metadata.get("ls_provider") == "anthropic" and "input_tokens" in usage:
         # ``wrap_anthropic`` leaves counts of nothing out (langsmith 0.14.17).
-        return {**usage, "input_token_details": {"cache_read": 0, **_mapping(usage.get("input_token_details"))}}
+        return {**usage, "input_token_details": {"cache_read": 0, **mapping(usage.get("input_token_details"))}}
     return usage
 
 
@@ -146,7 +146,3 @@ def _first_token(run: Mapping[str, Any]) -> float | None:
         if isinstance(event, Mapping) and event.get("name") == "new_token":
             return seconds(event.get("time"), "events.time")
     return None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cacheprefix.audit.formats.messages import as_json, first_text
+from cacheprefix.audit.formats.messages import as_json, first_text, mapping
 from cacheprefix.audit.log_records import Record, mapping_or_none, seconds, text_or_empty
 from cacheprefix.errors import BodyError, plain
 from cacheprefix.prompt import Api, dumps
 
 _OWN = frozenset({"call_type", "model_parameters", "custom_llm_provider", "proxy_server_request", "litellm_params"})
+SIGNS = _OWN | {"litellm_call_id"}
+"""Fields of which every entry has one."""
 _CALLS = frozenset({
     "completion", "responses", "text_completion", "anthropic_messages", "generate_content", "generate_content_stream",
 })  # fmt: skip
@@ -120,4 +122,4 @@ def _object(value: Any, path: str) -> Mapping[str, Any]:
         if not value.lstrip().startswith("{"):
             return {}
         value = as_json(value, path)
-    return value if isinstance(value, Mapping) else {}
+    return mapping(value)

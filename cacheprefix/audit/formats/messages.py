@@ -30,6 +30,28 @@ def as_json(value: Any, path: str) -> Any:
     return loads(value, path)
 
 
+def loaded(text: Any) -> Any:
+    """JSON text as its value; None for anything else."""
+    try:
+        return loads(text) if isinstance(text, str) else None
+    except BodyError:
+        return None
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """An object as it is; an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def first_of(value: Mapping[str, Any], *names: str) -> Any:
+    """What stands under the first of the names that has anything."""
+    for name in names:
+        found = value.get(name)
+        if found is not None:
+            return found
+    return None
+
+
 def from_parts(message: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
     """An OpenTelemetry message (role and parts) as one message, or several where it answers several tools."""
     role = message.get("role")
@@ -87,7 +109,7 @@ def from_langchain(message: Any, path: str) -> dict[str, Any]:
         made["name"] = fields["name"]
     if fields.get("tool_call_id") is not None:
         made["tool_call_id"] = fields["tool_call_id"]
-    calls = fields.get("tool_calls") or _extra(fields).get("tool_calls")
+    calls = fields.get("tool_calls") or mapping(fields.get("additional_kwargs")).get("tool_calls")
     if isinstance(calls, list) and calls:
         made["tool_calls"] = [_langchain_call(call, path) for call in calls]
     return made
@@ -137,11 +159,6 @@ def _langchain_call(call: Any, path: str) -> Any:
     if isinstance(call, Mapping) and "args" in call:
         return tool_call(call.get("id"), call.get("name"), call["args"], path)
     return call
-
-
-def _extra(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    extra = fields.get("additional_kwargs")
-    return extra if isinstance(extra, Mapping) else {}
 
 
 def _is_text(block: Any) -> bool:

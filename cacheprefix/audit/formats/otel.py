@@ -11,10 +11,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from cacheprefix.audit.formats.messages import as_json, as_tools, first_text, from_parts, from_tracer, tool_call
+from cacheprefix.audit.formats.messages import (
+    as_json,
+    as_tools,
+    first_of,
+    first_text,
+    from_parts,
+    from_tracer,
+    loaded,
+    tool_call,
+)
 from cacheprefix.audit.log_records import Record, seconds, text_or_empty
 from cacheprefix.errors import BodyError
-from cacheprefix.prompt import Api, dumps, loads
+from cacheprefix.prompt import Api, dumps
 
 _MODEL_OPERATIONS = frozenset({"chat", "text_completion", "generate_content"})
 _MESSAGE_EVENT = re.compile(r"gen_ai\.(system|user|assistant|tool|developer)\.message")
@@ -32,6 +41,10 @@ _SESSIONS = (
 _TEXTS = ("messages", "input", "contents")
 _NOT_SENT = frozenset({"stream", "stream_options", "extra_headers", "extra_body", "timeout"})
 _TOOL_SCHEMA = re.compile(r"llm\.tools\.(\d+)\.tool\.json_schema")
+_EXPORTS = frozenset({"resourceSpans", "resource_spans", "resourceLogs", "resource_logs"})
+SIGNS = _EXPORTS | frozenset({"batches", "spans", "data", "trace", "result", "logRecords", "attributes"})
+"""Fields of which every export, and every span, has one."""
+_ENDS = ("endTimeUnixNano", "end_time", "end_time_unix_nano")
 _SCOPES = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans", "instrumentation_library_spans")
 _NUMBERED = re.compile(r"gen_ai\.prompt\.(\d+)\.(.+)")
 _NUMBERED_CALL = re.compile(r"tool_calls\.(\d+)\.(id|name|arguments)")
@@ -47,9 +60,9 @@ _SETTINGS = {
 
 def recognises(value: Mapping[str, Any]) -> bool:
     """Whether this is an OTLP export, or one span."""
-    if any(name in value for name in ("resourceSpans", "resource_spans", "resourceLogs", "resource_logs")):
+    if not _EXPORTS.isdisjoint(value):
         return True
-    if any(isinstance(value.get(name), list) for name in ("batches", "spans")):
+    if isinstance(value.get("batches"), list) or isinstance(value.get("spans"), list):
         return True
     if _is_traces(value.get("data")) or _trace(value) is not None or "logRecords" in value:
         return True
@@ -59,9 +72,11 @@ def recognises(value: Mapping[str, Any]) -> bool:
 def read(value: Mapping[str, Any]) -> Iterator[Record]:
     """A record for every span that asked a model; other spans only lend their agent's name."""
     spans = [_Span(span) for span in _spans(value)]
-    by_id = {span.identity: span for span in spans if span.identity}
+    by_id: dict[str, _Span] = {}
     for span in spans:
         if span.asks_a_model():
+            # Of a web server's spans none asks one, and of those no more than the attributes is looked at.
+            by_id = by_id or {one.identity: one for one in spans if one.identity}
             yield span.record(by_id)
 
 
@@ -71,7 +86,7 @@ def _spans(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     if trace is not None:
         yield from _spans(trace)
     elif _is_traces(data):  # Jaeger's lists of traces, MLflow's single ones
-        for trace in [data] if isinstance(data, Mapping) else _list(data):
+        for trace in [data] if isinstance(data, dict) else _list(data):
             yield from _list(trace.get("spans"))
     elif isinstance(value.get("spans"), list):
         yield from _list(value["spans"])
@@ -91,14 +106,14 @@ def _spans(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _trace(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What Tempo's second and Jaeger's third API wrap their spans in."""
     trace, result = value.get("trace"), value.get("result")
-    if isinstance(trace, Mapping):
+    if isinstance(trace, dict):
         return trace
-    return result if isinstance(result, Mapping) and "resourceSpans" in result else None
+    return result if isinstance(result, dict) and "resourceSpans" in result else None
 
 
 def _is_traces(data: Any) -> bool:
     first = data[0] if isinstance(data, list) and data else data
-    return isinstance(first, Mapping) and isinstance(first.get("spans"), list)
+    return isinstance(first, dict) and isinstance(first.get("spans"), list)
 
 
 def _of_logs(exports: Any) -> Iterator[Mapping[str, Any]]:
@@ -108,16 +123,16 @@ def _of_logs(exports: Any) -> Iterator[Mapping[str, Any]]:
         attributes = dict(_attributes(record.get("attributes")))
         name = _event(record)
         identity = _span_of(record) or f"record {number}"
-        time = _first(record, "timeUnixNano", "observedTimeUnixNano", "timestamp", "observed_timestamp")
+        time = first_of(record, "timeUnixNano", "observedTimeUnixNano", "timestamp", "observed_timestamp")
         span = held.setdefault(identity, {"startTimeUnixNano": time, "attributes": {}})
         if _span_of(record):
-            span |= {"spanId": identity, "traceId": _first(record, "traceId", "trace_id")}
+            span |= {"spanId": identity, "traceId": first_of(record, "traceId", "trace_id")}
         body = _any_value(record.get("body"))
         if _MESSAGE_EVENT.fullmatch(name):
-            told = {**attributes, **body} if isinstance(body, Mapping) else {**attributes, "content": body}
+            told = {**attributes, **body} if isinstance(body, dict) else {**attributes, "content": body}
             span.setdefault("events", []).append({"name": name, "attributes": told})
         elif name.startswith("gen_ai"):
-            more = body if isinstance(body, Mapping) else {}
+            more = body if isinstance(body, dict) else {}
             span["attributes"] = {**more, **attributes, **span["attributes"]}
         for told_by in ("gen_ai.request.model", "gen_ai.system", "gen_ai.provider.name"):
             span["attributes"].setdefault(told_by, attributes.get(told_by))
@@ -135,12 +150,12 @@ def _log_records(exports: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _event(record: Mapping[str, Any]) -> str:
-    named = _first(record, "eventName", "event_name")
+    named = first_of(record, "eventName", "event_name")
     return text_or_empty(named or dict(_attributes(record.get("attributes"))).get("event.name"))
 
 
 def _span_of(record: Mapping[str, Any]) -> str:
-    told = text_or_empty(_first(record, "spanId", "span_id")).removeprefix("0x")
+    told = text_or_empty(first_of(record, "spanId", "span_id")).removeprefix("0x")
     return told if told.strip("0") else ""
 
 
@@ -149,7 +164,7 @@ def log_records(value: Any) -> list[Mapping[str, Any]]:
 
     A request's messages are records of their own, in exports of their own; the reader wants them side by side.
     """
-    if type(value) is not dict and not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return []
     exports = value.get("resourceLogs")
     if exports is None:
@@ -179,31 +194,62 @@ class _Span:
     """One span with its attributes, those of its events that carry content put in."""
 
     def __init__(self, span: Mapping[str, Any]) -> None:
-        context = span.get("context")
-        ids = context if isinstance(context, Mapping) else span
-        self.identity = text_or_empty(_first(ids, "spanId", "span_id", "spanID")).removeprefix("0x")
-        self.trace = text_or_empty(_first(ids, "traceId", "trace_id", "traceID"))
-        self.parent = text_or_empty(_first(span, "parentSpanId", "parent_span_id", "parent_id")).removeprefix("0x")
-        self.parent = self.parent or _referred(span)
-        self.start = _first(span, "startTimeUnixNano", "start_time", "start_time_unix_nano", "startTime")
-        self.end = _first(span, "endTimeUnixNano", "end_time", "end_time_unix_nano")
-        if self.end is None and isinstance(span.get("duration"), (int, float)) and isinstance(self.start, int):
-            self.end = self.start + int(span["duration"])  # Jaeger: microseconds
-        status = span.get("status")
-        code = _first(status, "code", "status_code") if isinstance(status, Mapping) else span.get("status_code")
-        self.failed = code in (2, "STATUS_CODE_ERROR", "ERROR")
-        self.attributes = _plain(_attributes(_first(span, "attributes", "tags")))
+        self._span = span
+        self.attributes = _plain(_attributes(first_of(span, "attributes", "tags")))
         if isinstance(span.get("span_kind"), str):
             # Phoenix's API tells it beside the attributes.
             self.attributes.setdefault("openinference.span.kind", span["span_kind"])
         if "mlflow.spanType" in self.attributes:
             # MLflow writes every value as JSON, a name too.
             self.attributes = {name: _named(held) for name, held in self.attributes.items()}
-        if "error" in self.attributes and "tags" in span:
-            self.failed = self.attributes["error"] in (True, "true")
+        tagged = "error" in self.attributes and "tags" in span
+        self._failed = self.attributes["error"] in (True, "true") if tagged else None
         self.messages: list[dict[str, Any]] = []
         for event in _list(span.get("events")):
             self._take(text_or_empty(event.get("name")), _attributes(event.get("attributes")))
+
+    @property
+    def _ids(self) -> Mapping[str, Any]:
+        context = self._span.get("context")
+        return context if isinstance(context, dict) else self._span
+
+    @property
+    def identity(self) -> str:
+        """What others call it."""
+        return text_or_empty(first_of(self._ids, "spanId", "span_id", "spanID")).removeprefix("0x")
+
+    @property
+    def trace(self) -> str:
+        """The trace that it belongs to."""
+        return text_or_empty(first_of(self._ids, "traceId", "trace_id", "traceID"))
+
+    @property
+    def parent(self) -> str:
+        """The identity of the span it stands in."""
+        told = text_or_empty(first_of(self._span, "parentSpanId", "parent_span_id", "parent_id")).removeprefix("0x")
+        return told or _referred(self._span)
+
+    @property
+    def start(self) -> Any:
+        """When it began, as written."""
+        return first_of(self._span, "startTimeUnixNano", "start_time", "start_time_unix_nano", "startTime")
+
+    @property
+    def end(self) -> Any:
+        """When it ended, as written."""
+        found, start, took = first_of(self._span, *_ENDS), self.start, self._span.get("duration")
+        if found is None and isinstance(took, (int, float)) and isinstance(start, int):
+            return start + int(took)  # Jaeger: microseconds
+        return found
+
+    @property
+    def failed(self) -> bool:
+        """Whether its request was refused or broke off."""
+        if self._failed is not None:
+            return self._failed
+        status = self._span.get("status")
+        code = first_of(status, "code", "status_code") if isinstance(status, dict) else self._span.get("status_code")
+        return code in (2, "STATUS_CODE_ERROR", "ERROR")
 
     def _take(self, name: str, attributes: Mapping[str, Any]) -> None:
         """Content that instrumentations put into events: all of it in one, or one event a message."""
@@ -222,7 +268,7 @@ class _Span:
         """Whether the span is one model request, and not an agent's or a tool's."""
         found = self.attributes
         kinds = ("openinference.span.kind", "mlflow.spanType", "langfuse.observation.type")
-        kind = _first(found, *kinds)
+        kind = first_of(found, *kinds)
         if isinstance(kind, str):
             return kind.upper() in _MODEL_KINDS or bool(self.aside())
         named = found.get("ai.operationId")
@@ -280,13 +326,13 @@ class _Span:
         found = self.attributes
         for name in ("input.value", "langfuse.observation.input", "mlflow.spanInputs"):
             text = found.get(name)
-            given = _loaded(text) if isinstance(text, str) else text
-            if isinstance(given, Mapping) and any(isinstance(given.get(field), list) for field in _TEXTS):
+            given = loaded(text) if isinstance(text, str) else text
+            if isinstance(given, dict) and any(isinstance(given.get(field), list) for field in _TEXTS):
                 # Frameworks put their own objects there; those are read from the numbered attributes.
                 held = next(given[field] for field in _TEXTS if isinstance(given.get(field), list))
-                if all(isinstance(one, Mapping) and ("role" in one or "type" in one or "parts" in one) for one in held):
+                if all(isinstance(one, dict) and ("role" in one or "type" in one or "parts" in one) for one in held):
                     sent = {key: one for key, one in given.items() if key not in _NOT_SENT and one is not None}
-                    tools = _loaded(found.get("mlflow.chat.tools")) if name == "mlflow.spanInputs" else None
+                    tools = loaded(found.get("mlflow.chat.tools")) if name == "mlflow.spanInputs" else None
                     return {"tools": tools, **sent} if tools else sent
             if isinstance(given, list) and name != "input.value" and given:
                 return from_tracer(given, name)
@@ -308,7 +354,7 @@ class _Span:
         if system:
             made += from_parts({"role": "system", "parts": system}, "gen_ai.system_instructions")
         for index, message in enumerate(told):
-            if not isinstance(message, Mapping):
+            if not isinstance(message, dict):
                 raise BodyError(f"gen_ai.input.messages[{index}]", "expected an object")
             made += from_parts(message, f"gen_ai.input.messages[{index}]")
         return made
@@ -328,17 +374,16 @@ class _Span:
         if given is not None:
             tools = as_json(given, "gen_ai.tool.definitions")
             return {"tools": as_tools(tools, "gen_ai.tool.definitions")} if tools else {}
-        rows: dict[int, dict[str, Any]] = {}
-        for name, value in self.attributes.items():
-            told = _NUMBERED_TOOL.fullmatch(name)
-            if told is not None:
-                parsed = as_json(value, name) if told[2] == "parameters" else value
-                rows.setdefault(int(told[1]), {})[told[2]] = parsed
-        return {"tools": [{"type": "function", "function": rows[at]} for at in sorted(rows)]} if rows else {}
+        functions = _rows(self.attributes, _NUMBERED_TOOL)
+        for at, function in functions.items():
+            if "parameters" in function:
+                function["parameters"] = as_json(function["parameters"], f"llm.request.functions.{at}.parameters")
+        tools = [{"type": "function", "function": functions[at]} for at in sorted(functions)]
+        return {"tools": tools} if tools else {}
 
     def _settings(self) -> dict[str, Any]:
-        given = _loaded(self.attributes.get("llm.invocation_parameters"))
-        if isinstance(given, Mapping):
+        given = loaded(self.attributes.get("llm.invocation_parameters"))
+        if isinstance(given, dict):
             elsewhere = {"messages", "model", "tools", *_NOT_SENT}
             return {name: held for name, held in given.items() if name not in elsewhere}
         return {field: self.attributes[name] for name, field in _SETTINGS.items() if name in self.attributes}
@@ -357,61 +402,56 @@ class _Span:
 
 def _numbered(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """OpenLLMetry's ``gen_ai.prompt.0.role``, ``gen_ai.prompt.0.content``, ``gen_ai.prompt.0.tool_calls.0.name``."""
-    rows: dict[int, dict[str, Any]] = {}
-    calls: dict[int, dict[int, dict[str, Any]]] = {}
-    for name, value in found.items():
-        told = _NUMBERED.fullmatch(name)
-        if told is None:
-            continue
-        at, field = int(told[1]), told[2]
-        call = _NUMBERED_CALL.fullmatch(field)
-        if call is not None:
-            calls.setdefault(at, {}).setdefault(int(call[1]), {})[call[2]] = value
-        elif field in {"role", "content", "tool_call_id"}:
-            rows.setdefault(at, {})[field] = value
-    for at, told_calls in calls.items():
-        rows.setdefault(at, {})["tool_calls"] = [
+    made = []
+    for _, fields in sorted(_rows(found, _NUMBERED).items()):
+        row = {field: value for field, value in fields.items() if field in {"role", "content", "tool_call_id"}}
+        calls = [
             {
                 "id": one.get("id"),
                 "type": "function",
                 "function": {"name": one.get("name"), "arguments": one.get("arguments")},
             }
-            for _, one in sorted(told_calls.items())
+            for _, one in sorted(_rows(fields, _NUMBERED_CALL).items())
         ]
-    return [{"role": "assistant", "content": None, **rows[at]} for at in sorted(rows)]
+        if calls:
+            row["tool_calls"] = calls
+        if row:
+            made.append({"role": "assistant", "content": None, **row})
+    return made
+
+
+def _rows(found: Mapping[str, Any], pattern: re.Pattern[str]) -> dict[int, dict[str, Any]]:
+    """Values by the number in their name and what stands behind it, of the names that fit a pattern of these two."""
+    rows: dict[int, dict[str, Any]] = {}
+    for name, value in found.items():
+        told = pattern.fullmatch(name)
+        if told is not None:
+            rows.setdefault(int(told[1]), {})[told[2]] = value
+    return rows
 
 
 _CONTENT = re.compile(r"message\.contents\.(\d+)\.message_content\.(.+)")
+_OF_MESSAGE = frozenset({"message.role", "message.content", "message.name", "message.tool_call_id"})
 _INPUT = re.compile(r"llm\.input_messages\.(\d+)\.(.+)")
 _CALL = re.compile(r"message\.tool_calls\.(\d+)\.tool_call\.(id|function\.name|function\.arguments)")
 
 
 def _openinference(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """OpenInference's ``llm.input_messages.0.message.content`` and its like."""
-    rows: dict[int, dict[str, Any]] = {}
-    contents: dict[int, dict[int, dict[str, Any]]] = {}
-    calls: dict[int, dict[int, dict[str, Any]]] = {}
-    for name, value in found.items():
-        told = _INPUT.fullmatch(name)
-        if told is None:
-            continue
-        at, rest = int(told[1]), told[2]
-        row = rows.setdefault(at, {})
-        call, part = _CALL.fullmatch(rest), _CONTENT.fullmatch(rest)
-        if call is not None:
-            calls.setdefault(at, {}).setdefault(int(call[1]), {})[call[2].rpartition(".")[2]] = value
-        elif part is not None:
-            contents.setdefault(at, {}).setdefault(int(part[1]), {})[part[2]] = value
-        elif rest in ("message.role", "message.content", "message.name", "message.tool_call_id"):
-            row[rest.partition(".")[2]] = value
-    for at, parts in contents.items():
-        rows[at].setdefault("content", [_part(one) for _, one in sorted(parts.items())])
-    for at, told_calls in calls.items():
-        rows[at]["tool_calls"] = [
-            tool_call(one.get("id"), one.get("name"), one.get("arguments"), "llm.input_messages")
-            for _, one in sorted(told_calls.items())
+    made = []
+    for _, fields in sorted(_rows(found, _INPUT).items()):
+        row = {name.partition(".")[2]: value for name, value in fields.items() if name in _OF_MESSAGE}
+        parts = [_part(one) for _, one in sorted(_rows(fields, _CONTENT).items())]
+        if parts:
+            row.setdefault("content", parts)
+        calls = [
+            tool_call(one.get("id"), one.get("function.name"), one.get("function.arguments"), "llm.input_messages")
+            for _, one in sorted(_rows(fields, _CALL).items())
         ]
-    return [{"role": "user", "content": None, **rows[at]} for at in sorted(rows)]
+        if calls:
+            row["tool_calls"] = calls
+        made.append({"role": "user", "content": None, **row})
+    return made
 
 
 def _part(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -420,7 +460,7 @@ def _part(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _vercel(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The Vercel AI SDK's ``ai.prompt.messages``: parts of type text, tool-call and tool-result."""
-    given = _loaded(found.get("ai.prompt.messages"))
+    given = loaded(found.get("ai.prompt.messages"))
     made: list[dict[str, Any]] = []
     for message in _list(given):
         role, content = text_or_empty(message.get("role")), message.get("content")
@@ -448,7 +488,7 @@ def _vercel(found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _vercel_tool(tool: Any) -> Any:
-    if isinstance(tool, Mapping) and tool.get("type") == "function" and "inputSchema" in tool:
+    if isinstance(tool, dict) and tool.get("type") == "function" and "inputSchema" in tool:
         return {**{name: one for name, one in tool.items() if name != "inputSchema"}, "parameters": tool["inputSchema"]}
     return tool
 
@@ -470,27 +510,27 @@ def _usage(found: Mapping[str, Any]) -> Mapping[str, Any] | None:
         given = {name: count for name, count in details.items() if count is not None}
         return {"prompt_tokens": told["input"], "completion_tokens": told["output"], "prompt_tokens_details": given}
     for name in ("langfuse.observation.usage_details", "mlflow.chat.tokenUsage"):
-        held = _loaded(found.get(name)) if isinstance(found.get(name), str) else found.get(name)
+        held = loaded(found.get(name)) if isinstance(found.get(name), str) else found.get(name)
         answer = _answer(found)
-        inner = answer.get("usage") if isinstance(answer, Mapping) else None
-        if isinstance(inner, Mapping):
+        inner = answer.get("usage") if isinstance(answer, dict) else None
+        if isinstance(inner, dict):
             return inner
-        if isinstance(held, Mapping) and held:
+        if isinstance(held, dict) and held:
             return held
     return {name: count for name, count in found.items() if name.startswith("gen_ai.usage.")} or None
 
 
 def _answer(found: Mapping[str, Any]) -> Any:
     for name in ("output.value", "mlflow.spanOutputs"):
-        answer = _loaded(found.get(name)) if isinstance(found.get(name), str) else found.get(name)
-        if isinstance(answer, Mapping):
+        answer = loaded(found.get(name)) if isinstance(found.get(name), str) else found.get(name)
+        if isinstance(answer, dict):
             return answer
     return None
 
 
 def _answer_id(found: Mapping[str, Any]) -> str:
     answer = _answer(found)
-    return text_or_empty(answer.get("id")) if isinstance(answer, Mapping) else ""
+    return text_or_empty(answer.get("id")) if isinstance(answer, dict) else ""
 
 
 def _provider(name: Any) -> Any:
@@ -498,24 +538,10 @@ def _provider(name: Any) -> Any:
     return name.partition(".")[0] if isinstance(name, str) and not name.startswith(("aws.", "az.", "gcp.")) else name
 
 
-def _loaded(text: Any) -> Any:
-    """JSON text as its value; None for anything else."""
-    if not isinstance(text, str):
-        return None
-    try:
-        return loads(text)
-    except BodyError:
-        return None
-
-
 def _named(value: Any) -> Any:
     """A name that was written as JSON; everything else as it is."""
-    told = _loaded(value) if isinstance(value, str) and value.startswith('"') else value
+    told = loaded(value) if isinstance(value, str) and value.startswith('"') else value
     return told if isinstance(told, str) else value
-
-
-def _first(value: Mapping[str, Any], *names: str) -> Any:
-    return next((value[name] for name in names if value.get(name) is not None), None)
 
 
 def _referred(span: Mapping[str, Any]) -> str:
@@ -526,14 +552,14 @@ def _referred(span: Mapping[str, Any]) -> str:
 
 def _plain(attributes: Mapping[str, Any], name: str = "", depth: int = 0) -> dict[str, Any]:
     """Attributes by their dotted names; Phoenix nests them."""
-    if depth == 0 and not any(isinstance(one, Mapping) for one in attributes.values()):
+    if depth == 0 and not any(isinstance(one, dict) for one in attributes.values()):
         return dict(attributes)
     made: dict[str, Any] = {}
     for key, value in attributes.items():
         title = f"{name}.{key}" if name else key
-        if isinstance(value, Mapping) and depth < 8 and not key.startswith("mlflow."):
+        if isinstance(value, dict) and depth < 8 and not key.startswith("mlflow."):
             made |= _plain(value, title, depth + 1)
-        elif isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value) and depth < 8:
+        elif isinstance(value, list) and value and all(isinstance(one, dict) for one in value) and depth < 8:
             for at, one in enumerate(value):
                 made |= _plain(one, f"{title}.{at}", depth + 1)
         else:
@@ -551,7 +577,7 @@ def _nanoseconds(value: Any, path: str) -> float | None:
 
 
 def _attributes(given: Any) -> Mapping[str, Any]:
-    if isinstance(given, Mapping):
+    if isinstance(given, dict):
         return given
     return {str(pair.get("key")): _any_value(pair.get("value", pair.get("vStr"))) for pair in _list(given)}
 
@@ -561,7 +587,7 @@ _CAMEL = {"int_value": "intValue", "array_value": "arrayValue", "kvlist_value": 
 
 def _any_value(value: Any) -> Any:
     """An OTLP AnyValue as a plain one; 64-bit integers are text in JSON."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return value
     # Phoenix's API writes all the other types as null, under names with underscores.
     value = {_CAMEL.get(name, name): held for name, held in value.items() if held is not None}
@@ -569,12 +595,12 @@ def _any_value(value: Any) -> Any:
         return int(value["intValue"])
     if "arrayValue" in value:
         inner = value["arrayValue"]
-        return [_any_value(item) for item in (inner.get("values") or [] if isinstance(inner, Mapping) else [])]
+        return [_any_value(item) for item in (inner.get("values") or [] if isinstance(inner, dict) else [])]
     if "kvlistValue" in value:
         inner = value["kvlistValue"]
-        return dict(_attributes(inner.get("values") if isinstance(inner, Mapping) else None))
+        return dict(_attributes(inner.get("values") if isinstance(inner, dict) else None))
     return next(iter(value.values()), None)
 
 
 def _list(value: Any) -> Sequence[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else ()
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else ()

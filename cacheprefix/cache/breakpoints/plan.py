@@ -185,12 +185,14 @@ def _with_lifetimes(
         own[len(prompt.sections)] = names.get(prompt.top_marker.ttl or default.name, 0.0)
     planned: list[Breakpoint] = []
     wanted = names.get(lifetime.name, 0.0)
+    if not own:
+        name = next((ttl for ttl in names if names[ttl] == wanted), default.name)
+        return tuple([Breakpoint(index, None if name == default.name else name, alone) for index in chosen])
     for index in chosen:
         seconds = wanted
-        if own:
-            ceiling = min((value for at, value in own.items() if at < index), default=float("inf"))
-            floor = max((value for at, value in own.items() if at > index), default=0.0)
-            seconds = max(min(seconds, ceiling), floor)
+        ceiling = min((value for at, value in own.items() if at < index), default=float("inf"))
+        floor = max((value for at, value in own.items() if at > index), default=0.0)
+        seconds = max(min(seconds, ceiling), floor)
         name = next((ttl for ttl in names if names[ttl] == seconds), default.name)
         planned.append(Breakpoint(index, None if name == default.name else name, alone))
     return tuple(planned)

@@ -76,14 +76,14 @@ def marks(
     if implicit(prompt, profile) and prompt.sections:
         standing.setdefault(len(prompt.sections) - 1, default)
     every = tuple(sorted(standing))
-    short = tuple(index for index in every if totals[index] < profile.min_tokens)
-    reading = tuple(index for index in every if totals[index] >= profile.min_tokens)
+    short = tuple([index for index in every if totals[index] < profile.min_tokens])
+    reading = tuple([index for index in every if totals[index] >= profile.min_tokens]) if short else every
     # A provider's rule: with more marks than it takes it refuses the request (Anthropic), or does not write at the
     # first ones (OpenAI).
     over = max(0, len(standing) - profile.max_breakpoints)
     if over and profile.read_candidates is None:
         return Marks({}, reading, short, refused=True, all=every, reading=reading)
-    dropped = tuple(index for index in every[:over] if index not in short)
+    dropped = tuple([index for index in every[:over] if index not in short]) if over else ()
     written = {index: standing[index] for index in reading if index not in dropped}
     return Marks(written, dropped, short, all=every, reading=reading)
 

@@ -110,13 +110,8 @@ def run(
     Raises SetupError and ProfileError as ``cacheprefix.audit.audit`` does.
     """
     from cacheprefix.audit import audit
-    from cacheprefix.plugins import Plugins
 
-    plugins = Plugins.with_builtins()
-    readers: list[Reader] = []
-    plugins.call_all("trace_readers", register=readers.append)
-    registry = rules_in_force(profiles)
-    plugins.call_all("profiles", register=registry.register)
+    readers, registry = in_force(profiles)
     with _progress(logs) as on_bytes:
         result = audit(
             logs,
@@ -133,14 +128,14 @@ def run(
         yield result
 
 
-def rules_in_force(profiles: list[Path]) -> "Registry":
-    """The shipped rules and those of the user's files."""
-    from cacheprefix.profiles import default_registry
+def in_force(profiles: list[Path]) -> "tuple[list[Reader], Registry]":
+    """The log formats of plugins, and the cache rules of ``rules_in_force``."""
+    from cacheprefix.cli.commands.profiles import rules_in_force
+    from cacheprefix.plugins import Plugins
 
-    registry = default_registry().copy()
-    for path in profiles:
-        registry.load(path)
-    return registry
+    plugins, readers = Plugins.with_builtins(), list[Any]()
+    plugins.call_all("trace_readers", register=readers.append)
+    return readers, rules_in_force(plugins, profiles)
 
 
 def save_json(result: "Audit", path: Path) -> None:

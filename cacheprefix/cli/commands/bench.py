@@ -60,6 +60,7 @@ def register(app: "typer.Typer") -> None:
         its server log. Exit code 0: done; 2: wrong use, no key, or the provider failed.
         """
         from cacheprefix.cli import bench_run as run
+        from cacheprefix.cli.files import as_text
         from cacheprefix.cli.progress import Counting
 
         chosen = ("naive", "ours") if compare else ("ours",)
@@ -73,11 +74,11 @@ def register(app: "typer.Typer") -> None:
                 rows.append(row)
                 counting.step()
         found = _result(provider.value, _maker(provider.value, model, next(iter(ways.values())), ollama_log)(), rows)
-        text = _json(found) if as_json or format is Format.json else "\n".join(_markdown(found, rows)) + "\n"
+        text = as_text(found) if as_json or format is Format.json else "\n".join(_markdown(found, rows))
         if output is None:
-            print(text, end="")
+            print(text)
         else:
-            _write(output, text)
+            _write(output, text + "\n")
             print(f"written to {output}")
 
 
@@ -161,12 +162,6 @@ def _total(matching: str, layout: str, rows: Sequence["TurnRow"]) -> dict[str, A
         "usd": None if None in usd else sum(one for one in usd if one is not None),
         "saving": round(1 - cost / total, 4) if total else 0.0,
     }
-
-
-def _json(found: dict[str, Any]) -> str:
-    import orjson
-
-    return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
 def _markdown(found: dict[str, Any], rows: Sequence["TurnRow"]) -> Iterator[str]:

@@ -39,6 +39,7 @@ def register(app: "typer.Typer") -> None:
         local engine. Exit code 0: done; 2: wrong use, or the evaluation failed; 3: --max-loss could not be shown.
         """
         from cacheprefix.cli import compare_run as run
+        from cacheprefix.cli.files import print_json
         from cacheprefix.cli.progress import Counting
 
         evaluate = run.load(evaluation)
@@ -59,9 +60,7 @@ def register(app: "typer.Typer") -> None:
         shown = max_loss is None or difference.low >= -max_loss
         found = _result(evaluation, repeats, confidence, sides, quality, difference, ratio)
         if as_json:
-            import orjson
-
-            print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+            print_json(found)
         else:
             print("\n".join(_table(found)))
             if max_loss is not None:

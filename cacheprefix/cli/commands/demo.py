@@ -16,8 +16,7 @@ def register(app: typer.Typer) -> None:
     @app.command(name="demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
     def demo() -> None:
         """Run a code-review team unmodified and on a shared prefix (needs cacheprefix-langgraph)."""
-        message = (
+        raise SetupError(
             "the demonstration is a team on LangGraph and comes with its adapter: from a clone, "
             "pip install '.[cli,server]' './adapters/langgraph[openai,anthropic]'"
         )
-        raise SetupError(message)

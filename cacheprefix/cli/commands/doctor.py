@@ -3,7 +3,6 @@
 # No deferred annotations here: typer reads them when the command is added.
 import importlib.metadata
 import platform
-import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -99,6 +98,7 @@ def register(app: "typer.Typer") -> None:
         if team:
             raise typer.Exit(code=_foreseen(team, task, session, as_json=as_json))
         from cacheprefix._version import __version__
+        from cacheprefix.cli.files import print_json
         from cacheprefix.plugins import Plugins
 
         extras = [_extra(name) for name in _OWN_EXTRAS]
@@ -120,9 +120,7 @@ def register(app: "typer.Typer") -> None:
             "problems": problems,
         }
         if as_json:
-            import orjson
-
-            sys.stdout.write(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n")
+            print_json(found)
         else:
             _show(found, (*adapters, *extras), plugins)
         raise typer.Exit(code=1 if problems else 0)

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import typer
 
+    from cacheprefix.plugins import Plugins
     from cacheprefix.profiles import Profile, Registry
 
 _COLOURS = {"high": "green", "medium": "yellow", "low": "red", "contested": "magenta"}
@@ -42,6 +43,8 @@ def register(app: "typer.Typer") -> None:
         markdown: Annotated[bool, typer.Option(help="Print all rows as a Markdown table.")] = False,
     ) -> None:
         """Show the cache rules in force for a model: value, source, date, confidence."""
+        from cacheprefix.cli.files import print_json
+
         if evidence or evidence_file:
             _show_evidence(model, evidence_file or (), as_json=as_json)
             return
@@ -54,9 +57,23 @@ def register(app: "typer.Typer") -> None:
             return
         profile = _found(registry, model or "", provider, api, base_url)
         if as_json:
-            _print_json(profile_as_data(profile, model))
+            print_json(profile_as_data(profile, model))
         else:
             _show_one(profile, model)
+
+
+def rules_in_force(plugins: "Plugins", files: "Iterable[Path]" = ()) -> "Registry":
+    """The rows that ship, then those of plugins, then those of the files that the user named: what is later wins.
+
+    Raises ProfileError for a file that holds no rows.
+    """
+    from cacheprefix.profiles import default_registry
+
+    registry = default_registry().copy()
+    plugins.call_all("profiles", register=registry.register)
+    for path in files:
+        registry.load(path)
+    return registry
 
 
 def _registry(files: "Iterable[Path]") -> "Registry":
@@ -64,17 +81,12 @@ def _registry(files: "Iterable[Path]") -> "Registry":
 
     from cacheprefix.errors import ProfileError
     from cacheprefix.plugins import Plugins
-    from cacheprefix.profiles import default_registry
 
-    registry = default_registry().copy()
-    Plugins.with_builtins().call_all("profiles", register=registry.register)
     try:
-        for path in files:
-            registry.load(path)
+        return rules_in_force(Plugins.with_builtins(), files)
     except ProfileError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from error
-    return registry
 
 
 def _found(registry: "Registry", model: str, provider: str | None, api: str | None, base_url: str | None) -> "Profile":
@@ -139,17 +151,12 @@ def _plain(value: Any) -> Any:
     return dict(value) if hasattr(value, "items") else value
 
 
-def _print_json(data: "Mapping[str, Any]") -> None:
-    import orjson
-    import typer
-
-    typer.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
-
-
 def _show_all(registry: "Registry", *, as_json: bool) -> None:
+    from cacheprefix.cli.files import print_json
+
     rows = list(registry)
     if as_json:
-        _print_json({"version": 1, "profiles": [profile_as_data(profile) for profile in rows]})
+        print_json({"version": 1, "profiles": [profile_as_data(profile) for profile in rows]})
         return
     table = _table("Cache rules by provider and model family")
     for heading in ("row", "matches", "minimum", "read", "write", "trust"):
@@ -214,11 +221,12 @@ def _show_one(profile: "Profile", model: str | None) -> None:
 
 
 def _show_evidence(model: str | None, files: "Sequence[Path]", *, as_json: bool) -> None:
+    from cacheprefix.cli.files import print_json
     from cacheprefix.verify import read_evidence
 
     found = [one for one in read_evidence(files) if model in (None, one.model)]
     if as_json:
-        _print_json({"version": 1, "evidence": [one.as_data() for one in found]})
+        print_json({"version": 1, "evidence": [one.as_data() for one in found]})
         return
     console = _console()
     if not found:

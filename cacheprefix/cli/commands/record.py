@@ -91,8 +91,7 @@ def register(app: "typer.Typer") -> None:
         from cacheprefix.record import CallLog, Proxy, child_environment, routes_of, run_child
 
         if not command and port is None:
-            message = "name the program behind --, or a --port for programs that are started elsewhere"
-            raise SetupError(message)
+            raise SetupError("name the program behind --, or a --port for programs that are started elsewhere")
         causes = checking.causes_of(forbid or ())
         with ExitStack() as held:
             if simulate is not None:

@@ -81,8 +81,7 @@ def _latency(given: str | None) -> "Latency | None":
         except ValueError:
             values[""] = 0
         if name not in known or not 0 <= values.get(name, -1) < float("inf"):
-            message = f"--latency: cannot read {part!r}; write NAME=SECONDS, NAME one of {', '.join(known)}"
-            raise SetupError(message)
+            raise SetupError(f"--latency: cannot read {part!r}; write NAME=SECONDS, NAME one of {', '.join(known)}")
     return Latency(**values)
 
 

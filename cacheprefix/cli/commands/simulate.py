@@ -77,14 +77,10 @@ def register(app: "typer.Typer") -> None:
         from dataclasses import replace
 
         from cacheprefix.audit import arrivals
-        from cacheprefix.cli.commands.audit import rules_in_force
-        from cacheprefix.plugins import Plugins
+        from cacheprefix.cli.commands.audit import in_force
         from cacheprefix.server import play
 
-        plugins, readers = Plugins.with_builtins(), list[Any]()
-        plugins.call_all("trace_readers", register=readers.append)
-        registry = rules_in_force(profiles or [])
-        plugins.call_all("profiles", register=registry.register)
+        readers, registry = in_force(profiles or [])
         profile = registry.get(rules)
         settings = _settings(ttl, capacity, replicas, sticky=sticky)
         counts = [_keys(said) for said in keys or ()]
@@ -146,8 +142,7 @@ def _keys(text: str) -> "Keys":
     if text == "auto":
         return "auto"
     if not text.isdecimal() or int(text) < 1:
-        message = f"--keys {text}: write a number from 1 on, or auto"
-        raise SetupError(message)
+        raise SetupError(f"--keys {text}: write a number from 1 on, or auto")
     return int(text)
 
 
@@ -162,8 +157,7 @@ def _number(option: str, text: str) -> float | None:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        message = f"{option} {text}: write a number above 0, such as 300 or 8M, or none"
-        raise SetupError(message)
+        raise SetupError(f"{option} {text}: write a number above 0, such as 300 or 8M, or none")
     return value
 
 

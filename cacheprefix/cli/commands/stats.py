@@ -47,15 +47,13 @@ def _read(path: Path) -> "CacheStats":
         text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        message = f"{path} cannot be read: {reason}"
-        raise SetupError(message) from None
+        raise SetupError(f"{path} cannot be read: {reason}") from None
     found = _statistics(text)
     if found is None:
-        message = (
+        raise StateError(
             f"{path} holds no statistics of a tool cache: save json.dumps(session.report().as_dict()) of a session "
             "that was made with tool_cache=..."
         )
-        raise StateError(message)
     return found
 
 

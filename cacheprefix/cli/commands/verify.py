@@ -106,13 +106,11 @@ def register(app: "typer.Typer") -> None:
 
 def _row(provider: str, model: str, api: str | None) -> "tuple[Profile, Api]":
     """The rules under test, and the form of the requests."""
+    from cacheprefix.cli.commands.profiles import rules_in_force
     from cacheprefix.errors import SetupError
     from cacheprefix.plugins import Plugins
-    from cacheprefix.profiles import default_registry
 
-    registry = default_registry().copy()
-    Plugins.with_builtins().call_all("profiles", register=registry.register)
-    profile = registry.profile_for(model, provider)
+    profile = rules_in_force(Plugins.with_builtins()).profile_for(model, provider)
     spoken: tuple[Api, ...] = ("openai-chat", "anthropic")
     for form in spoken:
         if form in profile.apis and api in (None, form):

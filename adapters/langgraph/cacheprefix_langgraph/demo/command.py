@@ -49,8 +49,7 @@ def register(cli: Any) -> None:
             _on_engine(source, address, model, as_json=as_json)
             return
         if address:
-            message = f"{address!r}: an address goes with --engine"
-            raise SetupError(message)
+            raise SetupError(f"{address!r}: an address goes with --engine")
         found = _real(source, provider, model, yes) if provider else _simulated(source, rules, latency)
         if svg is not None:
             from cacheprefix_langgraph.demo.picture import picture  # noqa: PLC0415 - only where asked for
@@ -70,8 +69,7 @@ def _simulated(source: str, rules: Sequence[str], latency: float) -> list[Row]:
 
     unknown = [name for name in rules if name not in MODELS]
     if unknown:
-        message = f"unknown rule set {unknown[0]!r}; use one of {', '.join(MODELS)}"
-        raise SetupError(message)
+        raise SetupError(f"unknown rule set {unknown[0]!r}; use one of {', '.join(MODELS)}")
     return run_simulated(read_source(source), rules or RULES, latency=latency, step=_progress)
 
 
@@ -83,8 +81,7 @@ def _on_engine(source: str, url: str, model: str, *, as_json: bool) -> None:
     from cacheprefix_langgraph.demo.source import read_source  # noqa: PLC0415
 
     if url and not model:
-        message = "--engine URL needs --model: the model's name on that server"
-        raise SetupError(message)
+        raise SetupError("--engine URL needs --model: the model's name on that server")
     with ExitStack() as held:
         provider = None
         if not url:
@@ -135,14 +132,11 @@ def _real(source: str, provider: str, model: str, yes: bool) -> list[Row]:  # no
     from cacheprefix_langgraph.demo.source import read_source  # noqa: PLC0415
 
     if provider not in _KEYS:
-        message = f"--provider {provider!r}: use openai or anthropic"
-        raise SetupError(message)
+        raise SetupError(f"--provider {provider!r}: use openai or anthropic")
     if not model:
-        message = f"--provider {provider} needs --model"
-        raise SetupError(message)
+        raise SetupError(f"--provider {provider} needs --model")
     if not os.environ.get(_KEYS[provider]):
-        message = f"--provider {provider} needs your key in {_KEYS[provider]}"
-        raise SetupError(message)
+        raise SetupError(f"--provider {provider} needs your key in {_KEYS[provider]}")
     text = read_source(source)
     profile = profile_for(model, provider)
     rules = profile.name if profile.name in ("openai", "openai-5.6", "anthropic") else provider
@@ -161,8 +155,7 @@ def _real(source: str, provider: str, model: str, yes: bool) -> list[Row]:  # no
     _say(f"{len(layouts_of(rules))} runs against {provider} with {model} will cost {about}")
     if not yes:
         if not sys.stdin.isatty():
-            message = "a real run asks before it starts; pass --yes where nobody can answer"
-            raise SetupError(message)
+            raise SetupError("a real run asks before it starts; pass --yes where nobody can answer")
         if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
             raise SystemExit(0)
     make = openai_model if provider == "openai" else anthropic_model

@@ -43,13 +43,11 @@ def read_source(package: str) -> Source:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            message = f"{path} cannot be read ({error}); pass another package or folder with --input"
-            raise SetupError(message) from error
+            raise SetupError(f"{path} cannot be read ({error}); pass another package or folder with --input") from error
         if text.strip():
             files[path.relative_to(root.parent).as_posix()] = tuple(text.splitlines())
     if not files:
-        message = f"{root} holds no Python source; pass an installed package or a folder with --input"
-        raise SetupError(message)
+        raise SetupError(f"{root} holds no Python source; pass an installed package or a folder with --input")
     return Source(package, files)
 
 
@@ -110,6 +108,5 @@ def _root(package: str) -> Path:
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.submodule_search_locations:
-        message = f"{package!r} is neither a folder nor an installed package; pass one of them with --input"
-        raise SetupError(message)
+        raise SetupError(f"{package!r} is neither a folder nor an installed package; pass one of them with --input")
     return Path(next(iter(spec.submodule_search_locations)))

@@ -73,11 +73,6 @@ class TeamResult:
     outcomes: Mapping[str, Outcome]
 
     @property
-    def final_text(self) -> str:
-        """The synthesis."""
-        return self.synthesis
-
-    @property
     def usage(self) -> Usage:
         """All calls added up."""
         return total(self.outcomes.values())

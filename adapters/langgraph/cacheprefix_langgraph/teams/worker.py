@@ -53,8 +53,7 @@ def worker_for(
     """A worker whose model is wrapped with the session. Raises ``SetupError`` for tools that cannot run."""
     for tool in tools:
         if not isinstance(tool, BaseTool):
-            message = f"role {role!r}: tools are LangChain tools (use @tool), found {type(tool).__name__}"
-            raise SetupError(message)
+            raise SetupError(f"role {role!r}: tools are LangChain tools (use @tool), found {type(tool).__name__}")
     session.attempt("tools", lambda: made_with(session, "worker", role, tools, instructions), None)
     return Worker(wrap_model(model, users_session(session)), session, role, instructions, tuple(tools), max_turns)
 
@@ -123,7 +122,8 @@ def work(
         own.append(answer)
         if not answer.tool_calls or turn == worker.max_turns:
             break
-        for call in _calls(answer):
+        for called in answer.tool_calls:
+            call: dict[str, Any] = {**called, "type": "tool_call"}
             try:
                 tool = _tool(known, call)
                 result: Any = yield WaitingFor(tool.ainvoke if later else tool.invoke, call)
@@ -138,10 +138,6 @@ def work(
 def text_of(own: Sequence[BaseMessage]) -> str:
     """The last words of a worker."""
     return next((message.text for message in reversed(own) if isinstance(message, AIMessage) and message.text), "")
-
-
-def _calls(answer: AIMessage) -> list[dict[str, Any]]:
-    return [{**call, "type": "tool_call"} for call in answer.tool_calls]
 
 
 def _tool(known: Mapping[str, BaseTool], call: Mapping[str, Any]) -> BaseTool:

@@ -1,0 +1,74 @@
+"""Cache breaks of forks: what our own layout moved is no break, and what the application itself changes still is."""
+
+import logging
+
+from langchain_core.messages import HumanMessage, SystemMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+
+from cacheprefix.server import Reply
+from cacheprefix_langgraph import PrefixState, forked, wrap_model
+
+HANDBOOK = "The handbook says that every statement needs a source. " * 140
+DOCUMENTS = {
+    name: f"{name}: " + " ".join(f"{name} number {n} costs {3 * n} and lasts {n % 7} years." for n in range(1, 50))
+    for name in ("lamp", "chair", "table")
+}
+QUESTIONS = ("What does the lamp cost?", "And the lamp number 4?", "What about the chair?", "Is the table dearer?")
+
+
+class State(MessagesState, PrefixState):
+    """Messages, and what decides on them."""
+
+
+def shop(bench, session, *, forgets=()):
+    """An answerer, and a checker who is asked at the end; each has the documents of the question in its system text.
+
+    In the turns of ``forgets`` the checker leaves an earlier message away.
+    """
+    model, graph = wrap_model(bench.model(), session), StateGraph(State)
+
+    def node(role):
+        def ask(state):
+            questions = [one.text for one in state["messages"] if one.type == "human"]
+            found = next(text for name, text in DOCUMENTS.items() if name in questions[-1])
+            system = SystemMessage(f"{HANDBOOK}\n\nYou are the {role}. Go by this alone: {found}")
+            said = list(state["messages"])
+            if role == "checker":
+                said = [*said, HumanMessage("Check the last answer.")]
+                if len(questions) in forgets:
+                    del said[1:3]
+            return {"messages": [model.invoke([system, *said])]}
+
+        return forked(session, role=role)(ask)
+
+    graph.add_sequence([("answerer", node("answerer")), ("checker", node("checker"))]).add_edge(START, "answerer")
+    return graph.compile(checkpointer=InMemorySaver())
+
+
+def talk(bench, graph, threads=("one", "two")):
+    """Each thread asks all questions."""
+    bench.script(lambda asked: Reply(f"By rule {len(asked.text)} it costs three euros and lasts two years. " * 10))
+    for thread in threads:
+        for question in QUESTIONS:
+            graph.invoke({"messages": [HumanMessage(question)]}, {"configurable": {"thread_id": thread}})
+
+
+def test_a_role_that_was_kept_and_moved_is_no_break_of_the_application(bench, caplog):
+    """Its documents change, so that its text goes from where it stood to the end; and what is not marked was not to be.
+
+    In the second thread all that was said is what was said in the first one.
+    """
+    session = bench.session(HANDBOOK)
+    with caplog.at_level(logging.WARNING, "cacheprefix"):
+        talk(bench, shop(bench, session))
+    assert {call.layout for call in session.calls} >= {"fork"}
+    assert [one for one in session.report().breaks if one.cause != "system_changed"] == []
+    assert not [one for one in caplog.messages if "cache break" in one and "system_changed" not in one]
+
+
+def test_a_message_that_the_application_takes_away_is_told_in_forks_too(bench):
+    """The checker leaves out an answer that it was shown before."""
+    session = bench.session(HANDBOOK)
+    talk(bench, shop(bench, session, forgets=(4,)), threads=("one",))
+    assert "history_truncated" in {call.verdict.cause for call in session.calls if call.agent == "checker"}
