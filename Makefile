@@ -166,7 +166,7 @@ test: environments
 test-more: types
 	$(CORE)/bin/python -m tests.mutants --trusted --number 200 --minutes 4 --jobs $(JOBS)
 	CACHEPREFIX_HISTORIES=10000 CACHEPREFIX_STORE_SECONDS=5 CACHEPREFIX_TEAMS=15 CACHEPREFIX_KICKOFFS=30 CACHEPREFIX_POINTS=11 \
-		$(MAKE) --no-print-directory ONLY="-m 'slow or hypothesis'" $(ADAPTER_TESTS) test-core
+		$(MAKE) --no-print-directory AGAIN=1 ONLY="-m 'slow or hypothesis'" $(ADAPTER_TESTS) test-core
 	$(CORE)/bin/python -m pytest -ra --durations=15 -n $(WORKERS) --dist load tests/more $(ARGS)
 	$(CORE)/bin/python -m tests.peers --sample --jobs $(JOBS)
 
@@ -192,31 +192,24 @@ trial: $(foreach each,$(TRIALS),$(call trial_environment,$(each))/$(READY))
 test-versions: $(CORE)/$(READY)
 	$(CORE)/bin/python -m tests.versions --jobs $(JOBS) $(ARGS)
 
-test-core: $(CORE)/$(READY)
-	$(CORE)/bin/python $(PYTEST) $(SPREAD) $(foreach each,autogen crewai maf ag2 litellm openai_agents,--ignore=tests/$(each) --ignore=tests/transparent/test_$(each).py) $(ONLY) $(ARGS)
+# Interpreter, what to test. With AGAIN=1 (make test-more) what failed is run once more, alone: a clock that the tests
+# beside it held up is no fault, and what fails both times is. Both runs are shown.
+run_tests = $1 $(PYTEST) $(SPREAD) $2 $(ONLY)$(if $(AGAIN), || { [ $$? = 1 ] && echo '== what failed once more alone:' && \
+	$1 $(PYTEST) --last-failed --last-failed-no-failures none $2 $(ONLY); })
 
-test-autogen: $(AUTOGEN)/$(READY)
-	$(AUTOGEN)/bin/python $(PYTEST) $(SPREAD) tests/autogen $(ONLY) $(wildcard tests/transparent/test_autogen.py)
+test-core: $(CORE)/$(READY)
+	$(call run_tests,$(CORE)/bin/python,$(foreach each,autogen crewai maf ag2 litellm openai_agents,--ignore=tests/$(each) --ignore=tests/transparent/test_$(each).py) $(ARGS))
 
 test-crewai: $(CREWAI)/$(READY)
-	$(CREWAI)/bin/python $(PYTEST) $(SPREAD) tests/crewai $(ONLY)
+	$(call run_tests,$(CREWAI)/bin/python,tests/crewai)
 
 # CrewAI's event bus is the whole process's, and late events of another test's crew would be seen too. 5: of these tests
 # none is chosen.
 test-crewai-apart: $(CREWAI)/$(READY)
 	$(CREWAI)/bin/python $(PYTEST) $(SPREAD) tests/transparent/test_crewai.py $(ONLY) || [ $$? = 5 ]
 
-test-maf: $(MAF)/$(READY)
-	$(MAF)/bin/python $(PYTEST) $(SPREAD) tests/maf $(ONLY) $(wildcard tests/transparent/test_maf.py)
-
-test-ag2: $(AG2)/$(READY)
-	$(AG2)/bin/python $(PYTEST) $(SPREAD) tests/ag2 $(ONLY) $(wildcard tests/transparent/test_ag2.py)
-
-test-litellm: $(LITELLM)/$(READY)
-	$(LITELLM)/bin/python $(PYTEST) $(SPREAD) tests/litellm $(ONLY) $(wildcard tests/transparent/test_litellm.py)
-
-test-openai_agents: $(OPENAI_AGENTS)/$(READY)
-	$(OPENAI_AGENTS)/bin/python $(PYTEST) $(SPREAD) tests/openai_agents $(ONLY) $(wildcard tests/transparent/test_openai_agents.py)
+test-autogen test-maf test-ag2 test-litellm test-openai_agents: test-%: .venv-%/$(READY)
+	$(call run_tests,.venv-$*/bin/python,tests/$* $(wildcard tests/transparent/test_$*.py))
 
 # After a change of public names or signatures that is meant.
 surface: $(CORE)/$(READY)

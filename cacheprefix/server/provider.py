@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _PATIENCE = 10.0
 _STEP = 0.002
 
+_KEEP_ALIVE = 600
+"""Seconds until a connection that nobody uses is closed. uvicorn closes it after 5, and httpx uses it until then:
+what is sent in that moment is lost."""
+
 
 class SimulatedProvider:
     """A provider whose cache follows ``rules``, at an address of its own.
@@ -106,6 +110,7 @@ class SimulatedProvider:
             lifespan="off",
             access_log=False,
             timeout_graceful_shutdown=1,
+            timeout_keep_alive=_KEEP_ALIVE,
             ws="none",
         )
         self._server = server = uvicorn.Server(config)

@@ -8,6 +8,7 @@ import json
 import socket
 import time
 import zlib
+from http.client import HTTPConnection
 
 import anthropic
 import httpx
@@ -37,6 +38,18 @@ def test_it_listens_within_the_context_and_not_after():
         assert httpx.get(f"{provider.url}/healthz").json() == {"status": "ok"}
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{provider.url}/healthz")
+
+
+@pytest.mark.slow
+def test_a_connection_outlasts_the_clients_own_patience():
+    """A client sends on a connection that it last used within 5 s; a server that closes it then loses the request."""
+    with SimulatedProvider() as provider:
+        connection = HTTPConnection("127.0.0.1", provider.port)
+        for pause in (0, 6):
+            time.sleep(pause)
+            connection.request("GET", "/healthz")
+            assert json.load(connection.getresponse()) == {"status": "ok"}
+        connection.close()
 
 
 def test_a_stopped_provider_can_be_started_again_on_its_port():
