@@ -158,6 +158,10 @@ class Application:
         """Whether state is saved and loaded in it."""
         return any(turn.act == "resume" for turn in self.turns)
 
+    def back(self, turn: Turn, count: int) -> int:
+        """Which of ``count`` turns a person's conversation goes back to the beginning of, in a ``rewind``."""
+        return random.Random(f"{self.seed}/{turn.number}").randrange(count)
+
     def words(self, person: Person, what: str, count: int) -> str:
         """Words of a person's own."""
         return " ".join(f"{person.name}-{what}-{at}" for at in range(count))

@@ -152,7 +152,7 @@ class Trial(Driver):
     async def _turn(self, turn: Turn, person: Person) -> Any:
         team, states = self.teams[person.name], self.states[person.name]
         if turn.act == "rewind" and states:
-            back = random.Random(f"{self.app.seed}/{turn.number}").randrange(len(states))
+            back = self.app.back(turn, len(states))
             await team.load_state(json.loads(states[back]))
             del states[back:]
         elif turn.act == "reset" or self.kind == "graph":

@@ -53,6 +53,8 @@ class Framing:
     """Whether a turn's roles are a team of their own, so that what is shared goes by who they are."""
     apart: bool = False
     """Whether what is asked of roles together comes into no conversation: no later request goes on from it."""
+    from_start: bool = True
+    """Whether a rewind may go back to before anything was said, where the conversation begins anew."""
 
     def said(self, prompt: Prompt) -> Prompt:
         """The prompt's words alone."""
@@ -305,13 +307,13 @@ def replayed(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterat
     """
     del allowed
     before, after = ([run.by_key for name, run in runs.items() if name.startswith(mode)] for mode in _REPLAYED)
-    apart = runs["forked"].framing.apart
+    framing = runs["forked"].framing
     for key in sorted({*before[0], *after[0]}) if before and after else ():
         olds, news = ([play[key] for play in plays if key in play] for plays in (before, after))
-        if key[1] in runs["forked"].framing.asks and _went_back(app, key):
+        if key[1] in framing.asks and _went_back(app, key):
             # AutoGen puts what a team loads behind what its selector was asked before: without us it is another prompt.
             continue
-        if not _undecided(runs, key) and not _begins_behind_a_resume(app, key, apart=apart) and olds and news:
+        if not _undecided(runs, key) and not _begins_behind_a_resume(app, key, framing) and olds and news:
             changes = [_change(old, new, prompts=True) for old in olds for new in news]
             if all(changes):
                 yield Broken(2, f"{key}: in one session {changes[0]}, resumed")
@@ -323,15 +325,20 @@ def _went_back(app: Application, key: Key) -> bool:
     return any(turn.act == "rewind" for turn in app.turns[: int(number) + 1] if name in {p.name for p in turn.people})
 
 
-def _begins_behind_a_resume(app: Application, key: Key, *, apart: bool = False) -> bool:
+def _begins_behind_a_resume(app: Application, key: Key, framing: Framing) -> bool:
     """Whether a request is of a conversation that was begun behind a resume, and so in the new session."""
     name, number = key[0].split("/")[:2]
     asked = [turn for turn in app.turns[: int(number) + 1] if any(one.name == name for one in turn.people)]
-    # What was asked of roles together, or cancelled, may have come into no conversation: then none was begun by it.
-    mine = [one for one in asked[:-1] if not (apart and one.together) and one.way not in ("left", "cancelled")]
-    mine += asked[-1:]
-    begun = max((at for at, turn in enumerate(mine) if turn.act == "reset"), default=0)
-    return any(turn.act == "resume" for turn in app.turns[: app.turns.index(mine[begun]) + 1])
+    begun, came = 0, list[bool]()
+    for turn in asked:
+        if turn.act == "rewind" and came and framing.from_start:
+            del came[app.back(turn, len(came)) :]
+        elif turn.act == "reset":
+            came.clear()
+        begun = begun if any(came) else app.turns.index(turn)
+        # What was asked of roles together, or cancelled, may have come into no conversation: then none was begun by it.
+        came.append(not (framing.apart and turn.together) and turn.way not in ("left", "cancelled"))
+    return any(turn.act == "resume" for turn in app.turns[: begun + 1])
 
 
 def same_seen(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterator[Broken]:

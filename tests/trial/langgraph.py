@@ -32,6 +32,7 @@ from cacheprefix import SharedPrefix
 from cacheprefix_langgraph import PrefixMiddleware, PrefixState, forked, subgraph, wrap_model
 from tests.transparent.compare import Allowed
 from tests.trial.applications import IMAGE, RETRIEVED, SCHEMA, Person, Role, Tool, Turn, asking, hooks
+from tests.trial.checks import Framing
 from tests.trial.playing import Driver
 
 KINDS = ("function", "streamed", "generator", "chain", "inner", "agent", "subgraph")
@@ -47,6 +48,8 @@ class Trial(Driver):
     """One graph a tenant, or one for all; each person has a thread of it, or a history that it is given whole."""
 
     framework: ClassVar[str] = "langgraph"
+    # A thread goes back to a checkpoint that has messages.
+    framing: ClassVar[Framing] = Framing(from_start=False)
     allowed: ClassVar[tuple[Allowed, ...]] = (
         Allowed(("langgraph",), "*", "*cacheprefix*", ("value", "type", "added", "removed"), "the channel",
                 "the application's state has it (PrefixState), and what was decided stands in it"),

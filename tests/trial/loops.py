@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -70,7 +69,7 @@ class Loops(Driver):
         for person in turn.people:
             history, bounds = self.histories[person.name], self.bounds[person.name]
             if turn.act == "rewind" and bounds:
-                back = random.Random(f"{self.app.seed}/{turn.number}").randrange(len(bounds))
+                back = self.app.back(turn, len(bounds))
                 del history[bounds[back] :], bounds[back:]
             elif turn.act == "reset":
                 history.clear()

@@ -78,7 +78,7 @@ class Talks(Driver):
 
     async def _turn(self, turn: Turn, person: Person, states: list[Any]) -> Any:
         if turn.act == "rewind" and states:
-            back = random.Random(f"{self.app.seed}/{turn.number}").randrange(len(states))
+            back = self.app.back(turn, len(states))
             self.talks[person.name] = await self.load(person, states[back])
             if states[back] == states[0]:
                 # Nothing had been said by then.

@@ -217,13 +217,13 @@ def test_a_hand_off_that_a_compaction_removes_is_no_question(passed):
     assert found == (set() if passed else {9})
 
 
-def resumed(first, second, framing, turns):
-    """What is broken where the second turn was sent as ``first`` in one session and as ``second`` in a resumed one."""
+def resumed(first, second, framing, turns, seed=0):
+    """What is broken where the last turn was sent as ``first`` in one session and as ``second`` in a resumed one."""
     made = {
-        mode: Run("forked", (sent(FORK), sent(messages, 1)), framing=framing)
+        mode: Run("forked", (sent(FORK), sent(messages, len(turns) - 1)), framing=framing)
         for mode, messages in (("continued", first), ("forked", second))
     }
-    app = replace(APP, turns=tuple(replace(TURN, number=at, **turn) for at, turn in enumerate(turns)))
+    app = replace(APP, seed=seed, turns=tuple(replace(TURN, number=at, **turn) for at, turn in enumerate(turns)))
     return numbers(replayed(app, {**made, "unmodified": GOOD["unmodified"]}, ()))
 
 
@@ -245,6 +245,14 @@ def test_what_was_asked_of_copies_begins_no_conversation_that_a_resume_goes_on_w
 def test_an_answer_that_was_left_begins_no_conversation_that_a_resume_goes_on_with(way, broken):
     """Its thread may have kept nothing of it."""
     assert resumed(FORK, grown(FORK), Framing(), [{"way": way}, {"act": "resume"}]) == broken
+
+
+@pytest.mark.parametrize(("from_start", "back", "broken"), [(True, 0, set()), (True, 1, {2}), (False, 0, {2})])
+def test_a_conversation_that_goes_back_to_before_its_first_message_begins_anew(from_start, back, broken):
+    """Nothing is left of it that a resumed process could go on from."""
+    turns = [{}, {"act": "resume"}, {"act": "rewind"}]
+    seed = next(one for one in range(99) if replace(APP, seed=one).back(replace(TURN, number=2), 2) == back)
+    assert resumed(FORK, grown(FORK), Framing(from_start=from_start), turns, seed) == broken
 
 
 @pytest.mark.parametrize(
