@@ -35,15 +35,20 @@ Said = tuple[Beginning, ...]
 """The beginnings that are kept of a history, the whole of it last."""
 
 
+def goes_on(before: Said, sizes: Callable[[int], Sequence[int]]) -> bool:
+    """Whether a history goes on from an earlier one of which something is kept; ``sizes`` as in ``gone_on``."""
+    return bool(before) and _ends_alike(before, sizes(before[-1].messages - 1))
+
+
 def gone_on(before: Said, sizes: Callable[[int], Sequence[int]]) -> Said:
     """What is kept of a history that goes on from an earlier one; of another one, where it does not.
 
     ``sizes`` gives the tokens of each of its messages behind so many. Goes by the last message of the earlier one: what
     stands before that only ever grows.
     """
-    last, one_less = (before[-1], before[-2] if len(before) > 1 else NOTHING) if before else (NOTHING, NOTHING)
+    last = before[-1] if before else NOTHING
     new = sizes(max(0, last.messages - 1))
-    if before and (not new or new[0] != last.tokens - one_less.tokens):
+    if before and not _ends_alike(before, new):
         return gone_on((), sizes)
     new = new[1:] if before else new
     end = last.messages + len(new)
@@ -71,6 +76,12 @@ def longest_of(kept: Iterable[Said], sizes: Sequence[int]) -> Sequence[Beginning
             longest, at = one, one.messages
         found.append(longest)
     return found
+
+
+def _ends_alike(before: Said, new: Sequence[int]) -> bool:
+    """Whether the first of some messages is as long as the last one of an earlier history."""
+    one_less = before[-2] if len(before) > 1 else NOTHING
+    return bool(new) and new[0] == before[-1].tokens - one_less.tokens
 
 
 def _kept(end: int) -> set[int]:

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
+from cacheprefix.prompt import ESTIMATE
 from tests.session.test_lanes import FEW, MANY, session_of, tool, words
 
 SIZES = {"x": 700, "y": FEW, "z": 600, "Z": MANY}
@@ -29,7 +31,7 @@ def made(names, roles="abc"):
 
 def sent(session, role, own, said):
     """The messages and tools of a role's request."""
-    spoken = [{"role": "user", "content": text} for text in said]
+    spoken = [{"role": "assistant" if text.startswith("answer") else "user", "content": text} for text in said]
     own_text = words(800, "rule") if role == "d" else f"You are {role}."
     messages = [{"role": "system", "content": f"{own_text}\n\n{session.prefix.system}"}, *spoken]
     tools = {"tools": [tool(name, SIZES[name]) for name in own]} if own else {}
@@ -89,5 +91,27 @@ def test_another_process_need_not_have_met_the_other_roles_yet():
         sent(session, "d", "", said)
     said.append(words(900, "last"))
     other = made("", "")
+    other.conversation("one").restore(session.conversation("one").dumps())
+    assert sent(other, "d", "", said) == sent(session, "d", "", said)
+
+
+def test_a_role_whose_history_was_compacted_begins_no_other_conversation():
+    """Another first message stands there then, and nobody who takes the conversation up knows what there was before."""
+
+    def compacting():
+        prefix = SharedPrefix(system=words(1_100, "book"))
+        caching = Caching(provider="openai", counter=ESTIMATE)
+        session = Session(prefix, caching=caching, compaction=Compaction(1_500, keep_turns=2, keep_users=False))
+        for role in "abd":
+            session.adapter.join(role)
+        return session
+
+    session, said = compacting(), ["Go on."]
+    sent(session, "d", "", said)
+    for number, role in enumerate("ab"):
+        said += [words(900, f"answer{number}-"), "And?"]
+        messages, _ = sent(session, role, "", said)
+    assert "removed" in messages[1]["content"]
+    other = compacting()
     other.conversation("one").restore(session.conversation("one").dumps())
     assert sent(other, "d", "", said) == sent(session, "d", "", said)
