@@ -262,13 +262,15 @@ def _may_be_another(app: Application, first: Key, second: Key) -> bool:
 def _whose_is_open(app: Application, key: Key) -> bool:
     """Whether nobody can tell which conversation a request goes on from: it has no name, and others said the same.
 
-    Those are roles that were asked side by side, and people who asked in the same words. The request begins a
-    conversation of its own then, in which a role's text may stand elsewhere.
+    Those are roles that were asked side by side, and people who asked in the same words; and what was asked last goes
+    on elsewhere, where its answer was left. The request begins a conversation of its own then, in which a role's text
+    may stand elsewhere.
     """
     name, number = key[0].split("/")[:2]
     turns = [one for one in app.turns[: int(number) + 1] if name in {person.name for person in one.people}]
     alike = any(len(one.people) > 1 and "{mine}" not in one.said for one in turns)
-    return not app.named and (alike or any(one.together for one in turns))
+    left = any(one.way in ("left", "cancelled") for one in turns[:-1])
+    return not app.named and (alike or left or any(one.together for one in turns))
 
 
 def is_fork(prompt: Prompt | None, own: Callable[[str], bool]) -> bool:
@@ -302,8 +304,8 @@ def replayed(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterat
 
     Of siblings with several requests each the clock decides who asks first, and by that where roles' texts stand: of
     requests at the same time it is broken where none of several plays of one session sent what one resumed did. A
-    conversation that begins behind a resume was not resumed: which roles, tools and schemas there are a process knows
-    once it has met them.
+    conversation that begins behind a resume was not resumed, nor was what a role begins in it: which roles, tools and
+    schemas there are, and what they were told elsewhere, a process knows once it has met them.
     """
     del allowed
     before, after = ([run.by_key for name, run in runs.items() if name.startswith(mode)] for mode in _REPLAYED)
@@ -326,8 +328,9 @@ def _went_back(app: Application, key: Key) -> bool:
 
 
 def _begins_behind_a_resume(app: Application, key: Key, framing: Framing) -> bool:
-    """Whether a request is of a conversation that was begun behind a resume, and so in the new session."""
+    """Whether a request's role began its conversation behind a resume, and so in the new session."""
     name, number = key[0].split("/")[:2]
+    role = next((one for one in app.roles if one.name == key[1]), None)
     asked = [turn for turn in app.turns[: int(number) + 1] if any(one.name == name for one in turn.people)]
     begun, came = 0, list[bool]()
     for turn in asked:
@@ -337,7 +340,8 @@ def _begins_behind_a_resume(app: Application, key: Key, framing: Framing) -> boo
             came.clear()
         begun = begun if any(came) else app.turns.index(turn)
         # What was asked of roles together, or cancelled, may have come into no conversation: then none was begun by it.
-        came.append(not (framing.apart and turn.together) and turn.way not in ("left", "cancelled"))
+        kept = not (framing.apart and turn.together) and turn.way not in ("left", "cancelled")
+        came.append(kept and (role is None or role in turn.roles))
     return any(turn.act == "resume" for turn in app.turns[: begun + 1])
 
 

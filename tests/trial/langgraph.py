@@ -68,6 +68,9 @@ class Trial(Driver):
             # A limit that docs/langgraph.md names, with what to do instead.
             self.kinds = {name: "subgraph" if kind == "agent" else kind for name, kind in self.kinds.items()}
         self.asks = rng.choice(("", "", "before", "after")) if app.named else ""
+        if self.asks == "after" and any(turn.fault for turn in app.turns):
+            # A node that runs again sends its request again, as a leader does whose streamed answer was a fault.
+            self.asks = "before"
         self.streams = rng.sample(STREAMS, rng.randint(1, len(STREAMS)))
         self.by_tenant = any(tool.tenant for role in app.roles for tool in role.tools) or rng.random() < 0.5
         self.volatile = rng.random() < 0.5

@@ -16,7 +16,9 @@ from tests.trial.checks import Framing, Run, check, prefix_stands, replayed
 HANDBOOK = "Who claims something names its source."
 ALICE, BOB = Person("xalice", "xacme", "thread-0"), Person("xbob", "xbeta", "thread-0")
 PLANNER = Role("planner", "You plan.", ())
-TURN = replace(application(0, ("openai-chat",)).turns[0], number=0, people=(ALICE,), said="Go on.", fault="")
+TURN = replace(
+    application(0, ("openai-chat",)).turns[0], number=0, people=(ALICE,), said="Go on.", fault="", roles=(PLANNER,)
+)
 APP = replace(
     application(0, ("openai-chat",)), handbook=HANDBOOK, people=(ALICE, BOB), roles=(PLANNER,), options={}, broken=None,
     turns=(TURN, replace(TURN, number=1)),
@@ -255,20 +257,27 @@ def test_a_conversation_that_goes_back_to_before_its_first_message_begins_anew(f
     assert resumed(FORK, grown(FORK), Framing(from_start=from_start), turns, seed) == broken
 
 
+@pytest.mark.parametrize(("roles", "broken"), [((PLANNER,), {2}), ((replace(PLANNER, name="critic"),), set())])
+def test_what_a_role_begins_behind_a_resume_goes_by_what_its_process_has_met(roles, broken):
+    """The conversation was resumed, and this role had not asked in it."""
+    assert resumed(FORK, grown(FORK), Framing(), [{"roles": roles}, {"act": "resume"}]) == broken
+
+
 @pytest.mark.parametrize(
-    ("named", "said", "people", "together", "broken"),
+    ("named", "changed", "broken"),
     [
-        (True, "Go on.", (ALICE, BOB), True, {7}),
-        (False, "Go on.", (ALICE,), False, {7}),
-        (False, "Go on {mine}.", (ALICE, BOB), False, {7}),
-        (False, "Go on.", (ALICE, BOB), False, set()),
-        (False, "Go on.", (ALICE,), True, set()),
+        (True, {"people": (ALICE, BOB), "together": True}, {7}),
+        (True, {"way": "left"}, {7}),
+        (False, {}, {7}),
+        (False, {"said": "Go on {mine}.", "people": (ALICE, BOB)}, {7}),
+        (False, {"people": (ALICE, BOB)}, set()),
+        (False, {"together": True}, set()),
+        (False, {"way": "left"}, set()),
     ],
 )
-def test_a_text_stands_elsewhere_only_where_nobody_can_tell_whose_a_request_is(named, said, people, together, broken):
-    """A conversation without a name is another one where two people said the same, or roles were asked side by side."""
-    turns = tuple(replace(one, said=said, people=people, together=together) for one in APP.turns)
-    app = replace(APP, named=named, turns=turns)
+def test_a_text_stands_elsewhere_only_where_nobody_can_tell_whose_a_request_is(named, changed, broken):
+    """Without a name it is another conversation where two said the same, roles were asked together, or one left."""
+    app = replace(APP, named=named, turns=tuple(replace(one, **changed) for one in APP.turns))
     moved = [FORK[0], FORK[2], FORK[1], *SAID]
     assert (
         numbers(prefix_stands(app, runs(sent(OWN), sent(grown(OWN), 1), forked=(sent(FORK), sent(moved, 1))), ()))
