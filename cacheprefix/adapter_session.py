@@ -320,9 +320,12 @@ class AdapterSession:
         """Names of the shared tools that a conversation's requests carry where they carry those of all."""
         return self.shared.tool_sets.union(self.team, conversation)
 
-    def reachable(self, conversation: Conversation) -> tuple[Tool, ...]:
-        """The shared tools that a conversation's requests carry, or may come to carry; a session of many has others."""
-        return self.team.prefix.among({*self.tools_open_to(conversation), *self.union_in(conversation)})
+    def reachable(self, conversation: Conversation, own: Iterable[str] = ()) -> tuple[Tool, ...]:
+        """The shared tools that a conversation's requests carry, or may come to carry; a session of many has others.
+
+        ``own`` are the names of those that this request has: nobody may have had them in the conversation before.
+        """
+        return self.team.prefix.among({*self.tools_open_to(conversation), *self.union_in(conversation), *own})
 
     def adopt_system(self, text: str, *, with_context: bool = False) -> None:
         """Make ``text``, found in most agents' own messages, the shared system text; for adapters, at set-up.

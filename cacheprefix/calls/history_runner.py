@@ -226,7 +226,9 @@ class HistoryRunner:
         epoch = conversation.ledger.epoch
         if zones and conversation.zones_wait(views):
             rest = replace(rest, front_moves=True)
-        static = self._static(model, conversation) if rest.static_tokens is None else rest.static_tokens
+        static = rest.static_tokens
+        if static is None:
+            static = self._static(model, conversation, rest.tools or ())
         rest = replace(rest, static_tokens=static, own_tokens=conversation.room_beside(rest.own_tokens))
         terms = self._terms(model, api, rest.tools)
         terms = replace(terms, consolidate=self._consolidate(conversation.consolidate))
@@ -304,13 +306,13 @@ class HistoryRunner:
 
         return replaced
 
-    def _static(self, model: str, conversation: Conversation) -> int:
-        """Tokens of what all requests of a conversation share."""
-        return self.services.count(self.team.prefix.text, model) + self._tool_tokens(model, conversation)
+    def _static(self, model: str, conversation: Conversation, own: Collection[str]) -> int:
+        """Tokens of what all requests of a conversation share, and of the tools among them that this one has."""
+        return self.services.count(self.team.prefix.text, model) + self._tool_tokens(model, conversation, own)
 
-    def _tool_tokens(self, model: str, conversation: Conversation) -> int:
+    def _tool_tokens(self, model: str, conversation: Conversation, own: Collection[str] = ()) -> int:
         """Tokens of the schemas of the shared tools that a conversation's requests may carry: others' are in none."""
-        names = self.state.tool_sets.open_to(self.team, conversation)
+        names = {*self.state.tool_sets.open_to(self.team, conversation), *own}
         schemas = (tool.schema.decode() for tool in self.team.prefix.among(names))
         return sum(self.services.count(schema, model) for schema in schemas)
 

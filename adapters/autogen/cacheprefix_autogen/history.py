@@ -82,10 +82,13 @@ class Views:
             known = self._schemas[id(tool)] = tool, self.count(dumps(dict(schema_of(tool)), "tool").decode())
         return known[1]
 
-    def static_tokens(self, conversation: Conversation) -> int:
-        """Tokens of what stands before all messages of a conversation: the shared text and tools."""
+    def static_tokens(self, conversation: Conversation, own: Collection[str] | None = None) -> int:
+        """Tokens of what stands before all messages of a conversation: the shared text and tools.
+
+        ``own`` are the names of the agent's tools, as far as the request has any.
+        """
         session = self.session
-        tools = session.reachable(conversation)
+        tools = session.reachable(conversation, own or ())
         return self.count(session.prefix.text) + sum(self.count(tool.schema.decode()) for tool in tools)
 
     def own_tokens(self, beside: str) -> int:
@@ -129,7 +132,8 @@ def condensed(
         return Condensed(list(messages), first_own, list(range(len(messages))))
     found, epoch = views.history(messages), conversation.ledger.epoch
     moves = zones and conversation.zones_wait(found)
-    rest = RestOfRequest(views.static_tokens(conversation), views.own_tokens(beside), front_moves=moves, tools=tools)
+    static = views.static_tokens(conversation, tools)
+    rest = RestOfRequest(static, views.own_tokens(beside), front_moves=moves, tools=tools)
     decisions = session.histories.condense(conversation, found, views.model, rest=rest)
     if zones and conversation.show_zones(found, rewritten=conversation.ledger.epoch > epoch):
         decisions = session.histories.condense(conversation, found, views.model, rest=rest)
@@ -178,7 +182,7 @@ async def summarised(
 ) -> None:
     """If a compaction is due, have a fork write its summary (a paid call); ``condensed`` carries it out later."""
     session = views.session
-    made = session.attempt("views", lambda: (views.history(messages), views.static_tokens(conversation)), None)
+    made = session.attempt("views", lambda: (views.history(messages), views.static_tokens(conversation, tools)), None)
     if made is not None:
         found, static = made
         with suppress(BudgetError):  # raised again where the request is laid out
