@@ -555,7 +555,7 @@ class Member:
                 alike=self._alike(asked),
                 moves=sum(asked.views.of(one.message).tokens for one in heard.own),
                 written=tools.calls and bool(tools.names),
-                spoken=lambda behind: [asked.views.of(one).tokens for one in heard.public[behind:]],
+                spoken=lambda behind: [asked.views.of(one).tokens for one in heard.said[behind:]],
                 ahead=run,
             )
         )
@@ -620,11 +620,12 @@ class Member:
         if self.view is None:
             # A client alone: decisions are carried out first, then public and own messages are told apart.
             forms, own = from_history(done.messages[: done.first_own])
+            said, _ = from_history(heard.public)
             found = Heard(forms, self._kept(own), done.messages[done.first_own :])
-            return remembered_once(found, self._memories)
+            return replace(remembered_once(found, self._memories), shortened=said)
         if len(done.messages) == len(before) and all(map(operator.is_, done.messages, before)):
             return heard
-        return _sorted(heard, done)
+        return replace(_sorted(heard, done), shortened=heard.public)
 
     def _heard(self, rest: Sequence[LLMMessage]) -> Heard | None:
         """The messages by who sees them, before anything is cut; None where the view does not know them."""

@@ -64,6 +64,13 @@ class Heard:
     public: Sequence[UserMessage]
     own: Sequence[Own]
     now: Sequence[LLMMessage]
+    shortened: Sequence[UserMessage] | None = None
+    """The public ones before some were cut or removed; None where they are as they were."""
+
+    @property
+    def said(self) -> Sequence[UserMessage]:
+        """What all were told, before anything was shortened."""
+        return self.public if self.shortened is None else self.shortened
 
 
 def own_of_turn(
