@@ -448,6 +448,7 @@ class Requests:
     def _reports(self, leave: Pass, agent: str) -> tuple[Any, Any, Any]:
         """What a turn calls when its answer ends, fails, and begins; each lets waiting siblings go."""
         state, gating, went = self.state, self.state.gating, time.monotonic()
+        gating.leads(agent, leave)
 
         def released(turn: PendingCall) -> None:
             """Let siblings go: what they wait for is written; and learn how long they had to wait for it."""

@@ -151,13 +151,17 @@ class Gating:
             shared = (one for one in begun if one.followed or one.gave_up or one.at_once)
             return replace(self.use, fan_outs=tuple(shared))
 
-    def led(self, agent: str, leave: Pass) -> None:
-        """Remember whose request led, and whether siblings came behind it."""
-        if leave.leader:
+    def leads(self, agent: str, leave: Pass) -> None:
+        """Name who leads a fan-out, as it begins: those behind it are told as its, however it ends."""
+        if leave.ahead:
             with self._lock:
                 known = self._fan_outs.get(leave.number)
                 if known is not None:
                     self._fan_outs[leave.number] = replace(known, leader=agent)
+
+    def led(self, agent: str, leave: Pass) -> None:
+        """Remember whether siblings came behind who led."""
+        if leave.leader:
             if len(self.joined) > _AGENTS:
                 self.joined.clear()
             self.joined[agent] = leave.joined(0)

@@ -72,16 +72,17 @@ async def test_on_a_stream_of_its_own_the_role_stands_behind_the_first_request(f
     assert second[-1] == "And then?"
 
 
+@pytest.mark.parametrize("talk", ["one", lambda _: "one"], ids=["an id", "what gives it"])
 @pytest.mark.parametrize("layout", ["fork", "own"])
-async def test_durable_context_and_zones_are_said_once(fresh, layout):
-    """In a fork and in an agent's own layout; text that cannot be said behind the history is named."""
+async def test_durable_context_and_zones_are_said_once(fresh, layout, talk):
+    """Of the conversation that the application names; text that cannot be said behind the history is named."""
     server, fact, zone = fresh("openai-chat"), "It is raining in Bern.", "The customer prefers trains."
     shared = Session(SharedPrefix(system=HANDBOOK if layout == "fork" else "", context={"weather": fact}))
     shared.conversation("one").set_zone("memories", zone)
     async with configured("openai-chat", server) as config:
         made = [agent(n, config) if layout == "fork" else Agent(n, "Be brief.", config=config) for n in NAMES]
         stream = MemoryStream()
-        for each in wrap(made, shared, conversation=lambda _: "one"):
+        for each in wrap(made, shared, conversation=talk):
             await each.ask("What now?", stream=stream)
             shared.conversation("one").append_context("The line is closed.", key="news")
     assert {call.layout for call in shared.calls[1:]} == {layout}

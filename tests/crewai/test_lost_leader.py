@@ -187,6 +187,25 @@ def test_a_leader_that_never_asked_leads_nobody(provider, session, siblings, way
         assert pool.submit(other.kickoff, inputs=INPUTS).result(PATIENCE).raw
 
 
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+def test_the_report_names_the_agent_that_siblings_followed(provider, session, siblings, streams) -> None:
+    """It is in this process; a leader whose name is not known would be told as another process's."""
+    go_on = _held(provider)
+    leader, other = siblings(2, stream=streams)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(leader.kickoff, inputs=INPUTS)
+        while not _waits(session, 0):
+            time.sleep(0.01)
+        second = pool.submit(other.kickoff, inputs=INPUTS)
+        while not _waits(session, 1):
+            time.sleep(0.01)
+        go_on()
+        assert first.result(PATIENCE).raw
+        assert second.result(PATIENCE).raw
+    (fan_out,) = session.report().gate.fan_outs
+    assert (fan_out.leader, fan_out.followed) == (leader.agents[0].role, 1)
+
+
 def test_a_streaming_crew_that_is_left_after_its_first_chunk_leads_nobody(provider, session, siblings) -> None:
     """What it wrote is there from then on, and the next one reads it."""
     leader, other = siblings(2, stream=True)

@@ -432,6 +432,52 @@ def test_the_report_says_what_waiting_cost_and_saved():
     assert session.report().as_dict()["gate"]["followed"] == 1
 
 
+@pytest.mark.parametrize("end", ["answered", "freed before", "failed"])
+def test_the_report_names_who_went_ahead_however_that_one_ended(end):
+    """Also where an adapter lets siblings go before it tells the end, and where they waited in vain for a failure."""
+    limit = 0.1 if end == "failed" else 60.0
+    session = Session(SharedPrefix(system=BODY["system"]), gate=Gate(limit, price=0.0))
+    leader = session.adapter.waiting.queue(BODY, "anthropic", boundary=1)
+    turn = session.adapter.begin(Request(BODY, "anthropic", agent="writer", boundary=1), leader)
+    (thread,) = run_threads(1, lambda _: asked(session, streams=False, seconds=0.0))
+    while not leader.awaited:
+        time.sleep(0.001)
+    if end == "failed":
+        thread.join(30)
+        turn.fail()
+    else:
+        if end == "freed before":
+            leader.release(ok=True)
+        turn.finish({"input_tokens": 10, "output_tokens": 1})
+        thread.join(30)
+    (fan_out,) = session.report().gate.fan_outs
+    assert (fan_out.leader, fan_out.followed, fan_out.gave_up) == ("writer", end != "failed", end == "failed")
+
+
+def test_the_report_names_who_wrote_what_all_share_and_not_who_leads_one_conversation_behind_it():
+    """A request of another conversation follows for the handbook, and leads only those that share its history too."""
+    session = Session(SharedPrefix(system=BODY["system"]), gate=Gate(60.0, price=0.0))
+    waiting = session.adapter.waiting
+
+    def ask(agent, said):
+        body = {**BODY, "messages": [{"role": "user", "content": said}]}
+        leave = waiting.queue(body, "anthropic", boundary=2)
+        return leave, session.adapter.begin(Request(body, "anthropic", agent=agent, boundary=2), leave)
+
+    leader, turn = ask("writer", "a")
+    behind = []
+    (thread,) = run_threads(1, lambda _: behind.append(ask("critic", "b")))
+    while not leader.awaited:
+        time.sleep(0.001)
+    turn.finish({"input_tokens": 10, "output_tokens": 1})
+    thread.join(30)
+    ((leave, later),) = behind
+    assert leave.leader
+    later.finish({"input_tokens": 10, "output_tokens": 1})
+    (fan_out,) = session.report().gate.fan_outs
+    assert (fan_out.leader, fan_out.followed) == ("writer", 1)
+
+
 def test_short_parts_and_providers_that_share_anyway_are_not_waited_for():
     """Below 1,024 cold tokens, on engines, and where nothing is cached."""
     session = Session()

@@ -140,7 +140,7 @@ class PrefixClient(LLMClient):
             # ag2 names each sub-task anew; in reports they are one agent.
             name = str(getattr(agent, "name", ""))
             name = "subtask" if name.startswith(SUBTASK) else name
-            return await self._sent(messages, given, Sending(session, name, conversation_id(None, context)))
+            return await self._sent(messages, given, Sending(session, name, conversation_id(context)))
         plan = tail._plan
         found: Fork | RequestPlan[Any] = failed_plan("fork")
         if self.tapped:

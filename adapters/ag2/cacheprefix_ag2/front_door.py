@@ -72,9 +72,10 @@ def wrap(
     """Make an agent, or a list, tuple or dict of agents, send forks of the session's shared prefix; in place.
 
     What most agents' system prompts have in common becomes the shared system text unless the session's prefix has
-    one. ``volatile`` gives texts for one request (time, retrieval), which stand at its end; ``conversation`` the id
-    of a request's conversation, by default its channel's or stream's. Nothing that an agent shows of itself changes.
-    Without a session one is made from the configuration; ``session_of`` finds it.
+    one. ``volatile`` gives texts for one request (time, retrieval), which stand at its end; ``conversation`` is the
+    id of a request's conversation, or gives it; by default its channel's or stream's. Nothing that an agent shows of
+    itself changes. Without a session one is made from the configuration; ``session_of``
+    finds it.
 
     Raises ``SetupError`` for anything else, for what is wrapped already, for two agents of one name, and for an ag2
     whose names are not those this version knows.

@@ -31,7 +31,7 @@ from cacheprefix.errors import ToolClashError
 from cacheprefix_ag2.state import Talk
 from cacheprefix_ag2.team import Seat, Stays, Team, schema_key, team_of
 
-ConversationId = Callable[[ConversationContext], str]
+ConversationId = str | Callable[[ConversationContext], str]
 _SAID = (ModelRequest, ModelResponse, ToolResultsEvent)
 
 
@@ -89,10 +89,8 @@ def tail_in(events: Sequence[Any]) -> Tail | None:
     return next((event for event in reversed(events) if isinstance(event, Tail)), None)
 
 
-def conversation_id(own: ConversationId | None, context: ConversationContext) -> str:
-    """The id of a request's conversation: what ``own`` gives, else its channel's, else its stream's."""
-    if own is not None:
-        return own(context)
+def conversation_id(context: ConversationContext) -> str:
+    """The id of a request's conversation where the application gives none: its channel's, else its stream's."""
     channel = context.dependencies.get(CHANNEL_DEP)
     return str(context.stream.id if channel is None else channel.channel_id)
 

@@ -24,8 +24,9 @@ class PrefixPolicy:
     """Lays an agent's prompts and events out as a fork: shared system text, transcript, the role's text.
 
     ``wrap`` does so for its agents; by hand it belongs last in ``assembly=``, beside a ``PrefixConfig``. The role is
-    the agent's name by default. ``volatile`` gives texts for one request, ``conversation`` the conversation's id (the
-    stream's or channel's by default). Without a ``PrefixConfig``, in ``observe`` mode, and on failure, nothing changes.
+    the agent's name by default. ``volatile`` gives texts for one request; ``conversation`` is the conversation's id, or
+    gives it (the stream's or channel's by default). Without a ``PrefixConfig``, in ``observe`` mode, and on failure,
+    nothing changes.
     """
 
     name = "cacheprefix"
@@ -60,9 +61,9 @@ class PrefixPolicy:
             return prompts, events
         # The application's own functions: their errors are raised to it.
         said = dict(self.volatile()) if self.volatile else {}
-        own = None if self.conversation is None else self.conversation(context)
+        own = self.conversation(context) if callable(self.conversation) else self.conversation
         try:
-            talk = team_of(session).talk(conversation_id(None, context) if own is None else own)
+            talk = team_of(session).talk(own or conversation_id(context))
             # From the history itself: in ``events`` other policies may have left our state events out.
             stream, history = context.stream, context.stream.history
             held = list(await history.get_events())

@@ -45,6 +45,9 @@ class Member:
         if self.tool_memory not in get_args(ToolMemory):
             known = ", ".join(map(repr, get_args(ToolMemory)))
             raise SetupError(f"tool_memory is one of {known}, found {self.tool_memory!r}")
+        if not isinstance(self.conversation or "", str):
+            # Each request's layout would fail by it, so that nothing is shared.
+            raise SetupError(f"conversation is the conversation's id, found {type(self.conversation).__name__}")
         check_volatile(self.volatile, self.volatile_role)
 
     def lasting(self, tools: Sequence[Any]) -> Sequence[Any]:
