@@ -82,13 +82,15 @@ def _subclass(
         fork = opened(path, body, options)
         if fork is None:
             return base.post(self, path, body=beside(path, body), **options)
-        return fork.ask(lambda body: base.post(self, path, body=body, **options), _streamed, _told)
+        return fork.ask(lambda sent: base.post(self, path, body=_placed(fork, sent, body), **options), _streamed, _told)
 
     async def apost(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
         fork = opened(path, body, options)
         if fork is None:
             return await base.post(self, path, body=beside(path, body), **options)
-        return await fork.aask(lambda body: base.post(self, path, body=body, **options), _astreamed, _told)
+        return await fork.aask(
+            lambda sent: base.post(self, path, body=_placed(fork, sent, body), **options), _astreamed, _told
+        )
 
     return derived(base, post=apost if inspect.iscoroutinefunction(base.post) else post)
 
@@ -114,6 +116,12 @@ def _as_written(value: Any) -> Any:
         hidden = getattr(value, "__api_exclude__", None)
         return value.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=hidden)
     return value.isoformat() if isinstance(value, date) else value
+
+
+def _placed(fork: ForkBody, sent: Any, asked: Mapping[str, Any]) -> Any:
+    """What is sent; where that is what was asked, with what is left out in its place: there ``extra_body`` puts it."""
+    same = sent is fork.given and not fork.went_on
+    return {name: sent.get(name, value) for name, value in asked.items()} if same else sent
 
 
 def _left_out(value: Any) -> bool:

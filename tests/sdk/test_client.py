@@ -300,6 +300,18 @@ def test_raw_responses_work(api, servers, session_for, door, unreported):
     assert session.failures == {}
 
 
+@pytest.mark.parametrize("name", ["", "critic"], ids=["outside", "observe"])
+def test_fields_beside_the_methods_own_keep_their_place(api, servers, session_for, name):
+    """``extra_body`` may name what the method knows: its value stands where the SDK's own would."""
+    more = {"extra_body": {"metadata": {"user_id": "u"}, "top_k": 1, "service_tier": "auto"}}
+    with make_client(api, servers[api]) as client:
+        creator(client, api)(**body(api, **more))
+        with role(name) if name else ExitStack():
+            creator(wrap(client, session_for(api, mode="observe" if name else "fork")), api)(**body(api, **more))
+    plain, wrapped = servers[api].requests
+    assert plain.body == wrapped.body
+
+
 @pytest.mark.parametrize("mode", ["observe", "fork"])
 def test_nobody_needs_to_hold_what_a_call_gave(api, servers, session_for, mode):
     """``create(...).parse()`` and ``create(...).close()`` in one breath."""
