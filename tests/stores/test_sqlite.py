@@ -481,7 +481,7 @@ def test_a_file_locked_by_others_still_outdates(path: Path) -> None:
 
 
 def test_a_file_that_takes_no_writes_outdates(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that was mounted read-only after an error takes no change of another process's, beside the file neither."""
+    """A disk mounted read-only after an error takes no change of another process, beside the file neither."""
     store = SqliteStore(path)
     known = store.generations(["a"])
     assert store.generations(["a"]) == known
