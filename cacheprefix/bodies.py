@@ -72,6 +72,8 @@ class Role:
     """Whether the layout of an open-ended run is chosen by simulating the cache (docs/never-dearer.md). It hardly ever
     costs more than without us then, but sharing may start later. Register all roles first (``AdapterSession.join``).
     What the simulation knows stays in this process: one that resumes the conversation may choose another layout."""
+    unread: bool = False
+    """Whether the answer goes to the application unread, so that nobody knows its id and its text."""
 
 
 _ROLE: BlockVar[Role] = BlockVar("cacheprefix_role", kept=True)
@@ -236,18 +238,23 @@ class ForkBody:
         name = history_field(self.api)
         return replace(self, body={**self.body, name: [*self.body[name], *read.messages, *refusals]}, tries=1)
 
-    def ask(self, send: Callable[[Mapping[str, Any]], Any], streamed: Streamed) -> Any:
+    def ask(self, send: Callable[[Mapping[str, Any]], Any], streamed: Streamed, told: Told | None = None) -> Any:
         """Send this request with ``send(body)`` and return the answer; asked again where it calls another role's tool.
 
-        ``streamed`` wraps an answer that is a stream, by ``watch``. What ``send`` raises reaches the application.
+        ``streamed`` wraps an answer that is a stream, by ``watch``; ``told`` gives what a whole one says. What ``send``
+        raises reaches the application.
         """
-        return drive(self._asking(send, streamed, later=False))
+        return drive(self._asking(send, streamed, told, later=False))
 
-    async def aask(self, send: Callable[[Mapping[str, Any]], Awaitable[Any]], streamed: Streamed) -> Any:
+    async def aask(
+        self, send: Callable[[Mapping[str, Any]], Awaitable[Any]], streamed: Streamed, told: Told | None = None
+    ) -> Any:
         """``ask`` for an asynchronous client."""
-        return await adrive(self._asking(send, streamed, later=True))
+        return await adrive(self._asking(send, streamed, told, later=True))
 
-    def _asking(self, send: Callable[[Mapping[str, Any]], Any], streamed: Streamed, *, later: bool) -> Flow[Any]:
+    def _asking(
+        self, send: Callable[[Mapping[str, Any]], Any], streamed: Streamed, told: Told | None, *, later: bool
+    ) -> Flow[Any]:
         """Send, and once more for each refusal; ``later`` is for callers in an event loop."""
         asked = self
         while True:
@@ -255,7 +262,7 @@ class ForkBody:
             with asked.begin(leave) as turn:
                 answer = yield WaitingFor(send, turn.body)
             stream = asked._watched(turn, answer, streamed)
-            again = asked._finished(turn, answer) if stream is None else None
+            again = asked._finished(turn, answer, told) if stream is None else None
             if again is None:
                 return answer if stream is None else stream
             asked = again
@@ -272,9 +279,11 @@ class ForkBody:
         turn.finish(None)
         return answer
 
-    def _finished(self, turn: PendingCall, answer: Any) -> ForkBody | None:
+    def _finished(self, turn: PendingCall, answer: Any, told: Told | None) -> ForkBody | None:
         """End the call with a whole answer; gives the request to send again where ``refusal`` says so."""
-        turn.finish(getattr(answer, "usage", None))
+        if told is not None:
+            answer = self.session.attempt("answer", lambda: told(answer), answer)
+        turn.finish(_field(answer, "usage"))
         self.answered(turn, answer)
         return self.refusal(answer)
 
@@ -289,24 +298,28 @@ class ForkBody:
     def _remember_stored(self, turn: PendingCall, answer: Any) -> None:
         """``answered``, which fails open around it."""
         session, given = self.session, self.given
-        id_, output = getattr(answer, "id", None), getattr(answer, "output", None)
+        id_, output = _field(answer, "id"), _field(answer, "output")
         chained = SHAPES[self.api].FIELDS.chained
         if not chained or session.mode == "observe" or not isinstance(id_, str) or not isinstance(output, list):
             return
-        if self.went_on:
-            # The application finds the id there that it sent, although we sent the history in its place.
-            answer.previous_response_id = self.went_on
+        self.names_its_own(answer)
         if given.get("store") is False:
             # Privacy: the application has nothing stored, so nothing of it is remembered.
             return
         role, name = self.role, history_field(self.api)
         conversation = (*session.team.owner(None), role.conversation if role else "")
         history: list[Any] = []
-        if turn.body.get(name) is not given.get(name):
+        if turn.body.get(name) is not given.get(name) and _field(answer, "status") not in ("queued", "in_progress"):
             # What was sent is not what the application asked: its own history is needed to go on from this answer.
             history = [*_items(given.get(name)), *read_answer(answer, self.api).messages]
         tokens = turn.seen.prompt.tokens if history and turn.seen else len(str(history)) // 4
         session.shared.kept.answered(id_, _speaker(session, role), conversation, history, tokens)
+
+    def names_its_own(self, answer: Any) -> Any:
+        """The answer, which names the one that the application named, although we sent the history in its place."""
+        if self.went_on and hasattr(answer, "previous_response_id"):
+            answer.previous_response_id = self.went_on
+        return answer
 
     def watch(self, turn: PendingCall, events: Iterator[Any], usage: UsageOf | None = None) -> Watched:
         """A stream's events as they come; the call under way learns of the first token, the usage and the end.
@@ -344,8 +357,8 @@ class ForkBody:
         """Remember the response that an event of the responses API ends; else give it the id the application sent."""
         if event.type in ("response.completed", "response.incomplete"):
             self.answered(turn, event.response)
-        elif self.went_on:
-            event.response.previous_response_id = self.went_on
+        else:
+            self.names_its_own(event.response)
 
     def _boundary(self, prompt: Prompt) -> int:
         """How many leading sections of ``prompt`` siblings share: all before the role's text."""
@@ -356,8 +369,15 @@ class ForkBody:
 
 Streamed = Callable[[Any, ForkBody, PendingCall], Any]
 """Called with an answer, its request and its call: gives a stream with its events watched, None for a whole answer."""
+Told = Callable[[Any], Any]
+"""What an answer says: a dict, or an SDK's object."""
 UsageOf = Callable[[Any], Any]
 """The usage that an event of a stream brings, or None."""
+
+
+def _field(answer: Any, name: str) -> Any:
+    """A field of an answer that is a dict or an SDK's object; None where it has none."""
+    return answer.get(name) if isinstance(answer, Mapping) else getattr(answer, name, None)
 
 
 def _usage_of(event: Any) -> Any:
@@ -851,6 +871,17 @@ def _with_history(
     return {**given, name: [*messages, *_items(given.get(name))]}, earlier
 
 
+def gone_on(session: AdapterSession, body: dict[str, Any], api: Api, role: Role | None) -> dict[str, Any]:
+    """A body with the whole history where it names an answer to a fork; the very same where it names none.
+
+    For requests beside those of a model (``responses.compact``), whose answer holds the history that they name.
+    """
+    if session.mode == "observe":
+        return body
+    given, earlier = session.attempt("kept answer", lambda: _with_history(session, body, api, role), (body, ""))
+    return given if earlier else body
+
+
 def _speaker(session: AdapterSession, role: Role | None) -> tuple[str, str]:
     """Who asks: the session's name and the role's."""
     return session.name, role.name if role else ""
@@ -876,7 +907,10 @@ def _provider_keeps_history(session: AdapterSession, body: Mapping[str, Any], ap
         return False
     if any(body.get(name) is not None for name in (*fields.chained, *filter(None, (fields.template,)))):
         return True
-    return body.get("store") is not False and session.shared.kept.begins(_speaker(session, role))
+    if body.get("background"):
+        # The answer is not there yet: who goes on from it needs the history that the provider keeps.
+        return True
+    return body.get("store") is not False and (role.unread or session.shared.kept.begins(_speaker(session, role)))
 
 
 def _begun_answers(session: AdapterSession, history: Sequence[Any], body: Mapping[str, Any], api: Api) -> int:

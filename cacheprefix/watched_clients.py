@@ -12,12 +12,13 @@ import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from datetime import date
 from io import IOBase
 from typing import Any, TypeVar
 
 from cacheprefix.adapter_session import AdapterSession
-from cacheprefix.bodies import AsyncWatched, ForkBody, Role, Watched, fork_body, well_formed
+from cacheprefix.bodies import AsyncWatched, ForkBody, Role, Watched, fork_body, gone_on, well_formed
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.prompt import Api
 
@@ -26,6 +27,8 @@ _APIS: dict[str, dict[str, Api]] = {
     "openai": {"/chat/completions": "openai-chat", "/responses": "openai-responses"},
     "anthropic": {"/messages": "anthropic"},
 }
+_BESIDE = ("/responses/compact", "/responses/input_tokens")
+"""Where OpenAI's SDK asks about a history that may be named by an answer (``previous_response_id``)."""
 _RAW = "X-Stainless-Raw-Response"
 """The header by which both SDKs are asked for a raw response; it is not sent."""
 
@@ -37,20 +40,23 @@ def vendor_of(target: object) -> str | None:
     return found if hasattr(target, "post") and hasattr(target, "copy") else None
 
 
-def watched_client(client: C, session: AdapterSession, role: Callable[[], Role | None]) -> C:
+def watched_client(client: C, session: AdapterSession, role: Callable[[], Role | None], *, parses: bool = False) -> C:
     """A copy of a client that ``vendor_of`` knows, of the same class, sharing its connections.
 
     Each request is a fork of the role that ``role`` gives when it is made; without one it goes out as it was asked.
+    ``parses`` says that whoever asks it for raw streams parses them.
     """
     given: Any = client
     copy = given.copy()
     apis = _APIS[vendor_of(client) or ""]
-    copy.__class__ = _subclass(getattr(type(given), "__unwrapped__", type(given)), apis, session, role)
+    copy.__class__ = _subclass(getattr(type(given), "__unwrapped__", type(given)), apis, session, role, parses=parses)
     watched: C = copy
     return watched
 
 
-def _subclass(base: Any, apis: Mapping[str, Api], session: AdapterSession, role: Callable[[], Role | None]) -> Any:
+def _subclass(
+    base: Any, apis: Mapping[str, Api], session: AdapterSession, role: Callable[[], Role | None], *, parses: bool
+) -> Any:
     def opened(path: str, body: Any, options: Mapping[str, Any]) -> ForkBody | None:
         api = next((api for end, api in apis.items() if path.partition("?")[0].endswith(end)), None)
         if api is None or not isinstance(body, dict):
@@ -59,20 +65,32 @@ def _subclass(base: Any, apis: Mapping[str, Api], session: AdapterSession, role:
         if not well_formed(given, api):
             return None
         # A raw response is parsed by the application: whatever the stream holds, it sees.
-        raw = _RAW in ((options.get("options") or {}).get("headers") or {})
-        return fork_body(session, given, api, role(), asks_usage=not raw)
+        raw = ((options.get("options") or {}).get("headers") or {}).get(_RAW)
+        asks = role()
+        if asks is not None and raw and (not parses if given.get("stream") else raw == "stream"):
+            # Whether it is parsed is seen too late: it may be read as bytes.
+            asks = replace(asks, unread=True)
+        return fork_body(session, given, api, asks, asks_usage=not raw)
+
+    def beside(path: str, body: Any) -> Any:
+        """The body of what is asked about a history and not of the model; the very same where it names no fork's."""
+        if not isinstance(body, dict) or not path.partition("?")[0].endswith(_BESIDE):
+            return body
+        return gone_on(session, body, "openai-responses", role())
 
     def post(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
         fork = opened(path, body, options)
         if fork is None:
-            return base.post(self, path, body=body, **options)
-        return fork.ask(lambda body: base.post(self, path, body=body, **options), _streamed)
+            return base.post(self, path, body=beside(path, body), **options)
+        return fork.ask(lambda sent: base.post(self, path, body=_placed(fork, sent, body), **options), _streamed, _told)
 
     async def apost(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
         fork = opened(path, body, options)
         if fork is None:
-            return await base.post(self, path, body=body, **options)
-        return await fork.aask(lambda body: base.post(self, path, body=body, **options), _astreamed)
+            return await base.post(self, path, body=beside(path, body), **options)
+        return await fork.aask(
+            lambda sent: base.post(self, path, body=_placed(fork, sent, body), **options), _astreamed, _told
+        )
 
     return derived(base, post=apost if inspect.iscoroutinefunction(base.post) else post)
 
@@ -100,6 +118,12 @@ def _as_written(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else value
 
 
+def _placed(fork: ForkBody, sent: Any, asked: Mapping[str, Any]) -> Any:
+    """What is sent; where that is what was asked, with what is left out in its place: there ``extra_body`` puts it."""
+    same = sent is fork.given and not fork.went_on
+    return {name: sent.get(name, value) for name, value in asked.items()} if same else sent
+
+
 def _left_out(value: Any) -> bool:
     return type(value).__name__ in ("Omit", "NotGiven")
 
@@ -110,61 +134,95 @@ def derived(base: Any, **own: Any) -> Any:
     return type(base.__name__, (base,), {**own, **named})
 
 
+def _told(answer: Any) -> Any:
+    """What a whole answer says: a raw response that has been read is its JSON, anything else is itself."""
+    response = getattr(answer, "http_response", None)
+    if response is None or not response.is_closed:
+        return answer
+    try:
+        return response.json()
+    except ValueError:
+        return answer
+
+
 def _streamed(answer: Any, fork: ForkBody, turn: PendingCall) -> Any:
     """The stream with its events watched; closing it early ends the call."""
     if not hasattr(answer, "_iterator"):
         return _raw(answer, fork, turn)
-    events = fork.watch(turn, answer._iterator)
-    # Weakly, as Anthropic's streams close their connection when they are dropped.
-    close, itself = type(answer).close, weakref.ref(answer)
-
-    def closed() -> None:
-        events.close()
-        close(itself())
-
-    answer._iterator, answer.close = events, closed
-    answer.response.close = _closing(answer.response, "close", events)
-    return answer
+    return _closes(answer, fork.watch(turn, answer._iterator), "close", _closing_class)
 
 
 def _astreamed(answer: Any, fork: ForkBody, turn: PendingCall) -> Any:
     if not hasattr(answer, "_iterator"):
         return _raw(answer, fork, turn)
-    events = fork.awatch(turn, answer._iterator)
-    close, itself = type(answer).close, weakref.ref(answer)
+    return _closes(answer, fork.awatch(turn, answer._iterator), "aclose", _aclosing_class)
 
-    async def closed() -> None:
-        await events.aclose()
-        await close(itself())
 
-    answer._iterator, answer.close = events, closed
-    answer.response.aclose = _closing(answer.response, "aclose", events)
-    return answer
+def _closes(stream: Any, events: Watched | AsyncWatched, name: str, closing: Callable[[Any], Any]) -> Any:
+    """The stream with these events, which end with it and with its response, whose method to close it is ``name``."""
+    stream._iterator = stream._cacheprefix_events = events
+    # A class of its own: a function of the object's would keep it alive, or lose it in ``ask().close()``.
+    stream.__class__ = closing(type(stream))
+    vars(stream.response)[name] = _closing(stream.response, name, events)
+    return stream
+
+
+@functools.cache
+def _closing_class(base: Any) -> Any:
+    def close(self: Any) -> None:
+        self._cacheprefix_events.close()
+        base.close(self)
+
+    return derived(base, close=close)
+
+
+@functools.cache
+def _aclosing_class(base: Any) -> Any:
+    async def close(self: Any) -> None:
+        await self._cacheprefix_events.aclose()
+        await base.close(self)
+
+    return derived(base, close=close)
 
 
 def _raw(answer: Any, fork: ForkBody, turn: PendingCall) -> Any:
     """A raw response that is a stream: watched from where it is parsed, and of unknown usage where it is read itself.
 
-    None for anything else.
+    None for anything else; a raw one that is whole is parsed to what names the answer that the application named.
     """
-    if not fork.body.get("stream") or not hasattr(answer, "parse"):
+    if not hasattr(answer, "parse"):
         return None
-    parse, itself, unread = type(answer).parse, weakref.ref(answer), weakref.finalize(answer, turn.finish, None)
+    if not fork.body.get("stream"):
+        if fork.went_on:
+            _parsed(answer, fork.names_its_own)
+        return None
+    unread = weakref.finalize(answer, turn.finish, None)
 
     def watched(stream: Any) -> Any:
         if not hasattr(stream, "_iterator") or unread.detach() is None:
             return stream
         return (_astreamed if hasattr(stream, "__aiter__") else _streamed)(stream, fork, turn)
 
-    async def awaited(parsed: Any) -> Any:
-        return watched(await parsed)
+    return _parsed(answer, watched)
 
-    def parsed(*given: Any, **named: Any) -> Any:
-        found = parse(itself(), *given, **named)
-        return awaited(found) if inspect.isawaitable(found) else watched(found)
 
-    answer.parse = parsed
+def _parsed(answer: Any, change: Callable[[Any], Any]) -> Any:
+    """A raw response whose ``parse`` gives what ``change`` makes of it."""
+    own: Any = type(answer)
+    answer._cacheprefix_change, answer.__class__ = change, _parsing_class(own)
     return answer
+
+
+@functools.cache
+def _parsing_class(base: Any) -> Any:
+    async def awaited(self: Any, parsed: Any) -> Any:
+        return self._cacheprefix_change(await parsed)
+
+    def parse(self: Any, *given: Any, **named: Any) -> Any:
+        found = base.parse(self, *given, **named)
+        return awaited(self, found) if inspect.isawaitable(found) else self._cacheprefix_change(found)
+
+    return derived(base, parse=parse)
 
 
 def _closing(response: Any, name: str, events: Watched | AsyncWatched) -> Any:

@@ -65,6 +65,8 @@ class RedisStore:
     evicts are not reported to listeners. Generations carry the server's run id, so what was
     written before a restart or a failover never counts as current: the restart may have lost
     the last bump. A server that hides its run id must therefore be one that loses no writes.
+    ``read`` raises while the server takes no writes: what it would give may be outdated by
+    another process, which could not say so.
 
     Raises:
         MissingExtraError: redis-py is not installed.
@@ -122,7 +124,16 @@ class RedisStore:
 
     def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
         """See ``Store.read``."""
-        value, *found = self._ask(lambda: self._client.mget([f"{key}:v", *_places(names)]))
+
+        def work() -> list[Any]:
+            with self._client.pipeline(transaction=False) as pipe:
+                pipe.mget([f"{key}:v", *_places(names)])
+                # Of a key that is never there: it changes nothing, and is refused where writes are (a full disk, a
+                # replica). There another process's change cannot be written down either: the entry may be outdated.
+                pipe.pexpire(f"{key}:p", 1)
+                return list(pipe.execute()[0])
+
+        value, *found = self._ask(work)
         return _bytes(value), self._tokens(names, found)
 
     def set(self, key: str, value: bytes, ttl: float | None = None) -> None:

@@ -439,6 +439,10 @@ class SqliteStore:
 
     def _outdated(self) -> bytes:
         """Bytes that change whenever a process could not write a generation into the file itself."""
+        if not os.access(self.path, os.W_OK):
+            # As after an error of the disk (mounted read-only): another process's change can be written down nowhere,
+            # and random bytes match nothing.
+            return os.urandom(8)
         try:
             found = self._beside.stat()
         except OSError:

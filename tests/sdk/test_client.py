@@ -6,6 +6,8 @@ import asyncio
 import inspect
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from json import loads
+from types import SimpleNamespace
 
 import anthropic
 import openai
@@ -280,17 +282,67 @@ def test_a_stream_that_is_left_early_is_a_call(api, servers, session_for):
     assert session.report().total.calls == 1
 
 
-def test_raw_responses_work(api, servers, session_for):
-    """Their usage is not known, and nothing breaks."""
+def _place(client, api):
+    return {"anthropic": lambda: client.messages, "openai-chat": lambda: client.chat.completions}.get(
+        api, lambda: client.responses
+    )()
+
+
+@pytest.mark.parametrize(("door", "unreported"), [("with_raw_response", 0), ("with_streaming_response", 1)])
+def test_raw_responses_work(api, servers, session_for, door, unreported):
+    """The usage of one that the application has yet to read is not known, and nothing breaks."""
     session = session_for(api)
+    with make_client(api, servers[api]) as client, role("a"), ExitStack() as opened:
+        raw = getattr(_place(wrap(client, session), api), door).create(**body(api))
+        raw = opened.enter_context(raw) if unreported else raw
+        assert raw.parse().usage is not None
+    assert session.report().total.unreported == unreported
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("name", ["", "critic"], ids=["outside", "observe"])
+def test_fields_beside_the_methods_own_keep_their_place(api, servers, session_for, name):
+    """``extra_body`` may name what the method knows: its value stands where the SDK's own would."""
+    more = {"extra_body": {"metadata": {"user_id": "u"}, "top_k": 1, "service_tier": "auto"}}
     with make_client(api, servers[api]) as client:
-        wrapped = wrap(client, session)
-        place = wrapped.messages if api == "anthropic" else wrapped.responses
-        place = wrapped.chat.completions if api == "openai-chat" else place
+        creator(client, api)(**body(api, **more))
+        with role(name) if name else ExitStack():
+            creator(wrap(client, session_for(api, mode="observe" if name else "fork")), api)(**body(api, **more))
+    plain, wrapped = servers[api].requests
+    assert plain.body == wrapped.body
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+def test_nobody_needs_to_hold_what_a_call_gave(api, servers, session_for, mode):
+    """``create(...).parse()`` and ``create(...).close()`` in one breath."""
+    with make_client(api, servers[api]) as client, role("a"):
+        place = _place(wrap(client, session_for(api, mode=mode)), api)
+        # Not within an ``assert``: pytest would hold what is between.
+        events = list(place.with_raw_response.create(**body(api, stream=True)).parse())
+        place.create(**body(api, stream=True)).close()
+    assert events
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+async def test_nobody_needs_to_hold_what_a_call_gave_in_an_event_loop(api, servers, session_for, mode):
+    """As in threads."""
+    async with make_client(api, servers[api], later=True) as client:
+        place = _place(wrap(client, session_for(api, mode=mode)), api)
         with role("a"):
-            raw = place.with_raw_response.create(**body(api))
-    assert raw.parse().usage is not None
-    assert session.report().total.unreported == 1
+            parsed = (await place.with_raw_response.create(**body(api, stream=True))).parse()
+            stream = await parsed if inspect.isawaitable(parsed) else parsed
+            assert [event async for event in stream]
+            await (await place.create(**body(api, stream=True))).close()
+
+
+def test_a_raw_answer_that_calls_another_roles_tool_is_asked_again(session_for):
+    """The application would look in vain for a tool that it did not declare."""
+    api, said = "anthropic", Queue([Reply(tool_calls=(ToolCall("wipe", {}, id="c1"),)), "fine"])
+    with SimulatedProvider(api, said) as claude, make_client(api, claude) as client, role("critic"):
+        session = session_for(api, tools=[tool("wipe", api), tool("look", api)])
+        raw = wrap(client, session).messages.with_raw_response.create(**body(api, tools=[tool("look", api)]))
+    assert [block.type for block in raw.parse().content] == ["text"]
+    assert len(claude.requests) == 2
 
 
 @pytest.mark.parametrize("door", ["with_raw_response", "with_streaming_response"])
@@ -412,6 +464,71 @@ def test_only_roles_whose_answers_are_gone_on_from_begin_in_their_own_layout(tal
     assert kept == [False, False, True, False, False]
 
 
+def _streaming(client, **asked):
+    with client.responses.with_streaming_response.create(**asked) as raw:
+        return raw.parse()
+
+
+UNREAD = {
+    "raw": lambda client, **asked: client.responses.with_raw_response.create(**asked).parse(),
+    "raw, as text": lambda client, **asked: SimpleNamespace(
+        id=loads(client.responses.with_raw_response.create(**asked).http_response.text)["id"]
+    ),
+    "streaming": _streaming,
+    "raw stream": lambda client, **asked: (
+        next(iter(client.responses.with_raw_response.create(stream=True, **asked).parse())).response
+    ),
+    "background": lambda client, **asked: client.responses.create(background=True, **asked),
+}
+"""Ways to an answer of which a session does not see what is kept, or not yet."""
+
+
+@pytest.mark.parametrize("way", UNREAD)
+def test_what_is_kept_of_an_answer_that_is_not_read_here_holds_no_role(talks, way):
+    """Whoever goes on from it reads what was asked and answered, and no other role's text."""
+    with make_client(RESPONSES, talks.server) as client:
+        wrapped = wrap(client, talks.session)
+        with role("critic", instruction="You are the critic.", volatile={"time": "11:59"}):
+            first = UNREAD[way](wrapped, **body(RESPONSES, "hello"))
+        with role("coder", instruction="You are the coder."):
+            second = wrapped.responses.with_raw_response.create(
+                **body(RESPONSES, "and now?", previous_response_id=first.id)
+            )
+    read = talks.read()[1]
+    assert not [word for word in ("You are the critic", "11:59") if word in read]
+    assert [word for word in ("hello", "fine", "and now?", "You are the coder") if word not in read] == []
+    # Where the history was sent in its place, the application finds the id that it sent.
+    if "previous_response_id" not in talks.sent()[1]:
+        assert second.parse().previous_response_id == first.id
+    assert talks.session.failures == {}
+
+
+@pytest.mark.parametrize("path", ["compact", "input_tokens"])
+async def test_what_is_asked_about_a_kept_history_holds_no_role(talks, path):
+    """What is compacted goes on with whoever is given it."""
+    first = talks("critic", "hello")
+    asked = {"model": MODELS[RESPONSES], "previous_response_id": first.id}
+    sent = []
+
+    async def later(self, path, *, body=None, **options):
+        sent.append((path, body))
+
+    def now(self, path, *, body=None, **options):
+        sent.append((path, body))
+
+    for kind, post in ((openai.OpenAI, now), (openai.AsyncOpenAI, later)):
+        client = type(kind.__name__, (kind,), {"post": post, "__module__": "openai"})(api_key="k")
+        with role("coder"):
+            given = wrap(client, talks.session).post(f"/responses/{path}", body=dict(asked))
+            await given if inspect.isawaitable(given) else None
+        await closed if inspect.isawaitable(closed := client.close()) else None
+    for _, told in sent:
+        assert "previous_response_id" not in told
+        assert told["input"][0] == {"role": "user", "content": "hello"}
+        assert "critic" not in str(told)
+    assert len(sent) == 2
+
+
 @pytest.mark.skipif(
     "conversation" not in inspect.signature(Responses.create).parameters,
     reason="this release keeps no conversations",
@@ -425,7 +542,7 @@ def test_a_conversation_is_named_by_all_its_requests(talks):
 
 
 def test_after_an_answer_that_nobody_knows_all_begin_in_their_own_layout(talks):
-    """An earlier process, or a raw response: any role may have begun it."""
+    """An earlier process: any role may have begun it."""
     with make_client(RESPONSES, talks.server) as other:
         unknown = other.responses.create(**body(RESPONSES, "hello"))
     talks("coder", "hello")

@@ -162,6 +162,20 @@ def test_a_full_server_is_a_typed_error(server: Any, store: RedisStore) -> None:
     assert store.get("k") == b"1"
 
 
+@pytest.mark.parametrize("setting", [("CONFIG SET min-replicas-to-write 1"), ("REPLICAOF 127.0.0.1 1")])
+def test_a_server_that_takes_no_writes_gives_no_entry(server: Any, store: RedisStore, setting: str) -> None:
+    """Another process's change cannot be written down there: what is read may be outdated."""
+    other = RedisStore(server.url)
+    store.bump(["g"])
+    store.set("k", b"1")
+    assert store.read("k", ["g"])[0] == b"1"
+    other._client.execute_command(*setting.split())
+    for ask in (lambda: other.bump(["g"]), lambda: store.read("k", ["g"])):
+        with pytest.raises(StoreError, match="refuses"):
+            ask()
+    other.close()
+
+
 def test_a_foreign_value_under_our_key_is_a_miss(store: RedisStore) -> None:
     """A list where bytes should be reads as absent, and as a generation it never matches."""
     store._client.rpush("k:v", b"1")

@@ -480,6 +480,18 @@ def test_a_file_locked_by_others_still_outdates(path: Path) -> None:
         each.close()
 
 
+def test_a_file_that_takes_no_writes_outdates(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk mounted read-only after an error takes no change of another process, beside the file neither."""
+    store = SqliteStore(path)
+    known = store.generations(["a"])
+    assert store.generations(["a"]) == known
+    monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.W_OK)
+    assert store.generations(["a"]) != store.generations(["a"])
+    monkeypatch.undo()
+    assert store.generations(["a"]) == known
+    store.close()
+
+
 def test_a_file_of_the_first_format_is_read_on(path: Path) -> None:
     """It gains the table of marks; what it kept stays."""
     store = SqliteStore(path)

@@ -153,7 +153,7 @@ def _model(given: Any, session: adapter.AdapterSession, role: str, conversation:
     if (client := sdk_of(given)) is None:
         session.unseen(f"{base.__qualname__}: requests of this model class are neither changed nor measured")
     else:
-        made._client = adapter.watched_client(client, session, adapter.current_role)
+        made._client = adapter.watched_client(client, session, adapter.current_role, parses=True)
     return made
 
 
