@@ -315,10 +315,19 @@ def replayed(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterat
         if key[1] in framing.asks and _went_back(app, key):
             # AutoGen puts what a team loads behind what its selector was asked before: without us it is another prompt.
             continue
+        if framing.apart and app.bounded and _asked_together(app, key):
+            # What was decided in the copies of a conversation that are asked side by side went with them.
+            continue
         if not _undecided(runs, key) and not _begins_behind_a_resume(app, key, framing) and olds and news:
             changes = [_change(old, new, prompts=True) for old in olds for new in news]
             if all(changes):
                 yield Broken(2, f"{key}: in one session {changes[0]}, resumed")
+
+
+def _asked_together(app: Application, key: Key) -> bool:
+    """Whether roles were asked together before in a request's conversation."""
+    name, number = key[0].split("/")[:2]
+    return any(turn.together for turn in app.turns[: int(number) + 1] if name in {p.name for p in turn.people})
 
 
 def _went_back(app: Application, key: Key) -> bool:

@@ -219,13 +219,13 @@ def test_a_hand_off_that_a_compaction_removes_is_no_question(passed):
     assert found == (set() if passed else {9})
 
 
-def resumed(first, second, framing, turns, seed=0):
+def resumed(first, second, framing, turns, **changed):
     """What is broken where the last turn was sent as ``first`` in one session and as ``second`` in a resumed one."""
     made = {
         mode: Run("forked", (sent(FORK), sent(messages, len(turns) - 1)), framing=framing)
         for mode, messages in (("continued", first), ("forked", second))
     }
-    app = replace(APP, seed=seed, turns=tuple(replace(TURN, number=at, **turn) for at, turn in enumerate(turns)))
+    app = replace(APP, **changed, turns=tuple(replace(TURN, number=at, **turn) for at, turn in enumerate(turns)))
     return numbers(replayed(app, {**made, "unmodified": GOOD["unmodified"]}, ()))
 
 
@@ -243,6 +243,15 @@ def test_what_was_asked_of_copies_begins_no_conversation_that_a_resume_goes_on_w
     assert resumed(FORK, grown(FORK), Framing(apart=apart), turns) == (set() if apart else {2})
 
 
+@pytest.mark.parametrize(
+    ("apart", "options", "broken"), [(True, {}, {2}), (False, {"budget": 1}, {2}), (True, {"budget": 1}, set())]
+)
+def test_what_was_decided_in_copies_goes_with_them(apart, options, broken):
+    """A resumed conversation has nothing of it, and one that goes on may."""
+    turns = [{}, {"act": "resume"}, {"together": True}, {}]
+    assert resumed(FORK, grown(FORK), Framing(apart=apart), turns, options=options) == broken
+
+
 @pytest.mark.parametrize(("way", "broken"), [("left", set()), ("cancelled", set()), ("whole", {2})])
 def test_an_answer_that_was_left_begins_no_conversation_that_a_resume_goes_on_with(way, broken):
     """Its thread may have kept nothing of it."""
@@ -254,7 +263,7 @@ def test_a_conversation_that_goes_back_to_before_its_first_message_begins_anew(f
     """Nothing is left of it that a resumed process could go on from."""
     turns = [{}, {"act": "resume"}, {"act": "rewind"}]
     seed = next(one for one in range(99) if replace(APP, seed=one).back(replace(TURN, number=2), 2) == back)
-    assert resumed(FORK, grown(FORK), Framing(from_start=from_start), turns, seed) == broken
+    assert resumed(FORK, grown(FORK), Framing(from_start=from_start), turns, seed=seed) == broken
 
 
 @pytest.mark.parametrize(("roles", "broken"), [((PLANNER,), {2}), ((replace(PLANNER, name="critic"),), set())])
