@@ -243,7 +243,8 @@ def prefix_stands(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> I
                 # Another agent brought tools, and to begin anew with all of them costs less: another epoch. In another
                 # conversation they are not shown, as they may be made for whose that was.
                 shared, now = _untooled(shared), _untooled(now)
-            if _whose_is_open(app, second):
+            if _whose_is_open(app, second) or _begun_anew(app, first, second):
+                # A role's text may stand elsewhere in another conversation.
                 shared = tuple(one for one in shared if one.tier != "messages")
             if not _begins(now, shared):
                 at = _parted(shared, now)
@@ -254,9 +255,13 @@ def prefix_stands(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> I
 
 def _may_be_another(app: Application, first: Key, second: Key) -> bool:
     """Whether two requests of a person may be of two conversations: nobody named them, or one was begun anew."""
+    return first[0] != second[0] and (not app.named or _begun_anew(app, first, second))
+
+
+def _begun_anew(app: Application, first: Key, second: Key) -> bool:
+    """Whether the application began a person's conversation anew between two requests."""
     turns = [int(key[0].split("/")[1]) for key in (first, second)]
-    between = app.turns[turns[0] : turns[1] + 1]
-    return turns[0] != turns[1] and (not app.named or any(turn.act == "reset" for turn in between))
+    return any(turn.act == "reset" for turn in app.turns[turns[0] + 1 : turns[1] + 1])
 
 
 def _whose_is_open(app: Application, key: Key) -> bool:

@@ -277,6 +277,7 @@ def test_what_a_role_begins_behind_a_resume_goes_by_what_its_process_has_met(rol
     [
         (True, {"people": (ALICE, BOB), "together": True}, {7}),
         (True, {"way": "left"}, {7}),
+        (True, {"act": "reset"}, set()),
         (False, {}, {7}),
         (False, {"said": "Go on {mine}.", "people": (ALICE, BOB)}, {7}),
         (False, {"people": (ALICE, BOB)}, set()),
@@ -285,7 +286,7 @@ def test_what_a_role_begins_behind_a_resume_goes_by_what_its_process_has_met(rol
     ],
 )
 def test_a_text_stands_elsewhere_only_where_nobody_can_tell_whose_a_request_is(named, changed, broken):
-    """Without a name it is another conversation where two said the same, roles were asked together, or one left."""
+    """That, and where a conversation was begun anew."""
     app = replace(APP, named=named, turns=tuple(replace(one, **changed) for one in APP.turns))
     moved = [FORK[0], FORK[2], FORK[1], *SAID]
     assert (
