@@ -157,6 +157,22 @@ def test_a_team_costs_half(provider, way):
     assert session.failures == watching.failures == {}
 
 
+@pytest.mark.parametrize("way", ["invoke", "stream"])
+def test_siblings_hear_whether_their_leader_streams(provider, monkeypatch, way):
+    """They go on with its first words then, and with its end where it answers as a whole."""
+    session, told = new_session(), []
+    kind = type(session.adapter.waiting)
+    queue = kind.queue
+
+    def noting(self, *args, streams, **known):
+        told.append(streams)
+        return queue(self, *args, streams=streams, **known)
+
+    monkeypatch.setattr(kind, "queue", noting)
+    team(wrap_model(claude(provider), session), session, way).invoke({"messages": [BEGIN]})
+    assert told == [way == "stream"] * 3
+
+
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 def test_siblings_follow_one_leader(provider, later):
     """The shared part is written once; the answers come whole."""
@@ -237,6 +253,22 @@ def test_what_only_the_application_can_word_stays_its_own(provider, setting):
     assert [one.body for one in provider.requests] == before
     assert {(call.layout, call.reasons[-1].why) for call in session.calls} == {("own", "own_prompt")}
     assert session.failures == {}
+
+
+def test_a_guardrail_of_one_request_alone_is_heeded_too(provider):
+    """Given where the model is asked."""
+    session = new_session()
+    model = wrap_model(claude(provider), session)
+
+    @forked(session, role="planner")
+    def planner(state):
+        given = [said("planner"), *state["messages"]]
+        model.invoke(given, guardrail_config={"guardrailIdentifier": "g", "guardrailVersion": "1"})
+
+    session.adapter.join("critic")
+    planner({"messages": [BEGIN]})
+    assert provider.requests[0].json["system"] == [{"text": said("planner").text}]
+    assert session.calls[0].reasons[-1].why == "own_prompt"
 
 
 def test_an_answer_that_the_application_has_begun_is_gone_on_with(provider):
@@ -408,13 +440,29 @@ def test_an_inference_profile_goes_by_the_model_behind_it(provider):
     team(wrap_model(model, session), session).invoke({"messages": [BEGIN]})
     assert {call.layout for call in session.calls} == {"fork"}
     assert all("application-inference-profile" in one.path for one in provider.requests)
+    # By its rules the request is marked.
+    assert [one.json["system"][-1] for one in provider.requests] == [POINT] * 3
+
+
+def test_a_request_that_names_another_model_is_counted_as_that_ones(provider):
+    """As an option of the one request."""
+    session = new_session()
+    model, other = wrap_model(claude(provider), session), "us.amazon.nova-pro-v1:0"
+
+    @forked(session, role="planner")
+    def planner(state):
+        model.invoke([said("planner"), *state["messages"]], model_id=other)
+
+    planner({"messages": [BEGIN]})
+    assert other in provider.requests[0].path
+    assert [call.model for call in session.calls] == [other]
 
 
 def test_tools_that_are_none_of_ours(provider):
     """A cache point among the tools is no tool; what Amazon runs is its role's alone, and is named."""
-    session = new_session(tools=[])
+    session = new_session(tools=[look_up, count])
     model = wrap_model(claude(provider, model="us.amazon.nova-pro-v1:0"), session)
-    marked, ran = model.bind_tools([look_up, POINT]), model.bind_tools(["nova_grounding", count])
+    ran, marked = model.bind_tools(["nova_grounding", count]), model.bind_tools([look_up, POINT])
 
     def node(role, bound):
         @forked(session, role=role)
@@ -423,17 +471,25 @@ def test_tools_that_are_none_of_ours(provider):
 
         return ask
 
-    for each in (node("planner", marked), node("critic", ran)):
+    for each in (node("planner", ran), node("critic", marked)):
         each({"messages": [BEGIN]})
-    assert ("provider_tools", "nova_grounding") in [(one.why, one.name) for one in session.calls[-1].reasons]
-    assert session.adapter.prefix.tool_names == ("look_up",)
+    assert ("provider_tools", "nova_grounding") in [(one.why, one.name) for one in session.calls[0].reasons]
     assert session.failures == {}
+    first, second = (one.json for one in provider.requests)
+    assert first["toolConfig"]["tools"][1:] == [{"systemTool": {"name": "nova_grounding"}}]
+    # It has no tools of others that it would have to be kept from.
+    assert "Tools you may use" not in str(first["messages"])
+    assert [tool["toolSpec"]["name"] for tool in second["toolConfig"]["tools"][:2]] == ["count", "look_up"]
+    assert second["toolConfig"]["tools"][2:] == [POINT]
+    assert "Tools you may use in this role: look_up." in str(second["messages"])
 
 
-def test_a_preview_asks_nobody(provider):
+@pytest.mark.parametrize("layout", ["fork", "own"])
+def test_a_preview_asks_nobody(provider, layout):
     """It is made of the same bodies."""
-    session = new_session()
-    graph = team(wrap_model(claude(provider), session), session)
-    shown = preview(graph, session)
+    session, options = new_session(), {}
+    if layout == "own":
+        options["guardrail_config"] = {"guardrailIdentifier": "g", "guardrailVersion": "1"}
+    shown = preview(team(wrap_model(claude(provider, **options), session), session), session)
     assert provider.requests == []
-    assert [(one.agent, one.layout) for one in shown.requests] == [(role, "fork") for role in ROLES]
+    assert [(one.agent, one.layout) for one in shown.requests] == [(role, layout) for role in ROLES]

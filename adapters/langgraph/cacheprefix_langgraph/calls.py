@@ -232,7 +232,6 @@ class _Asked:
             long_text_stays=True,
             alone=session.alone and sent_alike(var_child_runnable_config.get()) < 2,
             base=frame.base,
-            api="bedrock" if converse_of(type(model)) is not None else None,
         )
         return made
 

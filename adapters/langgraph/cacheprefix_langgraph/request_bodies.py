@@ -131,20 +131,19 @@ def likeness(
 def readable(payload: dict[str, Any], model: Any) -> dict[str, Any]:
     """The payload as JSON has it: with the model's name, which Azure leaves to the address, and schemas of classes.
 
-    In the place of an inference profile of Bedrock's stands the model behind it, which its cache goes by.
+    An inference profile of Bedrock's stands for the model behind it.
     """
     changed: dict[str, Any] = {name: _schema(payload[name]) for name in _CLASSES if isinstance(payload.get(name), type)}
     if not isinstance(payload.get("model"), str):
-        changed["model"] = model_name(model)
-    if "modelId" in payload and payload["modelId"] == getattr(model, "model_id", None):
-        changed["modelId"] = model_name(model)
+        # Bedrock's request may name another one than the model object does.
+        asked = payload.get("modelId", getattr(model, "model_id", None))
+        changed["model"] = model_name(model) if asked == getattr(model, "model_id", None) else asked
     return {**payload, **changed} if changed else payload
 
 
 def as_sent(body: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, Any]:
     """``body`` with what ``readable`` changed as the class had it."""
     undone = {name: payload[name] for name in _CLASSES if isinstance(payload.get(name), type)}
-    undone |= {"modelId": payload["modelId"]} if "modelId" in payload else {}
     if isinstance(payload.get("model"), str):
         return {**body, **undone} if undone or not isinstance(body, dict) else body
     rest = {name: value for name, value in body.items() if name != "model"}
