@@ -11,7 +11,7 @@ pytest.importorskip("langchain_aws", reason="it asks for a newer langchain-core 
 
 from langchain.agents import create_agent
 from langchain_aws import ChatBedrockConverse
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import ConfigurableField
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
@@ -298,6 +298,26 @@ def test_images_go_as_they_came(provider):
     assert images[0]["source"]["bytes"].startswith("iVBORw0KGgo")
     assert [one.outcome.read_tokens > 1_200 for one in provider.requests] == [False, True, True]
     assert session.failures == {}
+
+
+def test_answers_of_version_one_are_sent_as_the_class_sends_them(provider):
+    """It translates them in its list of messages, and is asked for its body more than once."""
+    thought = {"type": "reasoning", "reasoning": "Hm.", "extras": {"signature": "s"}}
+    called = {"type": "tool_call", "name": "look_up", "args": {"word": "a"}, "id": "c1"}
+    before = AIMessage(
+        [thought, {"type": "text", "text": "So."}, called],
+        tool_calls=[called],
+        response_metadata={"output_version": "v1", "model_provider": "bedrock_converse"},
+    )
+    given = {"messages": [BEGIN, before, ToolMessage("a: a word", tool_call_id="c1")]}
+    team(claude(provider).bind_tools([look_up]), roles=["planner"]).invoke(given)
+    session = new_session()
+    session.adapter.join("critic")
+    team(wrap_model(claude(provider), session).bind_tools([look_up]), session, roles=["planner"]).invoke(given)
+    plain, fork = sent(provider)
+    assert fork["messages"][1] == plain["messages"][1]
+    assert fork["messages"][1]["content"][0]["reasoningContent"]
+    assert session.calls[0].layout == "fork"
 
 
 def test_text_for_one_request_stands_behind_all_that_is_marked(provider):
