@@ -11,7 +11,7 @@ pytest.importorskip("langchain_aws", reason="it asks for a newer langchain-core 
 
 from langchain.agents import create_agent
 from langchain_aws import ChatBedrockConverse
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import ConfigurableField
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
@@ -318,6 +318,21 @@ def test_answers_of_version_one_are_sent_as_the_class_sends_them(provider):
     assert fork["messages"][1] == plain["messages"][1]
     assert fork["messages"][1]["content"][0]["reasoningContent"]
     assert session.calls[0].layout == "fork"
+
+
+def test_answers_that_were_streamed_stay_apart_from_others(provider):
+    """The class joins them, a whole one and the sum of a stream's chunks too."""
+    session = new_session()
+    session.adapter.join("critic")
+    model = wrap_model(claude(provider), session)
+
+    @forked(session, role="planner")
+    def planner(state):
+        model.invoke([said("planner"), *state["messages"]])
+
+    planner({"messages": [BEGIN, AIMessage("One."), AIMessageChunk("Two."), AIMessage("Three.")]})
+    said_before = sent(provider)[0]["messages"][1]["content"]
+    assert [block["text"] for block in said_before if block != POINT] == ["One.", "Two.", "Three."]
 
 
 def test_text_for_one_request_stands_behind_all_that_is_marked(provider):

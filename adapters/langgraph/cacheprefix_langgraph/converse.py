@@ -152,4 +152,5 @@ def _without_number(block: Any) -> Any:
 def _joins(message: BaseMessage, messages: Sequence[BaseMessage], at: int) -> bool:
     """Whether the class joins a message with the one before or behind it."""
     beside = (*messages[max(0, at - 1) : at], *messages[at + 1 : at + 2])
-    return not isinstance(message, ToolMessage) and any(one.type == message.type for one in beside)
+    kind = type(message)
+    return kind is not ToolMessage and any(isinstance(one, kind) or isinstance(message, type(one)) for one in beside)
