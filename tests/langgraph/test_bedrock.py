@@ -433,6 +433,12 @@ def test_a_wrapped_model_shows_its_own_client(provider):
     assert not hasattr(type(wrapped), "client")
 
 
+def test_the_class_has_one_client_for_all_ways_of_asking():
+    """The day it asks by another one in an event loop, that has to be stood for as well."""
+    assert vars(ChatBedrockConverse).keys().isdisjoint(("_agenerate", "_astream"))
+    assert [name for name in ChatBedrockConverse.model_fields if "client" in name] == ["client", "bedrock_client"]
+
+
 def test_a_model_with_fields_left_to_be_configured(provider):
     """It is made anew from its class and fields, its client among them."""
     session = new_session()

@@ -95,6 +95,7 @@ def _in_its_turn(
     asked = _asked(model, body, sending)
     if asked is not None:
         queue = partial(waiting.aqueue if later else waiting.queue, boundary=asked[1], scope=sending.scope)
+        # Whether it is streamed stands in no body of Bedrock's.
         fast = sending.streamed or _lets_go_early(model, body)
         leave = yield WaitingFor(partial(queue, streams=fast), asked[0], body.api)
     try:
@@ -162,7 +163,7 @@ def _undo(sending: Sending) -> None:
 def _lets_go_early(model: Any, body: Body) -> bool:
     """Whether this request, should it lead, lets the others go before the end of its answer."""
     streams = body.streamable and _may_stream(model, body) and base_of(model)._stream is not BaseChatModel._stream
-    return warms(model, body) or streams
+    return bool(body.payload.get("stream")) or warms(model, body) or streams
 
 
 def _may_stream(model: Any, body: Body) -> bool:
