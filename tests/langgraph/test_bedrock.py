@@ -30,6 +30,8 @@ HANDBOOK = "The handbook says that every statement needs a source. " * 120
 ROLES = {"planner": "You plan.", "critic": "You criticise.", "writer": "You write."}
 BEGIN = HumanMessage("Please begin.", id="h")
 CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+CLIENTS = {}
+"""boto3's, by the server that they ask: making one takes longer than the requests of a test."""
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(64))
 POINT = {"cachePoint": {"type": "default"}}
 """What ends a part that is to be cached."""
@@ -62,7 +64,11 @@ def provider(servers):
 def claude(server, kind=ChatBedrockConverse, **options):
     """The application's model."""
     known = {"aws_access_key_id": "any", "aws_secret_access_key": "any", "region_name": "us-east-1"}
-    return kind(**{"model": CLAUDE, "endpoint_url": server.url, **known, **options})
+    known |= CLIENTS.get(server.url, {})
+    made = kind(**{"model": CLAUDE, "endpoint_url": server.url, **known, **options})
+    if "client" not in options:
+        CLIENTS.setdefault(server.url, {"client": made.client, "bedrock_client": made.bedrock_client})
+    return made
 
 
 def new_session(**options):
