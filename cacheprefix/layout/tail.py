@@ -8,6 +8,7 @@ from typing import Any, Literal
 from cacheprefix.layout.framing import card as card_of
 from cacheprefix.layout.framing import role_element, tools_allowed
 from cacheprefix.prompt import Api
+from cacheprefix.wire import bedrock
 from cacheprefix.wire.apis import CHATS, form_of
 
 VolatileRole = Literal["user", "system", "developer"]
@@ -47,11 +48,11 @@ def with_volatile(body: Mapping[str, Any], api: Api, text: str, role: VolatileRo
     """A finished body with ``text`` at its very end; what stands before it is what it was.
 
     It is added when breakpoints are set, so none stands behind it and nothing is written that no request repeats.
-    Anthropic knows no system message there, and takes it as a block of the user's; a body of an API whose messages
-    are not written one by one stays as it is.
+    Anthropic and Bedrock know no system message there, and take it as a block of the user's; Gemini's body stays as it
+    is.
     """
     form = form_of(api)
-    shape = None if form is None else CHATS[form]
+    shape = bedrock if api == "bedrock" else None if form is None else CHATS[form]
     history = None if shape is None else body.get(shape.FIELDS.history)
     if shape is None or not text or not isinstance(history, list):
         return dict(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import orjson
@@ -26,7 +27,8 @@ def dumps(value: Any, path: str) -> bytes:
     """JSON bytes of ``value`` with its own key order.
 
     Key order is kept because inference servers render tool schemas in it, so it is part of
-    the prompt. ``path`` only names the place in the ``BodyError`` raised for unserialisable values.
+    the prompt. Bytes are written as boto3 sends them, in base64. ``path`` only names the place in the ``BodyError``
+    raised for unserialisable values.
     """
     try:
         return orjson.dumps(value)
@@ -91,6 +93,13 @@ def _has_huge_float(value: Any, most: int | None = None) -> bool | None:
 
 def _slow_dumps(value: Any, path: str, *, sort_keys: bool) -> bytes:
     try:
-        return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys).encode()
+        return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys, default=_sent).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise BodyError(path, f"cannot be written as JSON: {error}") from None
+
+
+def _sent(value: object) -> str:
+    """What a value that is no JSON becomes on its way: an image's bytes, which only boto3 takes."""
+    if isinstance(value, (bytes, bytearray)):
+        return b64encode(value).decode()
+    raise TypeError(type(value).__name__)

@@ -9,7 +9,7 @@ turn", "The toolConfig field must be defined when using toolUse and toolResult c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cacheprefix.prompt.canonical_json import loads
@@ -125,6 +125,14 @@ def mark(copy: BodyCopy, section: Section, number: int, block: int, ttl: str | N
     else:
         message = copy.item(copy.items("messages"), number)
         copy.items("content", message).insert(block + 1, _point(ttl))
+
+
+def with_last(history: Sequence[Any], text: str, role: str) -> list[Any]:  # noqa: ARG001 - as every API is asked
+    """The messages with a text behind them: a block of the user's, who must alternate with the assistant."""
+    last, block = history[-1] if history else {}, {"text": text}
+    if last.get("role") != "user":
+        return [*history, {"role": "user", "content": [block]}]
+    return [*history[:-1], {**last, "content": [*(last.get("content") or ()), block]}]
 
 
 def errors(body: Mapping[str, Any], takes: Takes) -> Found:

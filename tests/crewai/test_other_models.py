@@ -190,6 +190,22 @@ def test_geminis_and_bedrocks_own_classes_are_laid_out_and_measured(servers, mon
     assert installed.session.failures == {}
 
 
+def test_what_bedrocks_guardrail_judges_is_what_it_judged_without_us(servers, monkeypatch) -> None:
+    """It judges what users say and no system text, so that a role's text may not stand among that."""
+    server = servers("auto")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", server.url)
+    guarded = {"guardrail_config": {"guardrailIdentifier": "g", "guardrailVersion": "1"}}
+    who = agents(lambda: bedrock(server, **guarded), tools=False)
+    team = crew(who, tasks(who))
+    team.kickoff(inputs=INPUTS)
+    plain = raw(server)
+    server.reset()
+    with install(team, Session()) as installed:
+        team.kickoff(inputs=INPUTS)
+    assert raw(server) == plain
+    assert {(call.layout, call.reasons[-1].name) for call in installed.session.calls} == {("own", "guardrail_config")}
+
+
 def units(server: Any) -> float:
     """What the requests cost, by the server's own rules."""
     rules = server.simulator.profile_for

@@ -357,6 +357,24 @@ def test_a_provider_of_unknown_rules_is_left_alone(fresh):
     assert provider.requests[0].json["messages"] == messages("critic")
 
 
+@pytest.mark.parametrize("guarded", [True, False])
+def test_what_bedrocks_guardrail_judges_is_what_it_judged_without_us(guarded):
+    """It judges what users say and no system text, so that a role's text may not stand among that."""
+    guard = {"guardrailConfig": {"guardrailIdentifier": "g", "guardrailVersion": "1"}} if guarded else {}
+    known = {"aws_access_key_id": "k", "aws_secret_access_key": "k", "aws_region_name": "us-east-1", **guard}
+    with SimulatedProvider("auto") as provider:
+        at, own = {"aws_bedrock_runtime_endpoint": provider.url}, session()
+        model = "bedrock/converse/us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+        litellm.completion(model, messages("critic"), **known, **at)
+        for name in ("planner", "critic"):
+            with role(name):
+                wrap(litellm.completion, own)(model, messages(name), **known, **at)
+        bodies = [record.json for record in provider.requests]
+    assert (bodies[2] == bodies[0]) == guarded
+    assert {call.layout for call in own.calls} == {"own" if guarded else "fork"}
+    assert own.failures == {}
+
+
 def test_errors_are_the_applications_and_ours_are_nobodys(fresh, monkeypatch):
     """What the provider refuses reaches the caller; a fault of ours sends the request as it was asked."""
     provider, own = fresh("openai"), session()

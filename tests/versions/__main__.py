@@ -54,13 +54,13 @@ SUITES = {
         ("orjson", "pluggy", "starlette"),
         ("httpx", "openai>=1.99", "anthropic>=0.73"),
     ),
-    # Prebuilt applications (the extra of that name) ask for newer versions than the adapter does.
+    # Prebuilt applications and the class for Bedrock (the extras) ask for newer versions than the adapter does.
     "langgraph": Suite(
         "openai,anthropic,google,savers",
         ("tests/langgraph", "tests/transparent/test_langgraph.py"),
         ("langgraph", "langchain", "langchain-core", "langchain-openai", "langchain-anthropic", "openai", "anthropic"),
         ("-e", "adapters/sdk"),
-        newest=("-e", "adapters/langgraph[prebuilt]"),
+        newest=("-e", "adapters/langgraph[prebuilt,aws]"),
         without=(
             "--ignore=tests/langgraph/test_baseline.py",
             "--ignore=tests/langgraph/test_documented.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cacheprefix.layout import with_volatile
 from cacheprefix.wire import api_of_path, structure_errors, views_of
 from cacheprefix.wire.answers import limited, read_answer, result_messages, user_message
 from cacheprefix.wire.apis import CHATS, SHAPES
@@ -88,6 +89,17 @@ def test_a_text_behind_a_history_is_its_end_and_leaves_it_valid(api):
     assert made[:2] == history
     assert views_of(made, api)[-1].texts == ("now",)
     assert structure_errors({shape.FIELDS.history: made}, api, prefill=False) == []
+
+
+@pytest.mark.parametrize("last", ["user", "assistant"])
+def test_a_text_behind_a_history_of_bedrocks_is_a_block_of_the_users(last):
+    """Its messages alternate: where the user spoke last, it is one message more of theirs, and valid as such."""
+    history = [{"role": role, "content": [{"text": "so"}]} for role in ("user", "assistant", "user")]
+    body = {"modelId": "m", "messages": history if last == "user" else history[:2]}
+    made = with_volatile(body, "bedrock", "now")["messages"]
+    assert made[-1] == {"role": "user", "content": [*([{"text": "so"}] if last == "user" else []), {"text": "now"}]}
+    assert (len(made), len(history[2]["content"])) == (3, 1)
+    assert structure_errors({"messages": made}, "bedrock", prefill=False) == []
 
 
 def test_every_api_is_known_by_a_field_that_none_asked_later_has():

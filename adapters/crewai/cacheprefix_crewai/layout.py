@@ -266,6 +266,9 @@ def _stays_own(binding: Binding, call: LLMCall, role: str) -> Reason | None:
     if call.response_model is not None and crew_of(call.agent) is None and not _shares_schema(call):
         return reason("response_schema")
     option = own_prompt_option(call.agent)
+    if getattr(call.llm, "guardrail_config", None):
+        # Bedrock's judges what users say and no system text: a role's text among that would be judged too.
+        option = "guardrail_config"
     # The prompt is the application's own, and stays; only a text that is declared and not in it is added.
     return reason("own_prompt", option) if option else None
 

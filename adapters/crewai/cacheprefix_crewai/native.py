@@ -38,8 +38,6 @@ def alternating(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-def with_last(body: Mapping[str, Any], api: str, text: str) -> dict[str, Any]:
-    """The body with a text for this request alone behind everything else."""
-    if api == "gemini":
-        return {**body, "contents": [*body["contents"], {"role": "user", "parts": [{"text": text}]}]}
-    return {**body, "messages": alternating([*body["messages"], {"role": "user", "content": [{"text": text}]}])}
+def with_last(body: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Gemini's body with a text for this request alone behind everything else."""
+    return {**body, "contents": [*body["contents"], {"role": "user", "parts": [{"text": text}]}]}

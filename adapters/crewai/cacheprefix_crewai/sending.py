@@ -316,8 +316,8 @@ class PendingRequest:
             return sent
         if api == "openai-responses" and kept_by_provider(self.call.llm):
             return {**sent, "instructions": "\n\n".join(filter(None, (sent.get("instructions"), self.volatile)))}
-        if api in ("gemini", "bedrock"):
-            return with_last(sent, api, self.volatile)
+        if api == "gemini":
+            return with_last(sent, self.volatile)
         # LiteLLM would move a system message to the front of Anthropic's request, before all that is cached.
         role: VolatileRole = "user" if self._claude_by_litellm(api) else self.binding.options.volatile_role
         return with_volatile(sent, api, self.volatile, role)

@@ -29,6 +29,7 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix.errors import BudgetError
+from cacheprefix_langgraph.converse import CONFIG, SCHEMA, converse_of, in_blocks, words_itself
 from cacheprefix_langgraph.fork_context import FRAME, Frame, configurable, scope_of, thread_of
 from cacheprefix_langgraph.history import Decided
 from cacheprefix_langgraph.layout import history_of, laid_out, settled, summarise_first, together
@@ -238,6 +239,9 @@ class _Asked:
         """The reasons, if any, for which the request keeps the application's own layout whatever sharing would save."""
         if self.kept:
             yield reason("kept_by_provider")
+        own = words_itself(self.model, self.kwargs)
+        if own:
+            yield reason("own_prompt", own)
         base = base_of(self.model)
         if not shows_body(base) and only_marked(self.frame.session, self.model):
             # The marks that the provider goes by cannot be set, so that nothing of a fork would be read either.
@@ -246,19 +250,21 @@ class _Asked:
     def _known(self) -> Iterator[Reason]:
         """The settings by which the provider caches this request apart from those of the other roles."""
         choice = self.kwargs.get("tool_choice")
-        if "response_format" in self.kwargs:
+        if _by_schema(self.model, self.kwargs):
             yield reason("response_schema")
-        kind = choice.get("type") if isinstance(choice, Mapping) else choice
+        # Bedrock's has its kind for a name.
+        kind = choice.get("type", next(iter(choice), None)) if isinstance(choice, Mapping) else choice
         if kind not in (None, False, "auto", "none", "allowed_tools"):
             yield reason("forced_tool")
-        theirs = sorted(name_of(tool) for tool in self.kwargs.get("tools") or [] if by_provider(tool))
+        tools = [*(self.kwargs.get("tools") or ()), *(self.kwargs.get(CONFIG) or {}).get("tools", ())]
+        theirs = sorted(name_of(tool) for tool in tools if by_provider(tool))
         if theirs:
             yield reason("provider_tools", ", ".join(theirs))
 
     @property
     def bound(self) -> tuple[str, ...]:
-        """Names of the tools that the application bound."""
-        return tuple(name_of(tool) for tool in self.kwargs.get("tools") or [])
+        """Names of the tools that the application bound. A cache point among them has none."""
+        return tuple(filter(None, map(name_of, self.kwargs.get("tools") or [])))
 
     def _tools(self) -> OwnTools:
         """The tools that the role bound and those it may use, for the planner to choose what is sent."""
@@ -293,10 +299,17 @@ def _asked(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, *, whol
     # An agent alone keeps its own order: helpers that are no forks begin with the same tools. An answer's schema is
     # another prompt for the provider, so that nobody's tools are read with it.
     session.attempt("schemas", lambda: adopt_foreseen(session, model), None)
-    own = kept or not session.prefix.tools or frame.base is not None or "response_format" in kwargs
+    own = kept or not session.prefix.tools or frame.base is not None or _by_schema(model, kwargs)
+    own = own or CONFIG in kwargs
     union = Union(None) if own else union_of(model, kwargs, frame)
     parts = taken_apart(messages, frame, hoists=hoists(model))
     return _Asked(model, given, messages, kwargs, plain, frame, parts, union, single, kept)
+
+
+def _by_schema(model: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether the answer is to follow a schema that is sent beside the messages."""
+    names = SCHEMA if converse_of(type(model)) is not None else ()
+    return not kwargs.keys().isdisjoint(("response_format", *names))
 
 
 def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dict[str, Any]] | None:
@@ -318,6 +331,9 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
         sending.given = None if kept is None else (asked.messages, asked.kwargs)
         return kept
     done = laid_out(parts, asked.decided, asked.frame, plan)
+    if converse_of(type(asked.model)) is not None:
+        # What it makes of the application's own messages is no fork with texts moved back: it joins others.
+        done = replace(done, messages=in_blocks(done.messages), given=parts.given)
     if done.trailing and not shows_body(base_of(asked.model)):
         done = replace(done, messages=[*done.messages, HumanMessage(done.trailing)], trailing="")
     # What goes out where the fork cannot be begun says what the application left to us all the same.

@@ -78,7 +78,7 @@ class Rewritten:
     restored: tuple[tuple[str, str], ...] = ()
     """Shortened tool results: the text sent and the text the application had."""
     given: list[BaseMessage] | None = None
-    """The messages as the application made them, where a compaction took some away."""
+    """The messages as the application made them, where those of the fork do not give them back."""
     trailing: str = ""
     """Text for this request alone that is put behind the finished body."""
     trailing_role: VolatileRole = "user"

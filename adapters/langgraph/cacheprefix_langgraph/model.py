@@ -34,10 +34,11 @@ from cacheprefix.adapter import (
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.calls import ahead, enter, waiting
 from cacheprefix_langgraph.configured_models import configured
+from cacheprefix_langgraph.converse import Client, converse_of
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
 from cacheprefix_langgraph.request_bodies import BASE, TRANSPORT, Body, api_of, base_of
 from cacheprefix_langgraph.schemas import STRUCTURED, adopt_foreseen
-from cacheprefix_langgraph.sending import Prepared, begin, current, finish, prepared, session_in, undone
+from cacheprefix_langgraph.sending import Prepared, begin, current, finish, finished, prepared, session_in, undone
 from cacheprefix_langgraph.streams import again, awatch, awithin, began, behind, watch, whole, within
 from cacheprefix_langgraph.tools import adopt, learn, made_with, render
 from cacheprefix_langgraph.views import Views
@@ -310,6 +311,8 @@ def _fit(kind: Any, base: type[BaseChatModel]) -> None:
     if "stream_events" not in BaseChatModel.__dict__:
         # LangChain before version 1.4 has no events of its own for models.
         del kind.stream_events, kind.astream_events
+    if converse_of(base) is not None:
+        kind.client = Client(finished)
     _name_as(kind, base)
 
 

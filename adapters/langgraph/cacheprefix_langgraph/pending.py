@@ -44,6 +44,8 @@ class Sending:
     """The session's side of it, once it was begun."""
     payload: dict[str, Any] | None = None
     """The finished body, where it was made before the class asks for it."""
+    seen: dict[str, Any] | None = None
+    """The class's own body that ``payload`` was made of."""
     body: dict[str, Any] | None = None
     """What is sent, where the class was shown another body to read the answer by."""
     asked: Request | None = None

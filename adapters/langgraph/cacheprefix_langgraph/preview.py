@@ -22,14 +22,15 @@ from langgraph.pregel import Pregel
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, drive, preview_of
 from cacheprefix_langgraph.calls import enter
+from cacheprefix_langgraph.converse import converse_of
 from cacheprefix_langgraph.fork_context import FORK, Frame, within_frame
 from cacheprefix_langgraph.middleware import ENTRY, PrefixMiddleware
 from cacheprefix_langgraph.model import shadow
 from cacheprefix_langgraph.node import entered
 from cacheprefix_langgraph.pending import SENDING
-from cacheprefix_langgraph.request_bodies import base_of, shows_body
+from cacheprefix_langgraph.request_bodies import base_of, own_body, shows_body
 from cacheprefix_langgraph.schemas import STRUCTURED
-from cacheprefix_langgraph.sending import prepared
+from cacheprefix_langgraph.sending import finished, prepared
 from cacheprefix_langgraph.state import conversation_of, messages_in
 from cacheprefix_langgraph.subgraphs import fork_of
 from cacheprefix_langgraph.views import Views
@@ -232,7 +233,9 @@ class _DryRun:
             options = {name: value for name, value in made.options.items() if name != STRUCTURED}
             with SENDING.within(sending):
                 ready = drive(prepared(model, sending, said, None, options, later=False))
-                if sending.pending is None and shows_body(base_of(model)):
+                if sending.pending is None and converse_of(base_of(model)) is not None:
+                    finished(model, own_body(model, ready.messages, None, ready.kwargs).payload)
+                elif sending.pending is None and shows_body(base_of(model)):
                     model._get_request_payload(ready.messages, stop=None, **ready.kwargs)
         if sending.pending is not None:
             sending.pending.finish(None)

@@ -12,6 +12,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from cacheprefix.adapter import AdapterSession, Api
 from cacheprefix.wire import gemini_sdk_body
+from cacheprefix_langgraph.converse import converse_body, converse_of
 
 TRANSPORT = ("stream", "stream_options")
 """Body fields that say how the answer comes; they belong to no prompt."""
@@ -48,14 +49,15 @@ def base_of(model: Any) -> Any:
 
 
 def shows_body(base: type) -> bool:
-    """Whether a chat model class makes its body where a subclass can finish it."""
-    return hasattr(base, "_get_request_payload")
+    """Whether a chat model class makes its body where a subclass, or what stands for its client, can finish it."""
+    return hasattr(base, "_get_request_payload") or converse_of(base) is not None
 
 
 def model_name(model: Any) -> str:
     """The model's name; the deployment's, where a class sends none."""
-    found = getattr(model, "model_name", None) or getattr(model, "model", None)
-    return str(found or getattr(model, "deployment_name", None) or "")
+    # Bedrock's inference profiles have names that say nothing of the model behind them.
+    names = ("base_model_id", "model_name", "model", "model_id", "deployment_name")
+    return str(next((found for name in names if (found := getattr(model, name, None))), ""))
 
 
 def only_marked(session: AdapterSession, model: Any) -> bool:
@@ -73,16 +75,20 @@ def kept_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def hoists(model: Any) -> bool:
-    """Whether the class puts a system message in front wherever it stands, as LangChain's for Anthropic does.
+    """Whether the class puts a system message in front wherever it stands, as LangChain's for Anthropic and Bedrock do.
 
-    It takes one of them alone, so that none of ours may stand beside it.
+    Anthropic's takes one of them alone, so that none of ours may stand beside it.
     """
+    if converse_of(type(model)) is not None:
+        return True
     profile = getattr(model, "profile", None) or {}
     return "anthropic" in model._llm_type and not profile.get("mid_conversation_system_messages")
 
 
 def api_of(payload: Mapping[str, Any], model: BaseChatModel) -> Api:
     """The wire form of a payload that a chat model class built."""
+    if converse_of(type(model)) is not None:
+        return "bedrock"
     if "anthropic" in model._llm_type:
         return "anthropic"
     return "openai-responses" if "input" in payload else "openai-chat"
@@ -90,7 +96,10 @@ def api_of(payload: Mapping[str, Any], model: BaseChatModel) -> Api:
 
 def own_body(model: Any, messages: Any, stop: Any, kwargs: Mapping[str, Any]) -> Body:
     """The body that the class itself makes. Raises what the class raises."""
-    payload: dict[str, Any] = base_of(model)._get_request_payload(model, messages, stop=stop, **kwargs)
+    base = base_of(model)
+    if converse_of(base) is not None:
+        return Body(converse_body(model, base, messages, stop, kwargs), "bedrock", own=True)
+    payload: dict[str, Any] = base._get_request_payload(model, messages, stop=stop, **kwargs)
     return Body(payload, api_of(payload, model), own=True)
 
 
@@ -120,10 +129,15 @@ def likeness(
 
 
 def readable(payload: dict[str, Any], model: Any) -> dict[str, Any]:
-    """The payload as JSON has it: with the model's name, which Azure leaves to the address, and schemas of classes."""
+    """The payload as JSON has it: with the model's name, which Azure leaves to the address, and schemas of classes.
+
+    An inference profile of Bedrock's stands for the model behind it.
+    """
     changed: dict[str, Any] = {name: _schema(payload[name]) for name in _CLASSES if isinstance(payload.get(name), type)}
     if not isinstance(payload.get("model"), str):
-        changed["model"] = model_name(model)
+        # Bedrock's request may name another one than the model object does.
+        asked = payload.get("modelId", getattr(model, "model_id", None))
+        changed["model"] = model_name(model) if asked == getattr(model, "model_id", None) else asked
     return {**payload, **changed} if changed else payload
 
 

@@ -29,7 +29,16 @@ from cacheprefix_langgraph.fork_context import FRAME, Rewritten, siblings
 from cacheprefix_langgraph.layout import apart, boundary
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
 from cacheprefix_langgraph.prewarming import warm, warming, warms
-from cacheprefix_langgraph.request_bodies import Body, as_sent, base_of, likeness, own_body, readable, shows_body
+from cacheprefix_langgraph.request_bodies import (
+    Body,
+    api_of,
+    as_sent,
+    base_of,
+    likeness,
+    own_body,
+    readable,
+    shows_body,
+)
 from cacheprefix_langgraph.tools import CHOSEN
 from cacheprefix_langgraph.whole_answers import can_stream
 from cacheprefix_langgraph.wrapping import wrapping
@@ -86,7 +95,8 @@ def _in_its_turn(
     asked = _asked(model, body, sending)
     if asked is not None:
         queue = partial(waiting.aqueue if later else waiting.queue, boundary=asked[1], scope=sending.scope)
-        fast = _lets_go_early(model, body)
+        # Whether it is streamed stands in no body of Bedrock's.
+        fast = sending.streamed or _lets_go_early(model, body)
         leave = yield WaitingFor(partial(queue, streams=fast), asked[0], body.api)
     try:
         pending = warming_call() if leave.leader and warms(model, body) else None
@@ -118,7 +128,7 @@ def _begun(model: Any, body: Body, sending: Sending, leave: Pass) -> bool:
     if undone(sending) is not None:
         return False
     if body.own:
-        sending.payload = made
+        sending.payload, sending.seen = made, body.payload
     return sending.pending is not None and sending.pending.seen is not None
 
 
@@ -237,6 +247,23 @@ def _boundary(model: Any, body: Body, sending: Sending) -> Boundary:
         return len(session.decode(seen, body.api).tier("messages"))
 
     return boundary(done, own_sections)
+
+
+def finished(model: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """What a class's client is to send in the place of what the class gives it. Never raises."""
+    sending = SENDING.get()
+    if sending is None:
+        return given
+    if sending.payload is not None:
+        made, sending.payload = sending.payload, None
+        if given == sending.seen:
+            return made
+        # A class of the application's changes the body on its way: nothing of that may be lost.
+        fail(sending)
+        sending.pending = None
+    if sending.pending is not None:
+        return given
+    return begin(model, Body(given, api_of(given, model), own=True), sending, FOLLOW)
 
 
 def begin(model: Any, body: Body, sending: Sending, leave: Pass) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from cacheprefix.adapter import AdapterSession, ToolSet, loads
 from cacheprefix.errors import SetupError, ToolClashError
+from cacheprefix_langgraph.converse import CONFIG, is_point, system_tool
 from cacheprefix_langgraph.fork_context import Frame, running_scope, runs
 from cacheprefix_langgraph.request_bodies import base_of, model_name, shows_body
 from cacheprefix_langgraph.views import CALLS
@@ -44,6 +45,8 @@ def adopt(session: AdapterSession, tools: Sequence[Any], *, of_code: bool = Fals
         )
         return
     for tool in tools:
+        if is_point(tool):
+            continue  # no tool, but what the application marks with it
         # A bare schema has its name inside; OpenAI's custom tools take free text, and only their role has them.
         shown = convert_to_openai_tool(tool)
         if "function" in shown:
@@ -66,6 +69,8 @@ def _adopt(session: AdapterSession, tool: Any, *, of_code: bool) -> None:
 
 def by_provider(tool: Any) -> bool:
     """Whether a tool is of a provider's own type, which a role that has not bound it must not get."""
+    if isinstance(tool, str) or getattr(tool, "type", None) == "system_tool" or system_tool(tool):
+        return True  # Amazon's for its Nova models: by name, as an object, and in a request
     if not isinstance(tool, Mapping) or {"function", "input_schema", "parameters", "properties"} & set(tool):
         return False
     # A JSON schema is of type object, or of several; OpenAI's custom tools are the application's.
@@ -75,8 +80,10 @@ def by_provider(tool: Any) -> bool:
 
 def name_of(tool: Any) -> str:
     """The name of a tool in any of the forms that reach a model: object, OpenAI's or Anthropic's dict."""
+    if isinstance(tool, str):
+        return tool
     if isinstance(tool, Mapping):
-        inner = tool.get("function")
+        inner = tool.get("function") or system_tool(tool)
         found = inner.get("name") if isinstance(inner, Mapping) else tool.get("name")
         return str(found or tool.get("type") or "")
     return str(getattr(tool, "name", None) or getattr(tool, "__name__", ""))
@@ -93,7 +100,9 @@ _KEEPING: WeakSet[type[Any]] = WeakSet()
 
 def learn(kind: type[Any], bound: Any) -> None:
     """Remember of a class whether what its ``bind_tools`` gave to the application shows the tools."""
-    if not isinstance((getattr(bound, "kwargs", None) or {}).get("tools"), list):
+    kwargs = getattr(bound, "kwargs", None) or {}
+    # Beside tools that the provider runs, Bedrock's shows them elsewhere.
+    if not isinstance(kwargs.get("tools"), list) and not kwargs.get(CONFIG):
         _KEEPING.add(kind)
 
 
