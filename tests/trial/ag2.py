@@ -38,7 +38,7 @@ class Trial(Talks):
     apis: ClassVar[tuple[str, ...]] = tuple(RULES)
     random = Agents.random
     opaque = Agents.opaque
-    framing: ClassVar[Framing] = Framing(words=lambda text: _SPEAKER.sub("", unframed(text)), apart=True)
+    framing = Framing(words=lambda text: _SPEAKER.sub("", unframed(text)), apart=True)
 
     async def begin(self) -> None:
         """A client a role, and agents of this process."""

@@ -92,7 +92,7 @@ class Trial(Driver):
 
     framework: ClassVar[str] = "autogen"
     apis: ClassVar[tuple[str, ...]] = ("openai-chat", "anthropic")
-    framing: ClassVar[Framing] = Framing(
+    framing = Framing(
         words=_words,
         own=lambda text: "<earlier_call " in text or "<memory>" in text,
         passed=("Transferred to ",),

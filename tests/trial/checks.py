@@ -55,6 +55,8 @@ class Framing:
     """Whether what is asked of roles together comes into no conversation: no later request goes on from it."""
     from_start: bool = True
     """Whether a rewind may go back to before anything was said, where the conversation begins anew."""
+    goes_on: bool = True
+    """Whether a turn goes on from those before it, and is no conversation of its own."""
 
     def said(self, prompt: Prompt) -> Prompt:
         """The prompt's words alone."""
@@ -355,7 +357,7 @@ def _begins_behind_a_resume(app: Application, key: Key, framing: Framing) -> boo
         begun = begun if any(came) else app.turns.index(turn)
         # What was asked of roles together, or cancelled, may have come into no conversation: then none was begun by it.
         kept = not (framing.apart and turn.together) and turn.way not in ("left", "cancelled")
-        came.append(kept and (role is None or role in turn.roles))
+        came.append(framing.goes_on and kept and (role is None or role in turn.roles))
     return any(turn.act == "resume" for turn in app.turns[: begun + 1])
 
 

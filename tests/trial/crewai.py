@@ -48,7 +48,7 @@ class Trial(Driver):
     resumable: ClassVar[bool] = False
     opaque = Crews.opaque
     # An input stands in front of all roles where several tasks name it: a crew with one task is laid out otherwise.
-    framing: ClassVar[Framing] = Framing(
+    framing = Framing(
         words=_words, own=lambda text: text.startswith("You are "), last=False, by_roles=True
     )
     allowed: ClassVar[tuple[Allowed, ...]] = tuple(

@@ -49,7 +49,7 @@ class Trial(Driver):
 
     framework: ClassVar[str] = "langgraph"
     # A thread goes back to a checkpoint that has messages.
-    framing: ClassVar[Framing] = Framing(from_start=False)
+    framing = Framing(from_start=False)
     allowed: ClassVar[tuple[Allowed, ...]] = (
         Allowed(("langgraph",), "*", "*cacheprefix*", ("value", "type", "added", "removed"), "the channel",
                 "the application's state has it (PrefixState), and what was decided stands in it"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from agent_framework import Agent, AgentSession, Content, FunctionTool, Message
@@ -27,7 +28,7 @@ class Trial(Talks):
     apis: ClassVar[tuple[str, ...]] = tuple(RULES)
     opaque = Agents.opaque
     # Its client asks Claude to "Continue" where an assistant's message is the last one.
-    framing: ClassVar[Framing] = Framing(
+    framing = Framing(
         words=lambda text: "" if text == "Continue" else _SPEAKER.sub("", unframed(text)), apart=True
     )
 
@@ -35,6 +36,7 @@ class Trial(Talks):
         """Agents of this process; workflows are built when they are asked."""
         if not self.process:
             self.kind = self.rng.choice(("sessions", "messages", "messages", "workflow"))
+            self.framing = replace(self.framing, goes_on=self.kind != "workflow")
             self.clients = {
                 role.name: make_client(self.app.api, self.provider, hooks(role.name, later=True))
                 for role in self.app.roles

@@ -41,7 +41,7 @@ class Driver(Stage):
     apis: ClassVar[Sequence[str]] = ("openai-chat", "openai-responses", "anthropic")
     allowed: ClassVar[Sequence[Allowed]] = ()
     """Differences beside those of ``differences.toml`` that only trials show."""
-    framing: ClassVar[Framing] = Framing()
+    framing: Framing = Framing()
     """What its forks say in words of its own."""
     random: ClassVar[tuple[tuple[str, re.Pattern[str]], ...]] = (
         ("a length", re.compile(r"expected \d+\b|received \d+ of \d+ bytes")),
@@ -179,7 +179,7 @@ def _staged(kind: type[Driver], app: Application, mode: Mode, name: str) -> tupl
         # Which thread warned first, the clock decides.
         warned = [one for one in seen.tree.get("warnings", []) if one["says"] not in kind.warns]
         seen.tree["warnings"] = sorted(warned, key=str)
-    return Run(name, records, seen, left, told, broke=bool(app.broken), framing=kind.framing), held
+    return Run(name, records, seen, left, told, broke=bool(app.broken), framing=stage.framing), held
 
 
 def _flights(stage: Driver) -> list[str]:

@@ -243,6 +243,11 @@ def test_what_was_asked_of_copies_begins_no_conversation_that_a_resume_goes_on_w
     assert resumed(FORK, grown(FORK), Framing(apart=apart), turns) == (set() if apart else {2})
 
 
+def test_a_turn_that_goes_on_from_none_before_it_was_not_resumed():
+    """As a workflow that is built anew for each question."""
+    assert resumed(FORK, grown(FORK), Framing(goes_on=False), [{}, {"act": "resume"}]) == set()
+
+
 @pytest.mark.parametrize(
     ("apart", "options", "broken"), [(True, {}, {2}), (False, {"budget": 1}, {2}), (True, {"budget": 1}, set())]
 )
