@@ -31,7 +31,7 @@ from typing_extensions import TypedDict
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.layout.own_text import Beginnings, beginnings_of, in_common
-from cacheprefix.layout.said import Beginning, Said, goes_on, gone_on, longest_of
+from cacheprefix.layout.said import Beginning, Said, gone_on, length_gone_on, longest_of
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.layout.worth_sharing import rules_in
 from cacheprefix.locks import Lock
@@ -449,10 +449,11 @@ class RolePositions:
             return held._replace(routed=seat.at is None and known.texts.own)
         if seat is None:
             was = known.talk.seats.get(due.role)
-            # A text that stayed is no new one, whatever was removed of the history behind it; and where that goes on
-            # as it was before, the role begins no other conversation.
+            # A text that stayed is no new one, whatever was removed of the history behind it; and where messages of one
+            # that goes on were removed, the role begins no other conversation.
             stayed = was is not None and was.text == due.text
-            if not (stayed and was is not None and goes_on(was.said, due.said)):
+            whole = length_gone_on(was.said, due.said) if stayed and was is not None else 0
+            if whole <= len(due.history.messages):
                 known = replace(known, met=due.met())
             if not stayed:
                 known = replace(known, texts=self._texts(key, due, known))

@@ -35,9 +35,12 @@ Said = tuple[Beginning, ...]
 """The beginnings that are kept of a history, the whole of it last."""
 
 
-def goes_on(before: Said, sizes: Callable[[int], Sequence[int]]) -> bool:
-    """Whether a history goes on from an earlier one of which something is kept; ``sizes`` as in ``gone_on``."""
-    return bool(before) and _ends_alike(before, sizes(before[-1].messages - 1))
+def length_gone_on(before: Said, sizes: Callable[[int], Sequence[int]]) -> int:
+    """Messages of a history that goes on from an earlier one; 0 where it does not. ``sizes`` as in ``gone_on``."""
+    if not before:
+        return 0
+    new = sizes(before[-1].messages - 1)
+    return before[-1].messages - 1 + len(new) if _ends_alike(before, new) else 0
 
 
 def gone_on(before: Said, sizes: Callable[[int], Sequence[int]]) -> Said:

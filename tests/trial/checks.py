@@ -347,6 +347,9 @@ def _begins_behind_a_resume(app: Application, key: Key, framing: Framing) -> boo
     """Whether a request's role began its conversation behind a resume, and so in the new session."""
     name, number = key[0].split("/")[:2]
     role = next((one for one in app.roles if one.name == key[1]), None)
+    if role is not None and role not in app.turns[int(number)].roles:
+        # Another agent asks it, in a conversation of their own.
+        return any(turn.act == "resume" for turn in app.turns[: int(number) + 1])
     asked = [turn for turn in app.turns[: int(number) + 1] if any(one.name == name for one in turn.people)]
     begun, came = 0, list[bool]()
     for turn in asked:

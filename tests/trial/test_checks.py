@@ -271,10 +271,11 @@ def test_a_conversation_that_goes_back_to_before_its_first_message_begins_anew(f
     assert resumed(FORK, grown(FORK), Framing(from_start=from_start), turns, seed=seed) == broken
 
 
-@pytest.mark.parametrize(("roles", "broken"), [((PLANNER,), {2}), ((replace(PLANNER, name="critic"),), set())])
-def test_what_a_role_begins_behind_a_resume_goes_by_what_its_process_has_met(roles, broken):
-    """The conversation was resumed, and this role had not asked in it."""
-    assert resumed(FORK, grown(FORK), Framing(), [{"roles": roles}, {"act": "resume"}]) == broken
+@pytest.mark.parametrize(("before", "then", "broken"), [(True, True, {2}), (False, True, set()), (True, False, set())])
+def test_what_a_role_begins_behind_a_resume_goes_by_what_its_process_has_met(before, then, broken):
+    """The conversation was resumed, and this role had not asked in it, or another one asks it as a tool."""
+    turns = [{} if asks else {"roles": (replace(PLANNER, name="critic"),)} for asks in (before, then)]
+    assert resumed(FORK, grown(FORK), Framing(), [turns[0], {**turns[1], "act": "resume"}]) == broken
 
 
 @pytest.mark.parametrize(
