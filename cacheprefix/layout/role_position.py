@@ -378,12 +378,11 @@ class _Known(Generic[M]):
 def _held(seat: _LastRequest, due: RoleText[M]) -> _LastRequest | None:
     """A role's last request as far as the next one begins like it; None where nothing of it can be read.
 
-    That is where the role was told something else, or its history was edited.
+    That is where the role was told something else, or its history was edited; a text in front of all of that is read.
     """
     at, end = None if seat.at is None else due.history.held(seat.at), due.history.held(seat.end)
-    lost = seat.text != due.text or any(
-        was.index and not now.index for was, now in ((seat.end, end), (seat.at or _START, at or _START))
-    )
+    points = ((seat.at or _START, at or _START), *(((seat.end, end),) if seat.at != _START else ()))
+    lost = seat.text != due.text or any(was.index and not now.index for was, now in points)
     if lost or (at, end) == (seat.at, seat.end):
         return None if lost else seat
     # What stood before the text is no beginning any more, so that the text is not read there.
