@@ -36,11 +36,16 @@ Said = tuple[Beginning, ...]
 
 
 def length_gone_on(before: Said, sizes: Callable[[int], Sequence[int]]) -> int:
-    """Messages of a history that goes on from an earlier one; 0 where it does not. ``sizes`` as in ``gone_on``."""
-    if not before:
-        return 0
-    new = sizes(before[-1].messages - 1)
-    return before[-1].messages - 1 + len(new) if _ends_alike(before, new) else 0
+    """Messages of a history that goes on from an earlier one; 0 where it does not. ``sizes`` as in ``gone_on``.
+
+    The last message of the earlier one may have been that one's alone.
+    """
+    for known in filter(None, (before, before[:-1])):
+        last, less = known[-1], known[-2] if len(known) > 1 else NOTHING
+        behind, many = sizes(less.messages), last.messages - less.messages
+        if len(behind) >= many and sum(behind[:many]) == last.tokens - less.tokens:
+            return less.messages + len(behind)
+    return 0
 
 
 def gone_on(before: Said, sizes: Callable[[int], Sequence[int]]) -> Said:
@@ -49,9 +54,9 @@ def gone_on(before: Said, sizes: Callable[[int], Sequence[int]]) -> Said:
     ``sizes`` gives the tokens of each of its messages behind so many. Goes by the last message of the earlier one: what
     stands before that only ever grows.
     """
-    last = before[-1] if before else NOTHING
+    last, one_less = (before[-1], before[-2] if len(before) > 1 else NOTHING) if before else (NOTHING, NOTHING)
     new = sizes(max(0, last.messages - 1))
-    if before and not _ends_alike(before, new):
+    if before and (not new or new[0] != last.tokens - one_less.tokens):
         return gone_on((), sizes)
     new = new[1:] if before else new
     end = last.messages + len(new)
@@ -79,12 +84,6 @@ def longest_of(kept: Iterable[Said], sizes: Sequence[int]) -> Sequence[Beginning
             longest, at = one, one.messages
         found.append(longest)
     return found
-
-
-def _ends_alike(before: Said, new: Sequence[int]) -> bool:
-    """Whether the first of some messages is as long as the last one of an earlier history."""
-    one_less = before[-2] if len(before) > 1 else NOTHING
-    return bool(new) and new[0] == before[-1].tokens - one_less.tokens
 
 
 def _kept(end: int) -> set[int]:

@@ -269,15 +269,15 @@ def _begun_anew(app: Application, first: Key, second: Key) -> bool:
 def _whose_is_open(app: Application, key: Key) -> bool:
     """Whether nobody can tell which conversation a request goes on from: it has no name, and others said the same.
 
-    Those are roles that were asked side by side, and people who asked in the same words; and what was asked last goes
-    on elsewhere, where its answer was left. The request begins a conversation of its own then, in which a role's text
-    may stand elsewhere.
+    Those are roles that were asked side by side, and people who asked in the same words; and what was asked last does
+    not stand in the history where its answer was left, or where it had a text for itself. The request begins a
+    conversation of its own then, in which a role's text may stand elsewhere.
     """
     name, number = key[0].split("/")[:2]
     turns = [one for one in app.turns[: int(number) + 1] if name in {person.name for person in one.people}]
     alike = any(len(one.people) > 1 and "{mine}" not in one.said for one in turns)
     left = any(one.way in ("left", "cancelled") for one in turns[:-1])
-    return not app.named and (alike or left or any(one.together for one in turns))
+    return not app.named and (alike or left or any(one.together or one.volatile for one in turns))
 
 
 def is_fork(prompt: Prompt | None, own: Callable[[str], bool]) -> bool:
@@ -360,6 +360,8 @@ def _begins_behind_a_resume(app: Application, key: Key, framing: Framing) -> boo
         begun = begun if any(came) else app.turns.index(turn)
         # What was asked of roles together, or cancelled, may have come into no conversation: then none was begun by it.
         kept = not (framing.apart and turn.together) and turn.way not in ("left", "cancelled")
+        # An answer's schema makes it another prompt.
+        kept = kept and turn.form == app.turns[int(number)].form
         came.append(framing.goes_on and kept and (role is None or role in turn.roles))
     return any(turn.act == "resume" for turn in app.turns[: begun + 1])
 

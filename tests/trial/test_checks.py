@@ -289,6 +289,7 @@ def test_what_a_role_begins_behind_a_resume_goes_by_what_its_process_has_met(bef
         (False, {"people": (ALICE, BOB)}, set()),
         (False, {"together": True}, set()),
         (False, {"way": "left"}, set()),
+        (False, {"volatile": True}, set()),
     ],
 )
 def test_a_text_stands_elsewhere_only_where_nobody_can_tell_whose_a_request_is(named, changed, broken):

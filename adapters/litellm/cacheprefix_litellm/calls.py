@@ -36,7 +36,6 @@ _BODY = {"model", "messages", "prompt_cache_options", *OPENAI_CHAT_COMPLETION_PA
 """Names of the arguments that go into the request's body."""
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
 """Fields that a fork may add, and that LiteLLM refuses for a provider that does not know them."""
-_GUARD = "guardrailConfig"
 _ATTEMPTS = [each for each in ("_completion", "_acompletion") if each in vars(Router)]
 """Names of a router's methods for one attempt. Up to LiteLLM 1.108 they are in its class, and may run in another thread
 than the caller's. From 1.110 on there are none: attempts run in the caller's, and no class may derive from Router."""
@@ -134,12 +133,11 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
     if read is None:
         return own(*given, **named)
     asked, body, rules = read
-    kept = () if rules.known else (adapter.reason("rules_unknown", body["model"].partition("/")[0]),)
-    if asked.get(_GUARD):
-        # Bedrock's judges what users say and no system text: a role's text among that would be judged too.
-        kept = (*kept, adapter.reason("own_prompt", _GUARD))
+    why = [] if rules.known else [adapter.reason("rules_unknown", body["model"].partition("/")[0])]
+    # Bedrock's guardrail judges what users say and no system text: a role's text among that would be judged too.
+    why += [adapter.reason("own_prompt", "guardrailConfig")] if asked.get("guardrailConfig") else []
     # ``lists=False``: LiteLLM takes no list of allowed tools as ``tool_choice``.
-    fork = adapter.fork_body(session, body, "openai-chat", bound[1] or adapter.current_role(), lists=False, own=kept)
+    fork = adapter.fork_body(session, body, "openai-chat", bound[1] or adapter.current_role(), lists=False, own=(*why,))
 
     def arguments(laid: Mapping[str, Any]) -> dict[str, Any]:
         laid = dict(laid) if rules.markers in (None, "openai") else for_litellm(dict(laid))
@@ -198,9 +196,8 @@ def _streamed(watch: Callable[..., Any], answer: Any, fork: adapter.ForkBody, tu
     cached = answer.custom_llm_provider == "cached_response" if stream else _hidden(answer).get("cache_hit")
     if cached:
         turn.fail()  # LiteLLM's own cache has answered, and no provider
-    if cached or not stream:
-        return answer if cached else None
-    return adapter.watched_stream(answer, lambda chunks: watch(fork, turn, chunks, _usage))
+        return answer
+    return adapter.watched_stream(answer, lambda chunks: watch(fork, turn, chunks, _usage)) if stream else None
 
 
 def _usage(chunk: Any) -> Any:
