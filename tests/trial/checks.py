@@ -16,7 +16,7 @@ from cacheprefix.testing import information
 from tests.transparent.compare import Allowed, differences
 from tests.transparent.harness import Seen
 from tests.transparent.plain import normalised
-from tests.trial.applications import RETRIEVED, Application, again
+from tests.trial.applications import RETRIEVED, Application, Turn, again
 
 Key = tuple[str, str, int]
 """A request's person, turn and attempt, its agent, and which one of these it is."""
@@ -233,7 +233,7 @@ def prefix_stands(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> I
             by_agent.setdefault((person, key[1], roles, schema), []).append(key)
     for keys in by_agent.values():
         for first, second in pairwise(keys):
-            if framing.apart and first[0] != second[0] and app.turns[int(first[0].split("/")[1])].together:
+            if framing.apart and any(turn.together for turn in _between(app, first, second)):
                 continue
             olds, news = (before[first].prompt, before[second].prompt), (after[first].prompt, after[second].prompt)
             paths = [[one.path for one in old.sections[: len(olds[0].sections)]] for old in olds if old]
@@ -245,8 +245,9 @@ def prefix_stands(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> I
                 # Another agent brought tools, and to begin anew with all of them costs less: another epoch. In another
                 # conversation they are not shown, as they may be made for whose that was.
                 shared, now = _untooled(shared), _untooled(now)
-            if _whose_is_open(app, second) or _begun_anew(app, first, second):
-                # A role's text may stand elsewhere in another conversation.
+            back = any(turn.act == "rewind" for turn in _between(app, first, second)[1:])
+            if _whose_is_open(app, second) or _begun_anew(app, first, second) or back:
+                # A role's text may stand elsewhere in another conversation, and in what one was before.
                 shared = tuple(one for one in shared if one.tier != "messages")
             if not _begins(now, shared):
                 at = _parted(shared, now)
@@ -262,8 +263,13 @@ def _may_be_another(app: Application, first: Key, second: Key) -> bool:
 
 def _begun_anew(app: Application, first: Key, second: Key) -> bool:
     """Whether the application began a person's conversation anew between two requests."""
+    return any(turn.act == "reset" for turn in _between(app, first, second)[1:])
+
+
+def _between(app: Application, first: Key, second: Key) -> Sequence[Turn]:
+    """The turns of two requests, and those between them; none where that is one turn."""
     turns = [int(key[0].split("/")[1]) for key in (first, second)]
-    return any(turn.act == "reset" for turn in app.turns[turns[0] + 1 : turns[1] + 1])
+    return app.turns[turns[0] : turns[1] + 1] if turns[0] < turns[1] else ()
 
 
 def _whose_is_open(app: Application, key: Key) -> bool:
@@ -322,8 +328,9 @@ def replayed(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterat
         if key[1] in framing.asks and _went_back(app, key):
             # AutoGen puts what a team loads behind what its selector was asked before: without us it is another prompt.
             continue
-        if framing.apart and app.bounded and _asked_together(app, key):
-            # What was decided in the copies of a conversation that are asked side by side went with them.
+        if framing.apart and _asked_together(app, key):
+            # What was decided in the copies of a conversation that are asked side by side went with them, and what was
+            # asked last stands in no later request.
             continue
         if not _undecided(runs, key) and not _begins_behind_a_resume(app, key, framing) and olds and news:
             changes = [_change(old, new, prompts=True) for old in olds for new in news]
@@ -346,8 +353,9 @@ def _went_back(app: Application, key: Key) -> bool:
 def _begins_behind_a_resume(app: Application, key: Key, framing: Framing) -> bool:
     """Whether a request's role began its conversation behind a resume, and so in the new session."""
     name, number = key[0].split("/")[:2]
-    role = next((one for one in app.roles if one.name == key[1]), None)
-    if role is not None and role not in app.turns[int(number)].roles:
+    asks, _, branch = key[1].partition("#")
+    role = next((one for one in app.roles if one.name == asks), None)
+    if role is not None and (role not in app.turns[int(number)].roles or branch not in ("", "cancelled", asks)):
         # Another agent asks it, in a conversation of their own.
         return any(turn.act == "resume" for turn in app.turns[: int(number) + 1])
     asked = [turn for turn in app.turns[: int(number) + 1] if any(one.name == name for one in turn.people)]

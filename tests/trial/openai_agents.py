@@ -16,6 +16,7 @@ from tests.openai_agents.agents_driver import MODELS, model_for
 from tests.transparent.compare import Allowed
 from tests.transparent.test_openai_agents import Agents, streamed, told
 from tests.trial.applications import IMAGE, Answers, Person, Role, Turn, hooks
+from tests.trial.checks import Framing
 from tests.trial.talks import Talks
 
 
@@ -43,6 +44,7 @@ class Trial(Talks):
     """Agents are made for each person, whose tools they have, and wrapped by the first of them."""
 
     framework: ClassVar[str] = "openai_agents"
+    framing = Framing(apart=True)
     apis: ClassVar[tuple[str, ...]] = tuple(MODELS)
     opaque = Agents.opaque
     allowed: ClassVar[tuple[Allowed, ...]] = (

@@ -248,13 +248,11 @@ def test_a_turn_that_goes_on_from_none_before_it_was_not_resumed():
     assert resumed(FORK, grown(FORK), Framing(goes_on=False), [{}, {"act": "resume"}]) == set()
 
 
-@pytest.mark.parametrize(
-    ("apart", "options", "broken"), [(True, {}, {2}), (False, {"budget": 1}, {2}), (True, {"budget": 1}, set())]
-)
-def test_what_was_decided_in_copies_goes_with_them(apart, options, broken):
+@pytest.mark.parametrize(("apart", "broken"), [(True, set()), (False, {2})])
+def test_what_was_decided_in_copies_goes_with_them(apart, broken):
     """A resumed conversation has nothing of it, and one that goes on may."""
     turns = [{}, {"act": "resume"}, {"together": True}, {}]
-    assert resumed(FORK, grown(FORK), Framing(apart=apart), turns, options=options) == broken
+    assert resumed(FORK, grown(FORK), Framing(apart=apart), turns) == broken
 
 
 @pytest.mark.parametrize(("way", "broken"), [("left", set()), ("cancelled", set()), ("whole", {2})])
@@ -284,6 +282,7 @@ def test_what_a_role_begins_behind_a_resume_goes_by_what_its_process_has_met(bef
         (True, {"people": (ALICE, BOB), "together": True}, {7}),
         (True, {"way": "left"}, {7}),
         (True, {"act": "reset"}, set()),
+        (True, {"act": "rewind"}, set()),
         (False, {}, {7}),
         (False, {"said": "Go on {mine}.", "people": (ALICE, BOB)}, {7}),
         (False, {"people": (ALICE, BOB)}, set()),
