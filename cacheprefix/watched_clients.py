@@ -29,6 +29,8 @@ _APIS: dict[str, dict[str, Api]] = {
 }
 _BESIDE = ("/responses/compact", "/responses/input_tokens")
 """Where OpenAI's SDK asks about a history that may be named by an answer (``previous_response_id``)."""
+_ELSEWHERE = frozenset({"background", "context_management", "conversation", "prompt", "store", "thread"})
+"""Fields that say who else reads what is asked, also where a release of an SDK does not know them."""
 _RAW = "X-Stainless-Raw-Response"
 """The header by which both SDKs are asked for a raw response; it is not sent."""
 
@@ -62,6 +64,10 @@ def _subclass(
         if api is None or not isinstance(body, dict):
             return None
         given = session.attempt("body", lambda: _as_written(body), body)
+        asked_too = (options.get("options") or {}).get("extra_json")
+        if isinstance(asked_too, Mapping) and not _ELSEWHERE.isdisjoint(asked_too):
+            # ``extra_body``, which the SDK puts over the body.
+            given = {**given, **{name: value for name, value in asked_too.items() if name in _ELSEWHERE}}
         if not well_formed(given, api):
             return None
         # A raw response is parsed by the application: whatever the stream holds, it sees.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from langchain.chat_models import init_chat_model
+from langchain_anthropic import ChatAnthropic
 from langchain_core.caches import InMemoryCache
 from langchain_core.globals import set_llm_cache
 from langchain_core.language_models import BaseChatModel
@@ -639,3 +640,38 @@ def test_what_the_provider_keeps_holds_no_role(servers, later):
     assert any(one.reason.why == "kept_by_provider" for one in session.report().layouts)
     assert session.failures == {}
     assert len(session.calls) == 2
+
+
+@pytest.mark.parametrize("rules", ["openai-5.6", "anthropic"])
+def test_where_the_provider_compacts_no_role_stands_in_what_it_reads_as_said(servers, rules):
+    """What it makes of all messages comes back in the answer, for whoever goes on from it."""
+    provider = servers(rules)
+    provider.simulator.script = Queue(["fine"])
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=rules, counter=ESTIMATE))
+    if rules == "anthropic":
+        options = {"base_url": provider.anthropic_base_url, "betas": ["compact-2026-01-12"]}
+        edits = {"edits": [{"type": "compact_20260112"}]}
+        own = ChatAnthropic(model="claude-sonnet-4-6", api_key="k", max_retries=0, context_management=edits, **options)
+    else:
+        options = {"base_url": provider.openai_base_url, "api_key": "k", "max_retries": 0}
+        edits = [{"type": "compaction", "compact_threshold": 1000}]
+        own = ChatOpenAI(model="gpt-5.6", context_management=edits, **options)
+    model = wrap_model(own, session)
+
+    @forked(session, role="critic", instruction="I am the critic.", volatile=lambda _: {"now": "11:59"})
+    def node(state):
+        """A role whose text the library knows alone."""
+        return {"messages": [model.invoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("critic", node)
+    graph.add_edge(START, "critic")
+    graph.compile().invoke({"messages": ASKED})
+    sent = provider.requests[0]
+    assert sent.json["context_management"] == edits
+    said = [(one.tier, one.text) for one in sent.prompt.sections]
+    assert said[-1] == ("messages", "Please begin.")
+    assert {tier for tier, _ in said[:-1]} == {"system"}
+    told = "".join(text for _, text in said)
+    assert all(told.count(word) == 1 for word in ("I am the critic.", "11:59"))
+    assert session.failures == {}

@@ -27,6 +27,7 @@ from cacheprefix.adapter import (
     allowed_choice,
     failed,
     reason,
+    tail_text,
 )
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.fork_context import FRAME, Frame, configurable, scope_of, thread_of
@@ -34,7 +35,15 @@ from cacheprefix_langgraph.history import Decided
 from cacheprefix_langgraph.layout import history_of, laid_out, settled, summarise_first, together
 from cacheprefix_langgraph.parts import Parts, completed, instruction_of, leads, missing, taken_apart
 from cacheprefix_langgraph.pending import Sending
-from cacheprefix_langgraph.request_bodies import base_of, hoists, kept_elsewhere, model_name, only_marked, shows_body
+from cacheprefix_langgraph.request_bodies import (
+    base_of,
+    compacted_elsewhere,
+    hoists,
+    kept_elsewhere,
+    model_name,
+    only_marked,
+    shows_body,
+)
 from cacheprefix_langgraph.schemas import adopt_foreseen
 from cacheprefix_langgraph.sdk_clients import summariser
 from cacheprefix_langgraph.sending import session_in
@@ -238,6 +247,8 @@ class _Asked:
         """The reasons, if any, for which the request keeps the application's own layout whatever sharing would save."""
         if self.kept:
             yield reason("kept_by_provider")
+        elif compacted_elsewhere(self.model, self.kwargs):
+            yield reason("own_history", "compacted by the provider")
         base = base_of(self.model)
         if not shows_body(base) and only_marked(self.frame.session, self.model):
             # The marks that the provider goes by cannot be set, so that nothing of a fork would be read either.
@@ -287,6 +298,13 @@ def _asked(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, *, whol
     """A call of the model as its fork makes it; ``whole`` as in ``enter``."""
     messages = model._convert_input(given).to_messages()
     session, plain, kept = frame.session, frame, kept_elsewhere(model, kwargs)
+    if compacted_elsewhere(model, kwargs):
+        # Privacy: what the provider makes of all messages comes back in the answer, so that none of them is for this
+        # request alone.
+        volatile = tail_text("", "", volatile=frame.volatile)
+        frame = plain = replace(
+            frame, instruction="\n\n".join(filter(None, (frame.instruction, volatile))), volatile={}
+        )
     single = whole and not kept and one_call(model, kwargs, frame)
     if single:
         frame = replace(frame, instruction="\n\n".join(filter(None, (frame.instruction, ONE_CALL))))

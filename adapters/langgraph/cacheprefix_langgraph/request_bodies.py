@@ -10,7 +10,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from cacheprefix.adapter import AdapterSession, Api
+from cacheprefix.adapter import AdapterSession, Api, compacts
 from cacheprefix.wire import gemini_sdk_body
 
 TRANSPORT = ("stream", "stream_options")
@@ -69,7 +69,15 @@ def kept_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether the provider keeps the history, where what a fork says at its end would stay for other roles to read."""
     options = {**(getattr(model, "model_kwargs", None) or {}), **kwargs}
     chained = (options.get(name) for name in ("previous_response_id", "conversation"))
-    return bool(getattr(model, "use_previous_response_id", False)) or any(name is not None for name in chained)
+    # Anthropic takes no ``instructions`` beside its system text, which a compaction leaves alone.
+    compacted = compacted_elsewhere(model, kwargs) and "anthropic" not in model._llm_type
+    return compacted or bool(getattr(model, "use_previous_response_id", False)) or any(one is not None for one in chained)
+
+
+def compacted_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether the provider puts the history together, so that others would read there what a fork says at its end."""
+    options = {**(getattr(model, "model_kwargs", None) or {}), **kwargs}
+    return compacts(options.get("context_management") or getattr(model, "context_management", None))
 
 
 def hoists(model: Any) -> bool:
