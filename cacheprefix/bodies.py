@@ -159,6 +159,10 @@ class ForkBody:
         """Whether it is laid out as a fork."""
         return self.plan is not None and self.plan.forks
 
+    def as_asked(self, sent: Mapping[str, Any]) -> bool:
+        """Whether what is sent is the application's own request, as it made it."""
+        return sent is self.given and not self.went_on
+
     def queue(self) -> Pass:
         """Wait, in this thread, for a sibling that writes the same prefix to the cache; ``begin`` takes the result."""
         return self.session.waiting.queue(self.body, self.api, boundary=self._shared) if self._waits else FOLLOW
@@ -299,15 +303,24 @@ class ForkBody:
         """``answered``, which fails open around it."""
         session, given = self.session, self.given
         id_, output = _field(answer, "id"), _field(answer, "output")
-        chained = SHAPES[self.api].FIELDS.chained
-        if not chained or session.mode == "observe" or not isinstance(id_, str) or not isinstance(output, list):
+        fields = SHAPES[self.api].FIELDS
+        named = isinstance(output, list) if fields.system else str(id_).startswith(_NAMED)
+        if not fields.chained or session.mode == "observe" or not isinstance(id_, str) or not named:
             return
         self.names_its_own(answer)
         if given.get("store") is False:
             # Privacy: the application has nothing stored, so nothing of it is remembered.
             return
         ready = _field(answer, "status") not in ("queued", "in_progress")
-        self._remember(turn, id_, read_answer(answer, self.api).messages if ready else None)
+        self._remember(turn, id_, self._messages(answer) if ready else None)
+
+    def _messages(self, answer: Any) -> list[Any]:
+        """What is appended to a history for an answer."""
+        if SHAPES[self.api].FIELDS.system:
+            return list(read_answer(answer, self.api).messages)
+        # LiteLLM makes a choice of each item.
+        each = [{"choices": [_plain(choice)]} for choice in _field(answer, "choices")]
+        return [message for one in each for message in read_answer(one, self.api).messages]
 
     def _remember(self, turn: PendingCall, id_: str, answered: Sequence[Any] | None) -> None:
         """Remember what was asked and ``answered``; None for an answer that is not there yet."""
@@ -316,7 +329,9 @@ class ForkBody:
         history: list[Any] = []
         if turn.body.get(name) is not self.given.get(name) and answered is not None:
             # What was sent is not what the application asked: its own history is needed to go on from this answer.
-            history = [*_items(self.given.get(name)), *answered]
+            asked = _items(self.given.get(name))
+            # A chat's system messages are for one request alone, as instructions are.
+            history = [*(asked if SHAPES[self.api].FIELDS.system else dropwhile(_is_system, asked)), *answered]
         tokens = turn.seen.prompt.tokens if history and turn.seen else len(str(history)) // 4
         session.shared.kept.answered(id_, _speaker(session, role), conversation, history, tokens)
 
@@ -378,6 +393,8 @@ class ForkBody:
         return next(tail_at, len(prompt.sections)) if self.tail else len(prompt.sections)
 
 
+_NAMED = "resp_"
+"""What the ids of the responses API begin with."""
 _ENDED = ("response.completed", "response.incomplete")
 """Events of a stream of the responses API with the whole answer."""
 Streamed = Callable[[Any, ForkBody, PendingCall], Any]
@@ -400,16 +417,22 @@ def _usage_of(event: Any) -> Any:
 
 
 class SoFar:
-    """What a stream of the responses API has brought of its answer, while it has not ended."""
+    """What a stream has brought of an answer that a later request may name: of the responses API, until it ends.
+
+    LiteLLM gives such answers as chunks of a chat.
+    """
 
     def __init__(self) -> None:
         self.id = ""
         """The answer's id; empty before there is one, and from its end on."""
         self._items: list[Any] = []
         self._said: list[str] = []
+        self._calls: dict[int, dict[str, str]] = {}
 
     def note(self, event: Any) -> bool:
         """Note an event; says whether it brought the answer's id, or something whole."""
+        if hasattr(event, "choices"):
+            return self._note_chunk(event)
         kind, response = getattr(event, "type", ""), getattr(event, "response", None)
         if kind == "response.output_text.delta":
             self._said.append(event.delta)
@@ -420,8 +443,28 @@ class SoFar:
             self.id = "" if kind in _ENDED else str(response.id)
         return kind == "response.output_item.done" or response is not None
 
+    def _note_chunk(self, chunk: Any) -> bool:
+        """``note`` for a chat's; what brings no such id is any other chat's, of which nothing is kept."""
+        id_ = str(getattr(chunk, "id", ""))
+        if not id_.startswith(_NAMED):
+            return False
+        first, self.id = not self.id, id_
+        for delta in [choice.delta for choice in chunk.choices]:
+            self._said += filter(None, [getattr(delta, "content", None)])
+            for call in getattr(delta, "tool_calls", None) or ():
+                known = self._calls.setdefault(call.index, {"id": "", "name": "", "arguments": ""})
+                known["id"] = call.id or known["id"]
+                for name in ("name", "arguments"):
+                    known[name] += getattr(call.function, name, None) or ""
+        return first
+
     def messages(self) -> list[Any]:
         """What the application has seen of the answer, as items that a request may hold."""
+        if self._calls:
+            calls = [
+                {"id": one.pop("id"), "type": "function", "function": one} for one in map(dict, self._calls.values())
+            ]
+            return [{"role": "assistant", "content": "".join(self._said) or None, "tool_calls": calls}]
         items = list(read_answer({"output": [_plain(one) for one in self._items]}, "openai-responses").messages)
         # A provider's rule: reasoning is refused without the item that it was for.
         while items and items[-1].get("type") == "reasoning":
@@ -459,7 +502,7 @@ class _Watching:
             self._fork.unended(self._turn, self._so_far)
 
     def _left(self) -> None:
-        """The stream is not read to its end: what came is all that the application has of the answer."""
+        """What came is all that the application has of the answer, where no event with a whole one has come."""
         self._fork.unended(self._turn, self._so_far)
         # Once: its conversation may be forgotten before the stream is dropped.
         self._so_far.id = ""
@@ -470,11 +513,11 @@ class _Watching:
         if self._any_event and not usage and self._usage_of is not _usage_of:
             # LiteLLM writes it into the last event once the provider's stream has ended.
             usage = self._fork.session.attempt("usage", lambda: self._usage_of(self._last), None)
+        self._left()
         self._turn.finish(usage or None, cut=cut)
 
     def _abandoned(self) -> None:
         """The stream was closed or dropped before its end: the call counts, unless not one event had come."""
-        self._left()
         if self._any_event:
             self._ended(cut=True)
         else:
@@ -938,7 +981,10 @@ def _with_history(
     if not messages:
         return given, ""
     del given["previous_response_id"]
-    return {**given, name: [*messages, *_items(given.get(name))]}, earlier
+    now = _items(given.get(name))
+    # A chat's system messages stand in front of all.
+    lead = [] if SHAPES[api].FIELDS.system else now[: len(now) - len(list(dropwhile(_is_system, now)))]
+    return {**given, name: [*lead, *messages, *now[len(lead) :]]}, earlier
 
 
 def gone_on(session: AdapterSession, body: dict[str, Any], api: Api, role: Role | None) -> dict[str, Any]:
@@ -980,6 +1026,8 @@ def _provider_keeps_history(session: AdapterSession, body: Mapping[str, Any], ap
     if body.get("background"):
         # The answer is not there yet: who goes on from it needs the history that the provider keeps.
         return True
+    if not fields.system:
+        return False
     return body.get("store") is not False and (role.unread or session.shared.kept.begins(_speaker(session, role)))
 
 
@@ -1046,10 +1094,11 @@ def _completed(session: AdapterSession, body: dict[str, Any], api: Api, role: Ro
     if isinstance(thread, Mapping):
         # A provider's rule: a thread takes its system text with its first request, and refuses it in later ones.
         missing = missing if thread.get("type") == "create" else ""
-    elif place and _read_elsewhere(session, body, api, role):
+    elif _read_elsewhere(session, body, api, role):
         # Privacy: the messages stay in the history that others go on from, the instructions do not.
-        missing = "\n\n".join(filter(None, (missing, volatile)))
-        return {**body, place: _led(missing, own)} if missing else body
+        missing, volatile = "\n\n".join(filter(None, (missing, volatile))), ""
+        if place:
+            return {**body, place: _led(missing, own)} if missing else body
     if not history or not (missing or volatile):
         return body
     if missing and place is None:

@@ -126,8 +126,7 @@ def _as_written(value: Any) -> Any:
 
 def _placed(fork: ForkBody, sent: Any, asked: Mapping[str, Any]) -> Any:
     """What is sent; where that is what was asked, with what is left out in its place: there ``extra_body`` puts it."""
-    same = sent is fork.given and not fork.went_on
-    return {name: sent.get(name, value) for name, value in asked.items()} if same else sent
+    return {name: sent.get(name, value) for name, value in asked.items()} if fork.as_asked(sent) else sent
 
 
 def _left_out(value: Any) -> bool:

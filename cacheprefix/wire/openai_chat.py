@@ -60,6 +60,8 @@ FIELDS = Fields(
     limits=("max_tokens", "max_completion_tokens"),
     asks_usage={"stream_options": {"include_usage": True}},
     answer="choices",
+    # LiteLLM's completions, where it asks the responses API with them.
+    chained=("previous_response_id",),
 )
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Assistant fields beside the content in which OpenAI-compatible servers carry visible reasoning."""

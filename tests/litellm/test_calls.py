@@ -20,7 +20,7 @@ from cacheprefix import CacheprefixWarning, Caching, Session, SharedPrefix
 from cacheprefix.errors import SetupError
 from cacheprefix.profiles import CacheprefixProfileWarning, cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE
-from cacheprefix.server import Fault, Reply, SimulatedProvider
+from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix_litellm import calls, install, role, unwrap, wrap
 from cacheprefix_litellm.plugin import cacheprefix_wrap
 
@@ -346,6 +346,61 @@ def test_nobody_is_shown_a_tool_that_came_with_anothers_call(fresh, tenants):
         assert f"house of {user}".encode() in shown[0]
         assert not [body for body in shown if f"house of {other}".encode() in body]
     assert own.failures == {}
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
+@pytest.mark.parametrize("calls", [False, True], ids=["", "calls"])
+@pytest.mark.parametrize("how", ["whole", "stream", "left"])
+def test_what_the_responses_api_keeps_behind_litellm_holds_no_role(how, calls):
+    """LiteLLM asks it for some models and hands ``previous_response_id`` on: others would read a role's text there."""
+    own, called = session(), Reply("So.", tool_calls=(ToolCall("look", {"at": 1}, id="c1"),) if calls else ())
+    with SimulatedProvider("openai-5.6", Queue([called, "fine"])) as provider:
+        place = {"model": "openai/responses/gpt-5.6", "api_base": provider.openai_base_url, "api_key": "k"}
+        call = wrap(litellm.completion, own)
+        with role("critic", instruction="You are the critic.", volatile={"time": "11:59"}):
+            stream = how != "whole"
+            first = call(messages=messages("planner"), tools=[tool("look")], stream=stream, **place)
+            if stream:
+                seen = [next(first)] if how == "left" else list(first)
+                id_ = seen[0].id
+                del first
+            else:
+                id_ = first.id
+        result = {"role": "tool", "tool_call_id": "c1", "content": "seen"}
+        said = result if calls and how != "left" else {"role": "user", "content": "and now?"}
+        with role("coder", instruction="You are the coder."):
+            call(
+                messages=[{"role": "system", "content": f"Code.\n\n{HANDBOOK}"}, said],
+                tools=[tool("look")], previous_response_id=id_, **place,
+            )  # fmt: skip
+        one, two = (record for record in provider.requests)
+        read = ["\n".join(section.text for section in record.prompt.sections) for record in (one, two)]
+    asked = messages("planner")[-1]["content"]
+    assert "You are the critic." in read[0]
+    assert not [word for word in ("You are the critic.", "11:59", "planner") if word in read[1].replace(asked, "")]
+    assert all(read[1].count(word) == 1 for word in (asked, said["content"], "You are the coder.", "Code."))
+    assert "So." in read[1]
+    called = [item for item in two.json["input"] if item.get("type") == "function_call"]
+    assert len(called) == (calls and how != "left")
+    assert "previous_response_id" not in two.json
+    assert own.failures == {}
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
+def test_an_answer_of_another_process_is_gone_on_from_as_it_was_asked():
+    """What this session adds is in the instructions, which are for one request alone."""
+    own = session()
+    with SimulatedProvider("openai-5.6", Queue(["fine"])) as provider:
+        place = {"model": "openai/responses/gpt-5.6", "api_base": provider.openai_base_url, "api_key": "k"}
+        first = litellm.completion(messages=messages("planner"), **place)
+        with role("critic", instruction="You are the critic.", volatile={"time": "11:59"}):
+            asked = [{"role": "user", "content": "and now?"}]
+            wrap(litellm.completion, own)(messages=asked, previous_response_id=first.id, **place)
+        sent = provider.requests[-1].json
+    assert sent["previous_response_id"] == first.id
+    assert all(word in sent["instructions"] for word in ("You are the critic.", "11:59", HANDBOOK.strip()))
+    assert len(sent["input"]) == 1
+    assert [one.reason.why for one in own.report().layouts] == ["kept_by_provider"]
 
 
 def test_a_provider_of_unknown_rules_is_left_alone(fresh):

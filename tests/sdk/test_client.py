@@ -510,8 +510,8 @@ def _left_open(client, **asked):
 
 def _left_early(client, **asked):
     stream = client.responses.create(stream=True, **asked)
+    told = next(stream).response
     for event in stream:
-        told = getattr(event, "response", None) or told  # noqa: F821 - the first event has it
         if event.type == "response.output_text.done":
             break
     stream.close()
@@ -520,11 +520,9 @@ def _left_early(client, **asked):
 
 def _helper(client, **asked):
     with client.responses.stream(**asked) as stream:
-        for event in stream:
-            if event.type == "response.created":
-                told = event.response
-            if event.type == "response.output_text.delta":
-                return told
+        told = next(iter(stream)).response
+        assert any(event.type == "response.output_text.delta" for event in stream)
+    return told
 
 
 UNENDED = {"open": _left_open, "left": _left_early, "helper": _helper}

@@ -71,7 +71,9 @@ def kept_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
     chained = (options.get(name) for name in ("previous_response_id", "conversation"))
     # Anthropic takes no ``instructions`` beside its system text, which a compaction leaves alone.
     compacted = compacted_elsewhere(model, kwargs) and "anthropic" not in model._llm_type
-    return compacted or bool(getattr(model, "use_previous_response_id", False)) or any(one is not None for one in chained)
+    return (
+        compacted or bool(getattr(model, "use_previous_response_id", False)) or any(one is not None for one in chained)
+    )
 
 
 def compacted_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
