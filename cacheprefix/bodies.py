@@ -21,7 +21,7 @@ from cacheprefix.calls.pending import PendingCall
 from cacheprefix.contexts import BlockVar
 from cacheprefix.effects import Call as WaitingFor
 from cacheprefix.effects import Flow, adrive, drive
-from cacheprefix.errors import SetupError, ToolClashError
+from cacheprefix.errors import SetupError, ToolClashError, check_text
 from cacheprefix.layout import FOLLOW, Pass, find_text, tail_text, with_volatile
 from cacheprefix.layout.known_runs import RunAhead
 from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, RoleTold, failed
@@ -75,6 +75,13 @@ class Role:
     unread: bool = False
     """Whether the answer goes to the application unread, so that nobody knows its id and its text."""
 
+    def __post_init__(self) -> None:
+        check_text("role", self.name)
+        check_text("instruction", self.instruction)
+        check_text("conversation", self.conversation, optional=True)
+        if not isinstance(self.volatile, Mapping):
+            raise SetupError(f"volatile is texts by name in a dict, found {type(self.volatile).__name__}")
+
 
 _ROLE: BlockVar[Role] = BlockVar("cacheprefix_role", kept=True)
 
@@ -87,9 +94,12 @@ def in_role(
 
     Around a generator's ``yield`` it also holds for what its reader does between two steps: leave the block before.
     A task that serves others too (a queue's worker) is started outside, or enters a block for each request: it would
-    ask for all of them in the role, the conversation and with the texts of whose block started it.
+    ask for all of them in the role, the conversation and with the texts of whose block started it. Raises
+    ``SetupError`` for what is no text.
     """
-    with _ROLE.within(Role(name, instruction, conversation, volatile or {})):
+    if not str(name).strip():
+        raise SetupError('a role has a name: with role("critic"); calls of no role need no block')
+    with _ROLE.within(Role(name, instruction, conversation, {} if volatile is None else volatile)):
         yield
 
 
@@ -98,6 +108,7 @@ def bound_role(name: str, instruction: str, conversation: str) -> Role | None:
 
     Raises ``SetupError`` where there is something to say of a role, and no role: it would be dropped.
     """
+    check_text("role", name, optional=True)
     if name:
         return Role(name, instruction, conversation)
     if instruction or conversation:

@@ -22,6 +22,7 @@ from cacheprefix.profiles import CacheprefixProfileWarning, cost_units, normalis
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix_litellm import calls, install, role, unwrap, wrap
+from cacheprefix_litellm import role as block
 from cacheprefix_litellm.plugin import cacheprefix_wrap
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -467,6 +468,20 @@ def test_a_conversation_without_a_role_is_refused():
     with pytest.raises(SetupError, match="role="):
         wrap(litellm.completion, session(), conversation="alice")
     with pytest.raises(SetupError, match="role="), install(session(), conversation="alice"):
+        pass
+
+
+@pytest.mark.parametrize("named", [{"role": 5}, {"role": b"a"}, {"conversation": 5}, {"conversation": lambda: "a"}])
+def test_a_role_or_a_conversation_that_is_no_text_is_refused(named):
+    """Each request would fail by it."""
+    said = {"role": "critic", **named}
+    for begin in (wrap, lambda _, own, **more: install(own, **more).__enter__(), lambda *_, **more: _block(**more)):
+        with pytest.raises(SetupError, match=rf"{next(iter(named))} is a text, found .*use str"):
+            begin(litellm.completion, session(), **said)
+
+
+def _block(*, role: object, **named):
+    with block(role, **named):
         pass
 
 

@@ -403,6 +403,28 @@ def test_a_retry_of_the_runner_is_one_call():
     assert len(own.calls) == 1
 
 
+@pytest.mark.parametrize("named", [5, b"thread", ["thread"]])
+def test_a_conversation_that_is_no_id_is_refused(named):
+    """Each request would fail by it."""
+    with pytest.raises(SetupError, match=r"conversation is a text, found .*use str\(...\)"):
+        wrap(agents.Agent("critic"), session(), conversation=named)
+
+
+def test_a_group_that_a_run_is_traced_under_may_be_any_object():
+    """It is the application's; only its text names a conversation."""
+    with SimulatedProvider("openai-5.6", Queue(["Fine."])) as provider:
+        own = session()
+        critic = wrap(agent("critic", model_for("openai-responses", provider)), own)
+        agents.set_tracing_disabled(False)
+        agents.set_trace_processors([])
+        try:
+            asyncio.run(Runner.run(critic, "Hello.", run_config=RunConfig(group_id=5)))
+        finally:
+            agents.set_tracing_disabled(True)
+    assert own.failures == {}
+    assert own.calls[0].conversation == "5"
+
+
 def test_only_what_asks_models_can_be_wrapped():
     """The hook of ``cacheprefix.wrap`` leaves the rest to other adapters."""
     with pytest.raises(SetupError, match="agent"):

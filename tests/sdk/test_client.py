@@ -756,6 +756,38 @@ def test_what_is_no_request_is_no_failure_of_ours(api, servers, session_for, sai
     assert session.failures == {}
 
 
+NO_TEXT = [{"name": 5}, {"name": None}, {"instruction": None}, {"instruction": b"a"}, {"conversation": 5}]
+
+
+@pytest.mark.parametrize("said", [*NO_TEXT, {"conversation": lambda: "a"}])
+def test_what_is_no_text_is_refused_where_it_is_said(servers, said):
+    """An id of a data base, say: each request would raise or fail by it."""
+    named = {"name": "critic", **said}
+    (option,) = said
+    told = rf"{option.replace('name', 'role')} is a text, found .*use str\(...\)"
+    with pytest.raises(SetupError, match=told), role(named.pop("name"), **named):
+        pass
+    if said != {"name": None}:
+        wrapped = {"role": "critic", **{one.replace("name", "role"): value for one, value in said.items()}}
+        with make_client("anthropic", servers["anthropic"]) as client, pytest.raises(SetupError, match=told):
+            wrap(client, Session(), **wrapped)
+
+
+@pytest.mark.parametrize("said", [{"instruction": "\ud800"}, {"name": "\ud800"}])
+def test_half_a_character_is_refused_where_it_is_said(said):
+    """No request can hold one."""
+    named = {"name": "critic", **said}
+    with pytest.raises(SetupError, match="holds half a character"), role(named.pop("name"), **named):
+        pass
+
+
+@pytest.mark.parametrize("named", [{"name": ""}, {"name": " "}, {"name": "a", "volatile": "ten"}])
+def test_a_block_of_no_role_or_without_texts_by_name_is_refused(named):
+    """There is nobody to say it of, and nothing to say."""
+    with pytest.raises(SetupError, match=r"a role has a name|volatile is texts by name"), role(**named):
+        pass
+
+
 @pytest.mark.parametrize("named", ["conversation", "instruction"])
 def test_what_is_said_of_no_role_is_refused(servers, named):
     """It would be dropped."""

@@ -149,3 +149,23 @@ def test_many_threads_share_one_session():
     assert all(bodies)
     assert not session.failures
     assert session.report().total.calls == 400
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda session: session.conversation(5),
+        lambda session: session.conversation("a", scope=5),
+        lambda session: session.forget(5),
+        lambda session: session.forget("a", scope=b"b"),
+        lambda session: session.child(5),
+        lambda session: session.child("a", scope=5),
+        lambda session: session.read_tool(5),
+        lambda _: Session(name=5),
+        lambda _: Session(caching=Caching(scope=5)),
+    ],
+)
+def test_an_id_that_is_no_text_is_refused(ask):
+    """A number of a data base: what is to be forgotten would stay, and a conversation have no beginning."""
+    with pytest.raises(SetupError, match=r"is a text, found (int|bytes); for what has an id use str\(...\)"):
+        ask(Session())

@@ -103,13 +103,13 @@ def install(session: Session | None = None, *, role: str = "", conversation: str
 
 
 def _bound(session: Session | None, role: str, conversation: str) -> Bound:
-    joined = adapter.given_or_configured(session)
-    if role:
+    joined, bound = adapter.given_or_configured(session), adapter.bound_role(role, "", conversation)
+    if bound:
         joined.join(role)
     for name, own in _OWN.items():
         if getattr(litellm, name) is own:
             setattr(litellm, name, adapter.inside(nullcontext, partial(_call, name), own))
-    return joined, adapter.bound_role(role, "", conversation)
+    return joined, bound
 
 
 def _attempts(name: str, session: adapter.AdapterSession, role: adapter.Role | None) -> property:
