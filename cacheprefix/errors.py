@@ -25,6 +25,13 @@ class SetupError(CacheprefixError):
     """The application wired cacheprefix up in a way that cannot work; the message names the fix."""
 
 
+class NotPicklableError(SetupError, TypeError):
+    """Something that lives in one process was to be pickled; the message says what another process makes instead.
+
+    A ``TypeError`` too, as Python's own for what cannot be pickled: who tries and goes on without it may.
+    """
+
+
 def check_text(option: str, value: object, *, optional: bool = False) -> None:
     """Raise ``SetupError`` where an option is no text that a request can hold; None too, unless it is ``optional``.
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from typing_extensions import Unpack
 
@@ -385,6 +385,14 @@ class Session:
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         """Copies of an application share the session, as they share its cache."""
         return self
+
+    def __copy__(self) -> Session:
+        """As ``__deepcopy__``."""
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Raise ``NotPicklableError``, which says what to do in another process."""
+        self._adapter.__reduce_ex__(protocol)
 
 
 def _of_kind(
