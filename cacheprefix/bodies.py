@@ -1088,10 +1088,12 @@ def _completed(session: AdapterSession, body: dict[str, Any], api: Api, role: Ro
     body where nothing is lacking.
     """
     fields = SHAPES[api].FIELDS
-    if fields.template and body.get(fields.template) is not None:
-        # A provider's rule: instructions would replace those of the stored template.
-        return body
     name, place = history_field(api), fields.system
+    if fields.template and body.get(fields.template) is not None:
+        # A provider's rule: instructions would replace those of the stored template, and system text is refused beside
+        # what was cached by name: it stands in there. What a chat says next stays nowhere.
+        said = "" if place else tail_text(role.name, role.instruction, volatile=role.volatile)
+        return {**body, name: [*_items(body.get(name)), user_message(said)]} if said else body
     history = _items(body.get(name))
     own = body.get(place) if place else None
     lead = [one.get("content") for one in history if _is_system(one)]

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
+import httpx
 import pytest
 from langchain.chat_models import init_chat_model
 from langchain_anthropic import ChatAnthropic
@@ -674,4 +675,42 @@ def test_where_the_provider_compacts_no_role_stands_in_what_it_reads_as_said(ser
     assert {tier for tier, _ in said[:-1]} == {"system"}
     told = "".join(text for _, text in said)
     assert all(told.count(word) == 1 for word in ("I am the critic.", "11:59"))
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("way", ["model", "call"])
+def test_beside_what_was_cached_by_name_nothing_is_added_to_the_system_text(servers, way):
+    """Gemini refuses system text and tools there: what was cached has them. The role's text stands at the end."""
+    provider = servers("gemini-explicit")
+    provider.simulator.script = Queue(["fine"])
+    cached = {"model": "models/gemini-2.5-flash", "contents": [{"role": "user", "parts": [{"text": HANDBOOK}]}]}
+    headers = {"x-goog-api-key": "k"}
+    name = httpx.post(f"{provider.url}/v1beta/cachedContents", json=cached, headers=headers).json()["name"]
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="gemini-explicit", counter=ESTIMATE))
+    own = {"cached_content": name} if way == "model" else {}
+    gemini = ChatGoogleGenerativeAI(
+        model="gemini-2.5-flash", google_api_key="k", base_url=provider.url, max_retries=1, **own
+    )
+    model = wrap_model(gemini, session)
+    graph, previous = StateGraph(MessagesState), START
+    for role in ROLES:
+
+        def node(state):
+            """A role whose text the library knows alone."""
+            named = {} if own else {"cached_content": name}
+            model.invoke(state["messages"], **named)
+            return {}
+
+        dressed = forked(session, role=role, instruction=f"I am the {role}.", volatile=lambda _: {"now": "11:59"})
+        graph.add_node(role, dressed(node))
+        graph.add_edge(previous, role)
+        previous = role
+    graph.compile().invoke({"messages": ASKED})
+    for record, role in zip(provider.requests, ROLES, strict=True):
+        assert record.json["cachedContent"] == name
+        assert "systemInstruction" not in record.json
+        said = [part["text"] for content in record.json["contents"] for part in content["parts"]]
+        assert said[0] == "Please begin."
+        assert all(word in said[1] for word in (f"I am the {role}.", "11:59"))
+        assert len(said) == 2
     assert session.failures == {}

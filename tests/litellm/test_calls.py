@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
+import httpx
 import litellm
 import pytest
 from litellm import CustomStreamWrapper
@@ -385,6 +386,27 @@ def test_what_the_responses_api_keeps_behind_litellm_holds_no_role(how, calls):
     called = [item for item in two.json["input"] if item.get("type") == "function_call"]
     assert len(called) == (calls and how != "left")
     assert "previous_response_id" not in two.json
+    assert own.failures == {}
+
+
+def test_beside_what_was_cached_by_name_nothing_is_added_to_the_system_text():
+    """Gemini refuses system text and tools there: what was cached has them. The role's text stands at the end."""
+    own = session()
+    with SimulatedProvider("gemini-explicit", Queue(["fine"])) as provider:
+        cached = {"model": "models/gemini-2.5-flash", "contents": [{"role": "user", "parts": [{"text": HANDBOOK}]}]}
+        url, headers = f"{provider.url}/v1beta", {"x-goog-api-key": "k"}
+        name = httpx.post(f"{url}/cachedContents", json=cached, headers=headers).json()["name"]
+        place = {"model": "gemini/gemini-2.5-flash", "api_base": url, "api_key": "k", "cached_content": name}
+        for one in ("critic", "coder"):
+            with role(one, instruction=f"I am the {one}.", volatile={"now": "11:59"}):
+                wrap(litellm.completion, own)(messages=[{"role": "user", "content": "hello"}], **place)
+        sent = [record.json for record in provider.requests]
+    for body, one in zip(sent, ("critic", "coder"), strict=True):
+        assert body.keys() == {"contents", "cachedContent"}
+        said = "".join(part["text"] for content in body["contents"] for part in content["parts"])
+        assert all(said.count(word) == 1 for word in ("hello", f"I am the {one}.", "11:59"))
+        assert "every statement" not in said
+    assert [one.reason.why for one in own.report().layouts] == ["kept_by_provider"] * 2
     assert own.failures == {}
 
 

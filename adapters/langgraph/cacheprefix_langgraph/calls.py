@@ -37,6 +37,7 @@ from cacheprefix_langgraph.parts import Parts, completed, instruction_of, leads,
 from cacheprefix_langgraph.pending import Sending
 from cacheprefix_langgraph.request_bodies import (
     base_of,
+    cached_elsewhere,
     compacted_elsewhere,
     hoists,
     kept_elsewhere,
@@ -325,7 +326,8 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
     session, parts = asked.frame.session, asked.parts
     plan = sending.plan = session.plan(asked.request(asks=asks and _summarises(session)))
     if asked.kept:
-        return _in_instructions(asked.model, asked.given, asked.kwargs, asked.plain)
+        beside = _behind_cached if cached_elsewhere(asked.model, asked.kwargs) else _in_instructions
+        return beside(asked.model, asked.given, asked.kwargs, asked.plain)
     if plan.at is None or asked.decided is None:
         # The layout stays the application's; what was decided on its history holds from the first request on.
         broke = plan.reasons[-1].why == "failed"
@@ -358,6 +360,16 @@ def _in_instructions(model: Any, given: Any, kwargs: dict[str, Any], frame: Fram
     texts = [*lacks, frame.passing if frame.volatile else "", own]
     said = "\n\n".join(text for text in texts if text)
     return None if said == own else (given, {**kwargs, "instructions": said})
+
+
+def _behind_cached(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame) -> tuple[Any, dict[str, Any]] | None:
+    """``_in_own_layout`` where a prefix was cached by name: with what is the role's alone at the end."""
+    # A provider's rule: beside ``cachedContent`` Gemini refuses system text and tools. Their place, and the shared
+    # text's, is in what was cached (ai.google.dev/gemini-api/docs/caching, as of 2026-11-28).
+    messages = model._convert_input(given).to_messages()
+    lacks = frame.instruction.strip() in map(str.strip, missing(messages, frame))
+    said = tail_text(frame.role, frame.instruction if lacks else "", volatile=frame.volatile)
+    return ([*messages, HumanMessage(said)], kwargs) if said else None
 
 
 def _own(

@@ -66,14 +66,21 @@ def only_marked(session: AdapterSession, model: Any) -> bool:
 
 
 def kept_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether the provider keeps the history, where what a fork says at its end would stay for other roles to read."""
+    """Whether the provider keeps a part of the prompt: what stands before, or what others will go on from.
+
+    What a fork says at its end would stay for other roles to read.
+    """
     options = {**(getattr(model, "model_kwargs", None) or {}), **kwargs}
-    chained = (options.get(name) for name in ("previous_response_id", "conversation"))
+    chained = any(options.get(name) is not None for name in ("previous_response_id", "conversation"))
     # Anthropic takes no ``instructions`` beside its system text, which a compaction leaves alone.
     compacted = compacted_elsewhere(model, kwargs) and "anthropic" not in model._llm_type
-    return (
-        compacted or bool(getattr(model, "use_previous_response_id", False)) or any(one is not None for one in chained)
-    )
+    kept = bool(getattr(model, "use_previous_response_id", False))
+    return compacted or chained or kept or cached_elsewhere(model, kwargs)
+
+
+def cached_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a request goes on from what was cached by name beforehand (Gemini's ``cached_content``)."""
+    return bool(kwargs.get("cached_content") or getattr(model, "cached_content", None))
 
 
 def compacted_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:

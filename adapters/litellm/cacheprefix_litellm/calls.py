@@ -32,7 +32,7 @@ _INSTALLED: list[Bound] = []
 _OWN: dict[str, Callable[..., Any]] = {name: getattr(litellm, name) for name in ("completion", "acompletion")}
 _CONNECTION = {"api_base", "api_key", "api_version", "base_url", "default_headers", "deployment_id", "extra_headers"}
 _CONNECTION |= {"max_retries", "organization", "request_timeout", "timeout"}
-_BODY = {"model", "messages", "previous_response_id", "prompt_cache_options", *PARAMS} - _CONNECTION
+_BODY = {"cached_content", "model", "messages", "previous_response_id", "prompt_cache_options", *PARAMS} - _CONNECTION
 """Names of the arguments that go into the request's body."""
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
 """Fields that a fork may add, and that LiteLLM refuses for a provider that does not know them."""
