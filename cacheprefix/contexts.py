@@ -85,13 +85,8 @@ class BlockVar(Generic[T]):
             self.reset(block)
 
 
-def inside(
-    block: Callable[[], AbstractContextManager[object]], call: Callable[..., Any], like: Any, module: str = ""
-) -> Any:
-    """``call`` inside a block that is entered anew each time, as a function like ``like``: asynchronous where it is.
-
-    ``module`` is where the function stands from then on; by that it is pickled, and another process has its own there.
-    """
+def inside(block: Callable[[], AbstractContextManager[object]], call: Callable[..., Any], like: Any) -> Any:
+    """``call`` inside a block that is entered anew each time, as a function like ``like``: asynchronous where it is."""
 
     @functools.wraps(like)
     def sync(*given: Any, **named: Any) -> Any:
@@ -103,9 +98,7 @@ def inside(
         with block():
             return await call(*given, **named)
 
-    made = later if inspect.iscoroutinefunction(like) else sync
-    made.__module__ = module or made.__module__
-    return made
+    return later if inspect.iscoroutinefunction(like) else sync
 
 
 def within(

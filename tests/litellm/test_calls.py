@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import pickle
 import runpy
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -506,13 +505,6 @@ def test_a_role_or_a_conversation_that_is_no_text_is_refused(named):
 def _block(*, role: object, **named):
     with block(role, **named):
         pass
-
-
-def test_litellms_own_functions_are_pickled_as_before():
-    """A pool of processes is given them by name, and calls LiteLLM's own."""
-    wrap(litellm.completion, session())
-    for own in (litellm.completion, litellm.acompletion):
-        assert pickle.loads(pickle.dumps(own)) is own
 
 
 def test_only_litellms_own_can_be_wrapped():
