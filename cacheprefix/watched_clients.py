@@ -101,6 +101,47 @@ def _subclass(
     return derived(base, post=apost if inspect.iscoroutinefunction(base.post) else post)
 
 
+_COMPACTING: weakref.WeakSet[AdapterSession] = weakref.WeakSet()
+"""Sessions whose forks may be compacted by who asks with a client of its own."""
+
+
+def compacts_by(kind: Any, session: AdapterSession) -> None:
+    """Let a framework's class, whose ``client`` asks to compact by an answer's id, name the history of a fork instead.
+
+    Privacy: the provider would compact what was sent, with the role's text, for all roles to go on from.
+    """
+    _COMPACTING.add(session)
+    given = kind.client.fget
+    if not hasattr(given, "cacheprefix_own"):
+
+        def client(self: Any) -> Any:
+            return _compacting(given(self))
+
+        client.cacheprefix_own = given  # type: ignore[attr-defined]  # by which it is known
+        kind.client = property(client, doc=kind.client.__doc__)
+
+
+def _compacting(client: Any) -> Any:
+    """A copy of an asynchronous client of OpenAI's that names histories in place of forks; another one as it is."""
+    if vendor_of(client) != "openai" or hasattr(type(client), "__unwrapped__"):
+        return client
+    base: Any = type(client)
+
+    def post(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
+        if isinstance(body, dict) and path.endswith(_BESIDE):
+            earlier = str(body.get("previous_response_id"))
+            told: Any = (one.shared.kept.said(earlier) for one in tuple(_COMPACTING))
+            said = next(filter(None, told), ())
+            if said:
+                rest = {name: value for name, value in body.items() if name != "previous_response_id"}
+                body = {**rest, "input": [*said, *(rest.get("input") or ())]}
+        return base.post(self, path, body=body, **options)
+
+    made = client.copy()
+    made.__class__ = derived(base, post=post)
+    return made
+
+
 def _as_written(value: Any) -> Any:
     """A body as the SDKs write it: their own answers as plain fields, sequences as lists, without what is left out.
 

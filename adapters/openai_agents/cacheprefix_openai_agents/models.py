@@ -23,7 +23,6 @@ __all__ = ["unwrap", "wrap"]
 
 T = TypeVar("T")
 Conversation = str | Callable[[], str]
-_WEBSOCKET = openai_responses.OpenAIResponsesWSModel
 
 
 def known(target: object) -> bool:
@@ -60,6 +59,7 @@ def wrap(
     joined = adapter.given_or_configured(session)
     if joined.off:
         return target
+    adapter.compacts_by(agents.memory.OpenAIResponsesCompactionSession, joined)
     if isinstance(target, agents.Agent):
         by = adapter.claimed(target, team_of, joined, conversation)
         bind([*team_of(target)], by, provider or agents.MultiProvider())
@@ -160,7 +160,7 @@ def _model(given: Any, session: adapter.AdapterSession, role: str, conversation:
 
 def sdk_of(model: agents.Model) -> Any:
     """The SDK client with which a model sends; None where its requests cannot be watched, as over a websocket."""
-    client = None if isinstance(model, _WEBSOCKET) else getattr(model, "_client", None)
+    client = None if isinstance(model, openai_responses.OpenAIResponsesWSModel) else getattr(model, "_client", None)
     return client if adapter.vendor_of(client) else None
 
 
