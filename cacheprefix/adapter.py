@@ -22,6 +22,7 @@ from cacheprefix.bodies import (
     allowed_choice,
     begins,
     bound_role,
+    compacts,
     current_role,
     fork_body,
     in_role,
@@ -104,7 +105,7 @@ from cacheprefix.prompt import (
 from cacheprefix.prompt import Role as MessageRole
 from cacheprefix.session import Session
 from cacheprefix.versions import outside, supported
-from cacheprefix.watched_clients import derived, vendor_of, watched_client, watched_stream
+from cacheprefix.watched_clients import compacts_by, derived, vendor_of, watched_client, watched_stream
 from cacheprefix.wrapped_parts import Wrap, claimed, named, released
 
 if TYPE_CHECKING:
@@ -207,6 +208,8 @@ __all__ = [
     "bound_role",
     "check_volatile",
     "claimed",
+    "compacts",
+    "compacts_by",
     "context_block",
     "cost_units",
     "current_role",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import replace
 from functools import partial
 from itertools import starmap
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from typing_extensions import Unpack
 
@@ -22,7 +22,7 @@ from cacheprefix.calls.report import GateUse, Report
 from cacheprefix.calls.state import SharedState
 from cacheprefix.calls.tool_calls import ToolCalls
 from cacheprefix.conversation import Conversation
-from cacheprefix.errors import BudgetError, NotSharedError, SetupError
+from cacheprefix.errors import BudgetError, NotPicklableError, NotSharedError, SetupError
 from cacheprefix.forks import SideForks
 from cacheprefix.history import Boundaries, boundaries_of, concatenate, forget_rendered
 from cacheprefix.layout import (
@@ -592,6 +592,17 @@ class AdapterSession:
     def __deepcopy__(self, memo: dict[int, Any]) -> AdapterSession:
         """Copies of an application share the session, as they share its cache."""
         return self
+
+    def __copy__(self) -> AdapterSession:
+        """As ``__deepcopy__``."""
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Raise ``NotPicklableError``: what a session knows of the cache, and who waits for whom, is here alone."""
+        raise NotPicklableError(
+            "a session stays in its process: make one in each, with the same arguments or by Session.from_config(), "
+            "and wrap the application's own objects there; a store that processes share is named by Gate(store=...)"
+        )
 
 
 def frozen(plugins: Plugins, prefix: SharedPrefix | str | None) -> SharedPrefix:

@@ -21,7 +21,7 @@ from cacheprefix.calls.pending import PendingCall
 from cacheprefix.contexts import BlockVar
 from cacheprefix.effects import Call as WaitingFor
 from cacheprefix.effects import Flow, adrive, drive
-from cacheprefix.errors import SetupError, ToolClashError
+from cacheprefix.errors import SetupError, ToolClashError, check_text
 from cacheprefix.layout import FOLLOW, Pass, find_text, tail_text, with_volatile
 from cacheprefix.layout.known_runs import RunAhead
 from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, RoleTold, failed
@@ -75,6 +75,13 @@ class Role:
     unread: bool = False
     """Whether the answer goes to the application unread, so that nobody knows its id and its text."""
 
+    def __post_init__(self) -> None:
+        check_text("role", self.name)
+        check_text("instruction", self.instruction)
+        check_text("conversation", self.conversation, optional=True)
+        if not isinstance(self.volatile, Mapping):
+            raise SetupError(f"volatile is texts by name in a dict, found {type(self.volatile).__name__}")
+
 
 _ROLE: BlockVar[Role] = BlockVar("cacheprefix_role", kept=True)
 
@@ -87,9 +94,12 @@ def in_role(
 
     Around a generator's ``yield`` it also holds for what its reader does between two steps: leave the block before.
     A task that serves others too (a queue's worker) is started outside, or enters a block for each request: it would
-    ask for all of them in the role, the conversation and with the texts of whose block started it.
+    ask for all of them in the role, the conversation and with the texts of whose block started it. Raises
+    ``SetupError`` for what is no text.
     """
-    with _ROLE.within(Role(name, instruction, conversation, volatile or {})):
+    if not str(name).strip():
+        raise SetupError('a role has a name: with role("critic"); calls of no role need no block')
+    with _ROLE.within(Role(name, instruction, conversation, {} if volatile is None else volatile)):
         yield
 
 
@@ -98,6 +108,7 @@ def bound_role(name: str, instruction: str, conversation: str) -> Role | None:
 
     Raises ``SetupError`` where there is something to say of a role, and no role: it would be dropped.
     """
+    check_text("role", name, optional=True)
     if name:
         return Role(name, instruction, conversation)
     if instruction or conversation:
@@ -158,6 +169,10 @@ class ForkBody:
     def forked(self) -> bool:
         """Whether it is laid out as a fork."""
         return self.plan is not None and self.plan.forks
+
+    def as_asked(self, sent: Mapping[str, Any]) -> bool:
+        """Whether what is sent is the application's own request, as it made it."""
+        return sent is self.given and not self.went_on
 
     def queue(self) -> Pass:
         """Wait, in this thread, for a sibling that writes the same prefix to the cache; ``begin`` takes the result."""
@@ -299,21 +314,43 @@ class ForkBody:
         """``answered``, which fails open around it."""
         session, given = self.session, self.given
         id_, output = _field(answer, "id"), _field(answer, "output")
-        chained = SHAPES[self.api].FIELDS.chained
-        if not chained or session.mode == "observe" or not isinstance(id_, str) or not isinstance(output, list):
+        fields = SHAPES[self.api].FIELDS
+        named = isinstance(output, list) if fields.system else str(id_).startswith(_NAMED)
+        if not fields.chained or session.mode == "observe" or not isinstance(id_, str) or not named:
             return
         self.names_its_own(answer)
         if given.get("store") is False:
             # Privacy: the application has nothing stored, so nothing of it is remembered.
             return
-        role, name = self.role, history_field(self.api)
+        ready = _field(answer, "status") not in ("queued", "in_progress")
+        self._remember(turn, id_, self._messages(answer) if ready else None)
+
+    def _messages(self, answer: Any) -> list[Any]:
+        """What is appended to a history for an answer."""
+        if SHAPES[self.api].FIELDS.system:
+            return list(read_answer(answer, self.api).messages)
+        # LiteLLM makes a choice of each item.
+        each = [{"choices": [_plain(choice)]} for choice in _field(answer, "choices")]
+        return [message for one in each for message in read_answer(one, self.api).messages]
+
+    def _remember(self, turn: PendingCall, id_: str, answered: Sequence[Any] | None) -> None:
+        """Remember what was asked and ``answered``; None for an answer that is not there yet."""
+        session, role, name = self.session, self.role, history_field(self.api)
         conversation = (*session.team.owner(None), role.conversation if role else "")
         history: list[Any] = []
-        if turn.body.get(name) is not given.get(name) and _field(answer, "status") not in ("queued", "in_progress"):
+        if turn.body.get(name) is not self.given.get(name) and answered is not None:
             # What was sent is not what the application asked: its own history is needed to go on from this answer.
-            history = [*_items(given.get(name)), *read_answer(answer, self.api).messages]
+            asked = _items(self.given.get(name))
+            # A chat's system messages are for one request alone, as instructions are.
+            history = [*(asked if SHAPES[self.api].FIELDS.system else dropwhile(_is_system, asked)), *answered]
         tokens = turn.seen.prompt.tokens if history and turn.seen else len(str(history)) // 4
         session.shared.kept.answered(id_, _speaker(session, role), conversation, history, tokens)
+
+    def unended(self, turn: PendingCall, so_far: SoFar) -> None:
+        """Remember an answer whose stream has not ended, and may never: it has an id that a request may name."""
+        if so_far.id and self.session.mode != "observe" and self.given.get("store") is not False:
+            id_ = so_far.id
+            self.session.attempt("kept answer", lambda: self._remember(turn, id_, so_far.messages()), None)
 
     def names_its_own(self, answer: Any) -> Any:
         """The answer, which names the one that the application named, although we sent the history in its place."""
@@ -355,7 +392,7 @@ class ForkBody:
 
     def _note_response(self, turn: PendingCall, event: Any) -> None:
         """Remember the response that an event of the responses API ends; else give it the id the application sent."""
-        if event.type in ("response.completed", "response.incomplete"):
+        if event.type in _ENDED:
             self.answered(turn, event.response)
         else:
             self.names_its_own(event.response)
@@ -367,6 +404,10 @@ class ForkBody:
         return next(tail_at, len(prompt.sections)) if self.tail else len(prompt.sections)
 
 
+_NAMED = "resp_"
+"""What the ids of the responses API begin with."""
+_ENDED = ("response.completed", "response.incomplete")
+"""Events of a stream of the responses API with the whole answer."""
 Streamed = Callable[[Any, ForkBody, PendingCall], Any]
 """Called with an answer, its request and its call: gives a stream with its events watched, None for a whole answer."""
 Told = Callable[[Any], Any]
@@ -386,6 +427,67 @@ def _usage_of(event: Any) -> Any:
     return next((one for one in (getattr(place, "usage", None) for place in places) if one is not None), None)
 
 
+class SoFar:
+    """What a stream has brought of an answer that a later request may name: of the responses API, until it ends.
+
+    LiteLLM gives such answers as chunks of a chat.
+    """
+
+    def __init__(self) -> None:
+        self.id = ""
+        """The answer's id; empty before there is one, and from its end on."""
+        self._items: list[Any] = []
+        self._said: list[str] = []
+        self._calls: dict[int, dict[str, str]] = {}
+
+    def note(self, event: Any) -> bool:
+        """Note an event; says whether it brought the answer's id, or something whole."""
+        if hasattr(event, "choices"):
+            return self._note_chunk(event)
+        kind, response = getattr(event, "type", ""), getattr(event, "response", None)
+        if kind == "response.output_text.delta":
+            self._said.append(event.delta)
+        elif kind == "response.output_item.done":
+            self._items.append(event.item)
+            self._said.clear()
+        elif response is not None:
+            self.id = "" if kind in _ENDED else str(response.id)
+        return kind == "response.output_item.done" or response is not None
+
+    def _note_chunk(self, chunk: Any) -> bool:
+        """``note`` for a chat's; what brings no such id is any other chat's, of which nothing is kept."""
+        id_ = str(getattr(chunk, "id", ""))
+        if not id_.startswith(_NAMED):
+            return False
+        first, self.id = not self.id, id_
+        for delta in [choice.delta for choice in chunk.choices]:
+            self._said += filter(None, [getattr(delta, "content", None)])
+            for call in getattr(delta, "tool_calls", None) or ():
+                known = self._calls.setdefault(call.index, {"id": "", "name": "", "arguments": ""})
+                known["id"] = call.id or known["id"]
+                for name in ("name", "arguments"):
+                    known[name] += getattr(call.function, name, None) or ""
+        return first
+
+    def messages(self) -> list[Any]:
+        """What the application has seen of the answer, as items that a request may hold."""
+        if self._calls:
+            calls = [
+                {"id": one.pop("id"), "type": "function", "function": one} for one in map(dict, self._calls.values())
+            ]
+            return [{"role": "assistant", "content": "".join(self._said) or None, "tool_calls": calls}]
+        items = list(read_answer({"output": [_plain(one) for one in self._items]}, "openai-responses").messages)
+        # A provider's rule: reasoning is refused without the item that it was for.
+        while items and items[-1].get("type") == "reasoning":
+            items.pop()
+        return [*items, {"role": "assistant", "content": "".join(self._said)}] if self._said else items
+
+
+def _plain(item: Any) -> Any:
+    """An item of an answer as a dict."""
+    return item if isinstance(item, Mapping) else item.model_dump(exclude_none=True, warnings=False)
+
+
 class _Watching:
     """What two kinds of watched streams share: the call under way ends with the stream, also where nobody reads it."""
 
@@ -395,12 +497,26 @@ class _Watching:
         self._reading = False
         self._any_event = False
         self._last: Any = None
+        self._so_far = SoFar()
         turn.leave.rests()
 
     def _passes(self, event: Any) -> bool:
         """Note an event; False where the application must not see it."""
         self._any_event, self._last = True, event
+        if SHAPES[self._fork.api].FIELDS.chained:
+            self._fork.session.attempt("kept answer", lambda: self._note(event), None)
         return self._fork.passes(self._turn, event, self._usage, self._usage_of)
+
+    def _note(self, event: Any) -> None:
+        """Note what an event says of an answer that a request may name before it has ended."""
+        if self._so_far.note(event):
+            self._fork.unended(self._turn, self._so_far)
+
+    def _left(self) -> None:
+        """What came is all that the application has of the answer, where no event with a whole one has come."""
+        self._fork.unended(self._turn, self._so_far)
+        # Once: its conversation may be forgotten before the stream is dropped.
+        self._so_far.id = ""
 
     def _ended(self, *, cut: bool = False) -> None:
         """End the call with the usage that the events brought; unknown usage where they brought none."""
@@ -408,6 +524,7 @@ class _Watching:
         if self._any_event and not usage and self._usage_of is not _usage_of:
             # LiteLLM writes it into the last event once the provider's stream has ended.
             usage = self._fork.session.attempt("usage", lambda: self._usage_of(self._last), None)
+        self._left()
         self._turn.finish(usage or None, cut=cut)
 
     def _abandoned(self) -> None:
@@ -447,6 +564,7 @@ class Watched(_Watching):
             self._ended()
             raise
         except BaseException:
+            self._left()
             self._turn.fail()
             raise
         finally:
@@ -475,6 +593,7 @@ class AsyncWatched(_Watching):
             self._ended()
             raise
         except BaseException:
+            self._left()
             self._turn.fail()
             raise
         finally:
@@ -524,7 +643,11 @@ def fork_body(
     read = session.attempt("layout", lambda: _read(session, given, api, role), None)
     if read is None:
         return replace(plain, body=plain.own(), plan=failed("layout"))
-    plan = session.plan(read.request(session, given, api, role, own, lists=lists))
+    speaker = role
+    asked = session.attempt("layout", lambda: read.request(session, given, api, speaker, own, lists=lists), None)
+    if asked is None:
+        return replace(plain, body=plain.own(), plan=failed("layout"))
+    plan = session.plan(asked)
     if plan.at is None:
         # The plan of a step that failed has no history: the request goes out with the application's whole one.
         failing = plan.reasons[-1].why == "failed"
@@ -669,6 +792,7 @@ class _Read:
             # A request without messages (a stored template, say): a fork would ask something that the application did
             # not, or that the provider refuses.
             own = (*own, reason("own_prompt", "it asks nothing"))
+        kept = _read_elsewhere(session, body, api, role)
         names = tuple(tool_name(tool) for tool in self.tools)
         free = body.get("tool_choice") in (None, "auto")
         return AgentRequest(
@@ -682,7 +806,7 @@ class _Read:
             tools=OwnTools(names, free=free, lists=lists, differ=self.differ) if self.shared else None,
             volatile=role.volatile,
             known=_provider_tools(self.tools),
-            own=(*own, reason("kept_by_provider")) if _provider_keeps_history(session, body, api, role) else own,
+            own=own if kept is None else (*own, kept),
             alike=(role.ahead is not None or role.played) and self.shared_at == 0,
             played=role.played,
             cached=_marked(body, api),
@@ -868,7 +992,10 @@ def _with_history(
     if not messages:
         return given, ""
     del given["previous_response_id"]
-    return {**given, name: [*messages, *_items(given.get(name))]}, earlier
+    now = _items(given.get(name))
+    # A chat's system messages stand in front of all.
+    lead = [] if SHAPES[api].FIELDS.system else now[: len(now) - len(list(dropwhile(_is_system, now)))]
+    return {**given, name: [*lead, *messages, *now[len(lead) :]]}, earlier
 
 
 def gone_on(session: AdapterSession, body: dict[str, Any], api: Api, role: Role | None) -> dict[str, Any]:
@@ -910,7 +1037,27 @@ def _provider_keeps_history(session: AdapterSession, body: Mapping[str, Any], ap
     if body.get("background"):
         # The answer is not there yet: who goes on from it needs the history that the provider keeps.
         return True
+    if not fields.system:
+        return False
     return body.get("store") is not False and (role.unread or session.shared.kept.begins(_speaker(session, role)))
+
+
+def compacts(edits: object) -> bool:
+    """Whether the provider is asked to put the history together, by ``context_management`` as a body has it.
+
+    OpenAI's ``compaction``, in a list, and Anthropic's ``compact_20260112``, among ``edits``.
+    """
+    listed = edits.get("edits") if isinstance(edits, Mapping) else edits
+    kinds = [one.get("type") for one in listed if isinstance(one, Mapping)] if isinstance(listed, (list, tuple)) else []
+    return any(isinstance(kind, str) and kind.startswith("compact") for kind in kinds)
+
+
+def _read_elsewhere(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role) -> Reason | None:
+    """Why others would read what a fork says at its end; None where nobody would."""
+    if compacts(body.get("context_management")):
+        # Privacy: what the provider makes of all messages comes back in the answer, for whoever goes on from it.
+        return reason("own_history", "compacted by the provider")
+    return reason("kept_by_provider") if _provider_keeps_history(session, body, api, role) else None
 
 
 def _begun_answers(session: AdapterSession, history: Sequence[Any], body: Mapping[str, Any], api: Api) -> int:
@@ -941,10 +1088,12 @@ def _completed(session: AdapterSession, body: dict[str, Any], api: Api, role: Ro
     body where nothing is lacking.
     """
     fields = SHAPES[api].FIELDS
-    if fields.template and body.get(fields.template) is not None:
-        # A provider's rule: instructions would replace those of the stored template.
-        return body
     name, place = history_field(api), fields.system
+    if fields.template and body.get(fields.template) is not None:
+        # A provider's rule: instructions would replace those of the stored template, and system text is refused beside
+        # what was cached by name: it stands in there. What a chat says next stays nowhere.
+        said = "" if place else tail_text(role.name, role.instruction, volatile=role.volatile)
+        return {**body, name: [*_items(body.get(name)), user_message(said)]} if said else body
     history = _items(body.get(name))
     own = body.get(place) if place else None
     lead = [one.get("content") for one in history if _is_system(one)]
@@ -958,21 +1107,27 @@ def _completed(session: AdapterSession, body: dict[str, Any], api: Api, role: Ro
     if isinstance(thread, Mapping):
         # A provider's rule: a thread takes its system text with its first request, and refuses it in later ones.
         missing = missing if thread.get("type") == "create" else ""
-    elif place and _provider_keeps_history(session, body, api, role):
-        # Privacy: the messages stay in the history that the provider stores, the instructions do not.
+    elif _read_elsewhere(session, body, api, role):
+        # Privacy: the messages stay in the history that others go on from, the instructions do not.
         missing, volatile = "\n\n".join(filter(None, (missing, volatile))), ""
-        return {**body, place: "\n\n".join(filter(None, (missing, _text(own))))} if missing else body
+        if place:
+            return {**body, place: _led(missing, own)} if missing else body
     if not history or not (missing or volatile):
         return body
     if missing and place is None:
         history.insert(0, {"role": "system", "content": missing})
-    elif missing and place and isinstance(own, list):
-        body = {**body, place: [{"type": "text", "text": missing}, *own]}
     elif missing and place:
-        body = {**body, place: f"{missing}\n\n{own}" if own else missing}
+        body = {**body, place: _led(missing, own)}
     end = len(history) - _begun_answers(session, history, body, api)
     made = with_volatile({**body, name: history[:end]}, api, volatile)
     return {**made, name: [*made[name], *history[end:]]}
+
+
+def _led(text: str, own: Any) -> Any:
+    """A system text, or a list of its blocks, with ``text`` in front."""
+    if isinstance(own, list):
+        return [{"type": "text", "text": text}, *own]
+    return f"{text}\n\n{own}" if own else text
 
 
 def _condensed(

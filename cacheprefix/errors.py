@@ -25,6 +25,35 @@ class SetupError(CacheprefixError):
     """The application wired cacheprefix up in a way that cannot work; the message names the fix."""
 
 
+class NotPicklableError(SetupError, TypeError):
+    """Something that lives in one process was to be pickled; the message says what another process makes instead.
+
+    A ``TypeError`` too, as Python's own for what cannot be pickled: who tries and goes on without it may.
+    """
+
+
+def check_text(option: str, value: object, *, optional: bool = False) -> None:
+    """Raise ``SetupError`` where an option is no text that a request can hold; None too, unless it is ``optional``.
+
+    At run time each request would fail by it, so a mistake of set-up is not to wait for one.
+    """
+    if value is None and optional:
+        return
+    if not isinstance(value, str):
+        raise SetupError(f"{option} is a text, found {type(value).__name__}; for what has an id use str(...)")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        found = f"{option} holds half a character (a surrogate), which no request can hold"
+        raise SetupError(f"{found}; use text.encode(errors='replace').decode()") from None
+
+
+def check_id(option: str, value: object) -> None:
+    """``check_text`` for an id, or for what gives one when it is asked; None and an empty text are none."""
+    if not callable(value):
+        check_text(option, value, optional=True)
+
+
 class ConfigError(SetupError):
     """A configuration file or variable holds something that cannot be used.
 

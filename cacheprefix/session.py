@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from typing_extensions import Unpack
 
@@ -21,7 +21,7 @@ from cacheprefix.calls.report import Call, Report
 from cacheprefix.calls.state import SharedState
 from cacheprefix.calls.tool_calls import ToolCacheOption, ToolCalls
 from cacheprefix.conversation import Conversation
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, check_text
 from cacheprefix.forks import ForkOptions, ForkResult, as_sent
 from cacheprefix.history import (
     Compaction,
@@ -102,6 +102,8 @@ class Session:
         _of_kind("gate", gate, Gate, optional=True)
         _of_kind("caching", caching, Caching)
         _of_kind("history", history, History)
+        check_text("Session(name)", name)
+        check_text("Caching(scope)", caching.scope)
         _of_kind("caching.counter", caching.counter, Counter, optional=True)
         _one_of("caching.tail", caching.tail, ("tail", "cards"))
         _one_of("caching.role_as", caching.role_as, get_args(RoleAs))
@@ -222,6 +224,8 @@ class Session:
         ``scope`` is the tenant whose requests these are, this session's by default. Raises ``SetupError`` without a
         name.
         """
+        check_text("Session.child(name)", name)
+        check_text("scope", scope, optional=True)
         return self._of(self._adapter.child(name, prefix, scope=scope))
 
     # ------------------------------------------------------------------ conversations
@@ -245,6 +249,8 @@ class Session:
         turn becomes history (``mode``, through ``hook``), and what durable context may have (``context_limit``).
         Raises ``SetupError`` when it has a history in another form or mode.
         """
+        check_text("Session.conversation(id)", id, optional=True)
+        check_text("scope", scope, optional=True)
         return self._adapter.histories.conversation(
             id,
             scope=scope,
@@ -258,6 +264,8 @@ class Session:
 
     def forget(self, id: str, scope: str | None = None) -> None:  # noqa: A002 - as above
         """Drop a conversation whose messages are gone, with all that was decided on them; the next one starts anew."""
+        check_text("Session.forget(id)", id)
+        check_text("scope", scope, optional=True)
         self._adapter.forget(id, scope)
 
     def preview(self, *requests: PlannedRequest) -> Preview:
@@ -283,6 +291,8 @@ class Session:
         """
         # Nobody sees which tools its requests carry.
         self._adapter.shared.reads = True
+        check_text("conversation", conversation)
+        check_text("scope", scope, optional=True)
         return self._adapter.histories.reader(lambda: self._adapter.known(conversation, scope), budget)
 
     # ------------------------------------------------------------------ side forks
@@ -375,6 +385,14 @@ class Session:
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         """Copies of an application share the session, as they share its cache."""
         return self
+
+    def __copy__(self) -> Session:
+        """As ``__deepcopy__``."""
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Raise ``NotPicklableError``, which says what to do in another process."""
+        self._adapter.__reduce_ex__(protocol)
 
 
 def _of_kind(

@@ -29,6 +29,8 @@ _APIS: dict[str, dict[str, Api]] = {
 }
 _BESIDE = ("/responses/compact", "/responses/input_tokens")
 """Where OpenAI's SDK asks about a history that may be named by an answer (``previous_response_id``)."""
+_ELSEWHERE = frozenset({"background", "context_management", "conversation", "prompt", "store", "thread"})
+"""Fields that say who else reads what is asked, also where a release of an SDK does not know them."""
 _RAW = "X-Stainless-Raw-Response"
 """The header by which both SDKs are asked for a raw response; it is not sent."""
 
@@ -62,6 +64,10 @@ def _subclass(
         if api is None or not isinstance(body, dict):
             return None
         given = session.attempt("body", lambda: _as_written(body), body)
+        asked_too = (options.get("options") or {}).get("extra_json")
+        if isinstance(asked_too, Mapping) and not _ELSEWHERE.isdisjoint(asked_too):
+            # ``extra_body``, which the SDK puts over the body.
+            given = {**given, **{name: value for name, value in asked_too.items() if name in _ELSEWHERE}}
         if not well_formed(given, api):
             return None
         # A raw response is parsed by the application: whatever the stream holds, it sees.
@@ -95,6 +101,47 @@ def _subclass(
     return derived(base, post=apost if inspect.iscoroutinefunction(base.post) else post)
 
 
+_COMPACTING: weakref.WeakSet[AdapterSession] = weakref.WeakSet()
+"""Sessions whose forks may be compacted by who asks with a client of its own."""
+
+
+def compacts_by(kind: Any, session: AdapterSession) -> None:
+    """Let a framework's class, whose ``client`` asks to compact by an answer's id, name the history of a fork instead.
+
+    Privacy: the provider would compact what was sent, with the role's text, for all roles to go on from.
+    """
+    _COMPACTING.add(session)
+    given = kind.client.fget
+    if not hasattr(given, "cacheprefix_own"):
+
+        def client(self: Any) -> Any:
+            return _compacting(given(self))
+
+        client.cacheprefix_own = given  # type: ignore[attr-defined]  # by which it is known
+        kind.client = property(client, doc=kind.client.__doc__)
+
+
+def _compacting(client: Any) -> Any:
+    """A copy of an asynchronous client of OpenAI's that names histories in place of forks; another one as it is."""
+    if vendor_of(client) != "openai" or hasattr(type(client), "__unwrapped__"):
+        return client
+    base: Any = type(client)
+
+    def post(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
+        if isinstance(body, dict) and path.endswith(_BESIDE):
+            earlier = str(body.get("previous_response_id"))
+            told: Any = (one.shared.kept.said(earlier) for one in tuple(_COMPACTING))
+            said = next(filter(None, told), ())
+            if said:
+                rest = {name: value for name, value in body.items() if name != "previous_response_id"}
+                body = {**rest, "input": [*said, *(rest.get("input") or ())]}
+        return base.post(self, path, body=body, **options)
+
+    made = client.copy()
+    made.__class__ = derived(base, post=post)
+    return made
+
+
 def _as_written(value: Any) -> Any:
     """A body as the SDKs write it: their own answers as plain fields, sequences as lists, without what is left out.
 
@@ -120,8 +167,7 @@ def _as_written(value: Any) -> Any:
 
 def _placed(fork: ForkBody, sent: Any, asked: Mapping[str, Any]) -> Any:
     """What is sent; where that is what was asked, with what is left out in its place: there ``extra_body`` puts it."""
-    same = sent is fork.given and not fork.went_on
-    return {name: sent.get(name, value) for name, value in asked.items()} if same else sent
+    return {name: sent.get(name, value) for name, value in asked.items()} if fork.as_asked(sent) else sent
 
 
 def _left_out(value: Any) -> bool:

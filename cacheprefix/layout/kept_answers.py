@@ -74,6 +74,12 @@ class KeptAnswers:
             self._begin |= {found.speaker, speaker}
             return found.said
 
+    def said(self, id_: str) -> tuple[Any, ...]:
+        """``gone_on`` for who takes the history elsewhere: nobody's own requests begin otherwise for it."""
+        with self._lock:
+            found = self._known.get(id_)
+            return () if found is None else found.said
+
     def begins(self, speaker: Speaker) -> bool:
         """Whether a history that this role begins may be gone on with."""
         return self._everybody or speaker in self._begin

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
@@ -68,6 +69,16 @@ class SharedPrefix:
         object.__setattr__(self, "tools", frozen)
         object.__setattr__(self, "roles", MappingProxyType(_named("roles", self.roles)))
         object.__setattr__(self, "context", MappingProxyType(_named("context", self.context)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The fields' read-only views cannot be pickled or copied.
+        given: dict[str, Any] = {
+            "system": self.system,
+            "tools": self.tools,
+            "roles": dict(self.roles),
+            "context": dict(self.context),
+        }
+        return partial(type(self), **given), ()
 
     @property
     def text(self) -> str:

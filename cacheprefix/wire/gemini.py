@@ -118,6 +118,10 @@ def mark(copy: BodyCopy, section: Section, number: int, block: int, ttl: str | N
 
 def errors(body: Mapping[str, Any], takes: Takes) -> Found:
     """What the API would refuse a body for, in the order in which it stands."""
+    if body.get("cachedContent"):
+        # Their place is in what was cached (ai.google.dev/gemini-api/docs/caching, as of 2026-11-28).
+        fields = (one for one in ("systemInstruction", "tools", "toolConfig") if body.get(one))
+        yield from ((one, "is refused beside cachedContent") for one in fields)
     contents = body.get("contents")
     if isinstance(contents, str):
         return

@@ -60,6 +60,9 @@ FIELDS = Fields(
     limits=("max_tokens", "max_completion_tokens"),
     asks_usage={"stream_options": {"include_usage": True}},
     answer="choices",
+    # LiteLLM's completions, where it asks the responses API with them, and Gemini's.
+    chained=("previous_response_id",),
+    template="cached_content",
 )
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Assistant fields beside the content in which OpenAI-compatible servers carry visible reasoning."""

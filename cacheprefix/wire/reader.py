@@ -303,7 +303,7 @@ class Fields:
     thread: str = ""
     """What names a conversation that the provider keeps whole: only its first request says system text and tools."""
     template: str | None = None
-    """A prompt that the provider keeps, in which own instructions would stand in place of its own."""
+    """A prompt, or its beginning, that the provider keeps: own instructions would replace that, or be refused."""
 
 
 MARKER_FIELDS = ("cache_control", "prompt_cache_breakpoint")

@@ -241,4 +241,8 @@ def test_volatile_texts_that_nothing_gives_are_refused_before_anything_is_wrappe
         wrap([planner], Session(), volatile={"now": "ten"})
     with pytest.raises(SetupError, match="volatile is called for each request"):
         PrefixPolicy(Session(), volatile={"now": "ten"})
+    with pytest.raises(SetupError, match=r"conversation is a text, found int; for what has an id use str\(...\)"):
+        wrap([planner], Session(), conversation=5)
+    with pytest.raises(SetupError, match="conversation is a text, found bytes"):
+        PrefixPolicy(Session(), conversation=b"thread")
     assert session_of(planner) is None

@@ -254,6 +254,7 @@ async def test_observed_a_context_is_asked_as_often_as_without_us(provide, new_c
     [
         ({"volatile": {"now": "ten"}}, "volatile is called for each request and gives texts by name, found dict"),
         ({"volatile_role": "tool"}, "volatile_role is one of 'user', 'system', 'developer', found 'tool'"),
+        ({"scope": 7}, "scope is a text, found int"),
     ],
 )
 def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(provide, new_client, option, named):

@@ -528,6 +528,7 @@ def test_a_crew_that_is_installed_later_shares_its_own_tools(equipped) -> None:
         ({"volatile": {"now": "ten"}}, "volatile is called for each request and gives texts by name, found dict"),
         ({"shared_inputs": "brief"}, "shared_inputs takes names in a list, found a text; use shared_inputs=['brief']"),
         ({"volatile_role": "tool"}, "volatile_role is one of 'user', 'system', 'developer', found 'tool'"),
+        ({"scope": 7}, "scope is a text, found int"),
     ],
 )
 def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(team, option, named):

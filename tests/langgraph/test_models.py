@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
+import httpx
 import pytest
 from langchain.chat_models import init_chat_model
+from langchain_anthropic import ChatAnthropic
 from langchain_core.caches import InMemoryCache
 from langchain_core.globals import set_llm_cache
 from langchain_core.language_models import BaseChatModel
@@ -639,3 +641,76 @@ def test_what_the_provider_keeps_holds_no_role(servers, later):
     assert any(one.reason.why == "kept_by_provider" for one in session.report().layouts)
     assert session.failures == {}
     assert len(session.calls) == 2
+
+
+@pytest.mark.parametrize("rules", ["openai-5.6", "anthropic"])
+def test_where_the_provider_compacts_no_role_stands_in_what_it_reads_as_said(servers, rules):
+    """What it makes of all messages comes back in the answer, for whoever goes on from it."""
+    provider = servers(rules)
+    provider.simulator.script = Queue(["fine"])
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=rules, counter=ESTIMATE))
+    if rules == "anthropic":
+        options = {"base_url": provider.anthropic_base_url, "betas": ["compact-2026-01-12"]}
+        edits = {"edits": [{"type": "compact_20260112"}]}
+        own = ChatAnthropic(model="claude-sonnet-4-6", api_key="k", max_retries=0, context_management=edits, **options)
+    else:
+        options = {"base_url": provider.openai_base_url, "api_key": "k", "max_retries": 0}
+        edits = [{"type": "compaction", "compact_threshold": 1000}]
+        own = ChatOpenAI(model="gpt-5.6", context_management=edits, **options)
+    model = wrap_model(own, session)
+
+    @forked(session, role="critic", instruction="I am the critic.", volatile=lambda _: {"now": "11:59"})
+    def node(state):
+        """A role whose text the library knows alone."""
+        return {"messages": [model.invoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("critic", node)
+    graph.add_edge(START, "critic")
+    graph.compile().invoke({"messages": ASKED})
+    sent = provider.requests[0]
+    assert sent.json["context_management"] == edits
+    said = [(one.tier, one.text) for one in sent.prompt.sections]
+    assert said[-1] == ("messages", "Please begin.")
+    assert {tier for tier, _ in said[:-1]} == {"system"}
+    told = "".join(text for _, text in said)
+    assert all(told.count(word) == 1 for word in ("I am the critic.", "11:59"))
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("way", ["model", "call"])
+def test_beside_what_was_cached_by_name_nothing_is_added_to_the_system_text(servers, way):
+    """Gemini refuses system text and tools there: what was cached has them. The role's text stands at the end."""
+    provider = servers("gemini-explicit")
+    provider.simulator.script = Queue(["fine"])
+    cached = {"model": "models/gemini-2.5-flash", "contents": [{"role": "user", "parts": [{"text": HANDBOOK}]}]}
+    headers = {"x-goog-api-key": "k"}
+    name = httpx.post(f"{provider.url}/v1beta/cachedContents", json=cached, headers=headers).json()["name"]
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="gemini-explicit", counter=ESTIMATE))
+    own = {"cached_content": name} if way == "model" else {}
+    gemini = ChatGoogleGenerativeAI(
+        model="gemini-2.5-flash", google_api_key="k", base_url=provider.url, max_retries=1, **own
+    )
+    model = wrap_model(gemini, session)
+    graph, previous = StateGraph(MessagesState), START
+    for role in ROLES:
+
+        def node(state):
+            """A role whose text the library knows alone."""
+            named = {} if own else {"cached_content": name}
+            model.invoke(state["messages"], **named)
+            return {}
+
+        dressed = forked(session, role=role, instruction=f"I am the {role}.", volatile=lambda _: {"now": "11:59"})
+        graph.add_node(role, dressed(node))
+        graph.add_edge(previous, role)
+        previous = role
+    graph.compile().invoke({"messages": ASKED})
+    for record, role in zip(provider.requests, ROLES, strict=True):
+        assert record.json["cachedContent"] == name
+        assert "systemInstruction" not in record.json
+        said = [part["text"] for content in record.json["contents"] for part in content["parts"]]
+        assert said[0] == "Please begin."
+        assert all(word in said[1] for word in (f"I am the {role}.", "11:59"))
+        assert len(said) == 2
+    assert session.failures == {}

@@ -774,6 +774,9 @@ def test_without_a_session_the_configuration_counts(chat, monkeypatch):
         ({"volatile": {"now": "ten"}}, "volatile is called for each request and gives texts by name, found dict"),
         ({"tools": "search"}, "tools takes names in a list, found a text; use tools=['search']"),
         ({"volatile_role": "tool"}, "volatile_role is one of 'user', 'system', 'developer', found 'tool'"),
+        ({"role": 5}, "role is a text, found int"),
+        ({"instruction": None}, "instruction is a text, found NoneType"),
+        ({"instruction": "\ud800"}, "instruction holds half a character"),
     ],
 )
 def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(option, named):

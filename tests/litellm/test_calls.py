@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
+import httpx
 import litellm
 import pytest
 from litellm import CustomStreamWrapper
@@ -20,8 +21,9 @@ from cacheprefix import CacheprefixWarning, Caching, Session, SharedPrefix
 from cacheprefix.errors import SetupError
 from cacheprefix.profiles import CacheprefixProfileWarning, cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE
-from cacheprefix.server import Fault, Reply, SimulatedProvider
+from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix_litellm import calls, install, role, unwrap, wrap
+from cacheprefix_litellm import role as block
 from cacheprefix_litellm.plugin import cacheprefix_wrap
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -348,6 +350,82 @@ def test_nobody_is_shown_a_tool_that_came_with_anothers_call(fresh, tenants):
     assert own.failures == {}
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
+@pytest.mark.parametrize("calls", [False, True], ids=["", "calls"])
+@pytest.mark.parametrize("how", ["whole", "stream", "left"])
+def test_what_the_responses_api_keeps_behind_litellm_holds_no_role(how, calls):
+    """LiteLLM asks it for some models and hands ``previous_response_id`` on: others would read a role's text there."""
+    own, called = session(), Reply("So.", tool_calls=(ToolCall("look", {"at": 1}, id="c1"),) if calls else ())
+    with SimulatedProvider("openai-5.6", Queue([called, "fine"])) as provider:
+        place = {"model": "openai/responses/gpt-5.6", "api_base": provider.openai_base_url, "api_key": "k"}
+        call = wrap(litellm.completion, own)
+        with role("critic", instruction="You are the critic.", volatile={"time": "11:59"}):
+            stream = how != "whole"
+            first = call(messages=messages("planner"), tools=[tool("look")], stream=stream, **place)
+            if stream:
+                seen = [next(first)] if how == "left" else list(first)
+                id_ = seen[0].id
+                del first
+            else:
+                id_ = first.id
+        result = {"role": "tool", "tool_call_id": "c1", "content": "seen"}
+        said = result if calls and how != "left" else {"role": "user", "content": "and now?"}
+        with role("coder", instruction="You are the coder."):
+            call(
+                messages=[{"role": "system", "content": f"Code.\n\n{HANDBOOK}"}, said],
+                tools=[tool("look")], previous_response_id=id_, **place,
+            )  # fmt: skip
+        one, two = (record for record in provider.requests)
+        read = ["\n".join(section.text for section in record.prompt.sections) for record in (one, two)]
+    asked = messages("planner")[-1]["content"]
+    assert "You are the critic." in read[0]
+    assert not [word for word in ("You are the critic.", "11:59", "planner") if word in read[1].replace(asked, "")]
+    assert all(read[1].count(word) == 1 for word in (asked, said["content"], "You are the coder.", "Code."))
+    assert "So." in read[1]
+    called = [item for item in two.json["input"] if item.get("type") == "function_call"]
+    assert len(called) == (calls and how != "left")
+    assert "previous_response_id" not in two.json
+    assert own.failures == {}
+
+
+def test_beside_what_was_cached_by_name_nothing_is_added_to_the_system_text():
+    """Gemini refuses system text and tools there: what was cached has them. The role's text stands at the end."""
+    own = session()
+    with SimulatedProvider("gemini-explicit", Queue(["fine"])) as provider:
+        cached = {"model": "models/gemini-2.5-flash", "contents": [{"role": "user", "parts": [{"text": HANDBOOK}]}]}
+        url, headers = f"{provider.url}/v1beta", {"x-goog-api-key": "k"}
+        name = httpx.post(f"{url}/cachedContents", json=cached, headers=headers).json()["name"]
+        place = {"model": "gemini/gemini-2.5-flash", "api_base": url, "api_key": "k", "cached_content": name}
+        for one in ("critic", "coder"):
+            with role(one, instruction=f"I am the {one}.", volatile={"now": "11:59"}):
+                wrap(litellm.completion, own)(messages=[{"role": "user", "content": "hello"}], **place)
+        sent = [record.json for record in provider.requests]
+    for body, one in zip(sent, ("critic", "coder"), strict=True):
+        assert body.keys() == {"contents", "cachedContent"}
+        said = "".join(part["text"] for content in body["contents"] for part in content["parts"])
+        assert all(said.count(word) == 1 for word in ("hello", f"I am the {one}.", "11:59"))
+        assert "every statement" not in said
+    assert [one.reason.why for one in own.report().layouts] == ["kept_by_provider"] * 2
+    assert own.failures == {}
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
+def test_an_answer_of_another_process_is_gone_on_from_as_it_was_asked():
+    """What this session adds is in the instructions, which are for one request alone."""
+    own = session()
+    with SimulatedProvider("openai-5.6", Queue(["fine"])) as provider:
+        place = {"model": "openai/responses/gpt-5.6", "api_base": provider.openai_base_url, "api_key": "k"}
+        first = litellm.completion(messages=messages("planner"), **place)
+        with role("critic", instruction="You are the critic.", volatile={"time": "11:59"}):
+            asked = [{"role": "user", "content": "and now?"}]
+            wrap(litellm.completion, own)(messages=asked, previous_response_id=first.id, **place)
+        sent = provider.requests[-1].json
+    assert sent["previous_response_id"] == first.id
+    assert all(word in sent["instructions"] for word in ("You are the critic.", "11:59", HANDBOOK.strip()))
+    assert len(sent["input"]) == 1
+    assert [one.reason.why for one in own.report().layouts] == ["kept_by_provider"]
+
+
 def test_a_provider_of_unknown_rules_is_left_alone(fresh):
     """Its requests go out as they were asked, and the report says why."""
     provider, own = fresh("openai"), session()
@@ -430,6 +508,20 @@ def test_a_conversation_without_a_role_is_refused():
     with pytest.raises(SetupError, match="role="):
         wrap(litellm.completion, session(), conversation="alice")
     with pytest.raises(SetupError, match="role="), install(session(), conversation="alice"):
+        pass
+
+
+@pytest.mark.parametrize("named", [{"role": 5}, {"role": b"a"}, {"conversation": 5}, {"conversation": lambda: "a"}])
+def test_a_role_or_a_conversation_that_is_no_text_is_refused(named):
+    """Each request would fail by it."""
+    said = {"role": "critic", **named}
+    for begin in (wrap, lambda _, own, **more: install(own, **more).__enter__(), lambda *_, **more: _block(**more)):
+        with pytest.raises(SetupError, match=rf"{next(iter(named))} is a text, found .*use str"):
+            begin(litellm.completion, session(), **said)
+
+
+def _block(*, role: object, **named):
+    with block(role, **named):
         pass
 
 

@@ -581,7 +581,9 @@ async def test_what_a_forgotten_conversation_was_told_does_not_come_back_from_th
         ({"volatile": {"now": "ten"}}, "volatile is called for each request and gives texts by name, found dict"),
         ({"volatile_role": "tool"}, "volatile_role is one of 'user', 'system', 'developer', found 'tool'"),
         ({"tool_memory": "some"}, "tool_memory is one of 'keep', 'drop', found 'some'"),
-        ({"conversation": lambda: "one"}, "conversation is the conversation's id, found function"),
+        ({"conversation": lambda: "one"}, "conversation is a text, found function"),
+        ({"conversation": 0}, "conversation is a text, found int; for what has an id use str(...)"),
+        ({"scope": 7}, "scope is a text, found int"),
     ],
 )
 def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(option, named):

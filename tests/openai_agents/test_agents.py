@@ -22,6 +22,7 @@ from agents import (
     function_tool,
     retry_policies,
 )
+from agents.memory import OpenAIResponsesCompactionSession
 from agents.tracing import TracingProcessor
 from agents_driver import HANDBOOK, MODELS, model_for, tool
 from pydantic import BaseModel
@@ -401,6 +402,59 @@ def test_a_retry_of_the_runner_is_one_call():
         first = wrap(agent("critic", model_for("openai-responses", shaky), model_settings=settings), own)
         assert asyncio.run(Runner.run(first, "Hello.")).final_output == "Fine."
     assert len(own.calls) == 1
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_a_session_compacts_holds_no_role(wrapped):
+    """It asks by the id of the last answer, with a client of its own: all roles go on from what is kept there."""
+    asked = []
+
+    async def post(self, path, *, body=None, **options):
+        asked.append((path, body))
+        raise ValueError(path)
+
+    kind = type("AsyncOpenAI", (openai.AsyncOpenAI,), {"post": post, "__module__": "openai"})
+    own = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE))
+    plain = kind(api_key="k")
+    with SimulatedProvider("openai-5.6", Queue(["Fine."])) as provider:
+        critic = agent("critic", model_for("openai-responses", provider))
+        wrap(critic, own) if wrapped else None
+        kept = OpenAIResponsesCompactionSession(
+            "one", agents.SQLiteSession("one"), client=plain, should_trigger_compaction=lambda _: True
+        )
+        with pytest.raises(ValueError, match="compact"):
+            asyncio.run(Runner.run(critic, "Hello.", session=kept))
+    ((path, body),) = asked
+    assert path == "/responses/compact"
+    if wrapped:
+        assert body["input"][0] == {"role": "user", "content": "Hello."}
+        assert "Fine." in str(body["input"][1])
+        assert len(body["input"]) == 2
+    assert ("previous_response_id" in body) != wrapped
+    assert own.failures == {}
+    assert type(kept.client).__name__ == "AsyncOpenAI"
+
+
+@pytest.mark.parametrize("named", [5, b"thread", ["thread"]])
+def test_a_conversation_that_is_no_id_is_refused(named):
+    """Each request would fail by it."""
+    with pytest.raises(SetupError, match=r"conversation is a text, found .*use str\(...\)"):
+        wrap(agents.Agent("critic"), session(), conversation=named)
+
+
+def test_a_group_that_a_run_is_traced_under_may_be_any_object():
+    """It is the application's; only its text names a conversation."""
+    with SimulatedProvider("openai-5.6", Queue(["Fine."])) as provider:
+        own = session()
+        critic = wrap(agent("critic", model_for("openai-responses", provider)), own)
+        agents.set_tracing_disabled(False)
+        agents.set_trace_processors([])
+        try:
+            asyncio.run(Runner.run(critic, "Hello.", run_config=RunConfig(group_id=5)))
+        finally:
+            agents.set_tracing_disabled(True)
+    assert own.failures == {}
+    assert own.calls[0].conversation == "5"
 
 
 def test_only_what_asks_models_can_be_wrapped():

@@ -17,7 +17,7 @@ from sdk_driver import MODELS, RULES, creator, make_client
 
 import cacheprefix
 from cacheprefix import Caching, Gate, History, Session, SharedPrefix, ToolResultBudget
-from cacheprefix.bodies import allowed_choice
+from cacheprefix.bodies import SoFar, allowed_choice, compacts
 from cacheprefix.errors import BudgetError, ConfigError, SetupError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Latency, Queue, Reply, SimulatedProvider, ToolCall
@@ -503,6 +503,99 @@ def test_what_is_kept_of_an_answer_that_is_not_read_here_holds_no_role(talks, wa
     assert talks.session.failures == {}
 
 
+def _left_open(client, **asked):
+    client.opened = client.responses.create(stream=True, **asked)
+    return next(client.opened).response
+
+
+def _left_early(client, **asked):
+    stream = client.responses.create(stream=True, **asked)
+    told = next(stream).response
+    for event in stream:
+        if event.type == "response.output_text.done":
+            break
+    stream.close()
+    return told
+
+
+def _helper(client, **asked):
+    with client.responses.stream(**asked) as stream:
+        told = next(iter(stream)).response
+        assert any(event.type == "response.output_text.delta" for event in stream)
+    return told
+
+
+UNENDED = {"open": _left_open, "left": _left_early, "helper": _helper}
+
+
+@pytest.mark.parametrize("way", UNENDED)
+def test_an_answer_that_was_not_read_to_its_end_is_gone_on_from_without_its_role(talks, way):
+    """It has an id from its first event on. What stands before the next request is what the application has seen."""
+    with make_client(RESPONSES, talks.server) as client:
+        wrapped = wrap(client, talks.session)
+        with role("critic", instruction="You are the critic.", volatile={"time": "11:59"}):
+            first = UNENDED[way](wrapped, **body(RESPONSES, "hello"))
+        with role("coder", instruction="You are the coder."):
+            second = wrapped.responses.create(**body(RESPONSES, "and now?", previous_response_id=first.id))
+    read = talks.read()[1]
+    assert "You are the critic" in talks.read()[0]
+    assert not [word for word in ("You are the critic", "11:59") if word in read]
+    said = [] if way == "open" else ["fine"]
+    assert [item["content"] for item in talks.sent()[1]["input"]] == ["hello", *said, "and now?"]
+    assert second.previous_response_id == first.id
+    assert talks.session.failures == {}
+
+
+def test_of_an_answer_that_was_left_reasoning_is_no_part(talks):
+    """OpenAI refuses reasoning without what it was for."""
+    so_far, item = SoFar(), SimpleNamespace(model_dump=lambda **_: {"type": "reasoning", "id": "rs_1", "summary": []})
+    for kind, more in (
+        ("response.created", {"response": SimpleNamespace(id="resp_1")}),
+        ("response.output_item.done", {"item": item}),
+        ("response.output_text.delta", {"delta": "It "}),
+        ("response.output_text.delta", {"delta": "is"}),
+    ):
+        so_far.note(SimpleNamespace(type=kind, **more))
+    assert (so_far.id, so_far.messages()) == ("resp_1", [{"role": "assistant", "content": "It is"}])
+
+
+COMPACTED = {
+    "openai-responses": [{"type": "compaction", "compact_threshold": 1000}],
+    "anthropic": {"edits": [{"type": "compact_20260112"}]},
+}
+
+
+@pytest.mark.parametrize("way", ["field", "extra_body"])
+@pytest.mark.parametrize("api", COMPACTED)
+def test_where_the_provider_compacts_no_role_stands_in_what_it_reads_as_said(api, way, servers, session_for):
+    """What it makes of all messages comes back in the answer, for whoever goes on from it."""
+    servers[api].reset()
+    session, edits = session_for(api), {"context_management": COMPACTED[api]}
+    asked = body(api, **(edits if way == "field" else {"extra_body": edits}))
+    with make_client(api, servers[api]) as client, role("critic", instruction="Be kind.", volatile={"time": "11:59"}):
+        wrapped = wrap(client, session)
+        creator(wrapped.beta if api == "anthropic" and way == "field" else wrapped, api)(**asked)
+    sent = servers[api].requests[0].json
+    assert sent["context_management"] == COMPACTED[api]
+    system, said = ("system", "messages") if api == "anthropic" else ("instructions", "input")
+    assert all(word in str(sent[system]) for word in ("Be kind.", "11:59", "You criticise.", "every statement"))
+    assert str(sent[said]).count("hello") == 1
+    assert not [word for word in ("Be kind.", "11:59", "You criticise.") if word in str(sent[said])]
+    assert [one.reason.why for one in session.report().layouts] == ["own_history"]
+
+
+def test_other_management_of_the_context_is_no_compaction(servers, session_for):
+    """What is only cleared tells nobody anything."""
+    servers["anthropic"].reset()
+    session, edits = session_for("anthropic"), [{"type": "clear_tool_uses_20250919"}]
+    with make_client("anthropic", servers["anthropic"]) as client, role("critic"):
+        create = wrap(client, session).beta.messages.create
+        create(**body("anthropic", context_management={"edits": edits}))
+    assert session.calls[0].layout == "fork"
+    for odd in (None, 5, "compaction", [5], {"edits": 5}, {"edits": [{"type": 5}]}):
+        assert not compacts(odd)
+
+
 @pytest.mark.parametrize("path", ["compact", "input_tokens"])
 async def test_what_is_asked_about_a_kept_history_holds_no_role(talks, path):
     """What is compacted goes on with whoever is given it."""
@@ -661,6 +754,38 @@ def test_what_is_no_request_is_no_failure_of_ours(api, servers, session_for, sai
             found.append((raised.type, str(raised.value)))
     assert found[0] == found[1]
     assert session.failures == {}
+
+
+NO_TEXT = [{"name": 5}, {"name": None}, {"instruction": None}, {"instruction": b"a"}, {"conversation": 5}]
+
+
+@pytest.mark.parametrize("said", [*NO_TEXT, {"conversation": lambda: "a"}])
+def test_what_is_no_text_is_refused_where_it_is_said(servers, said):
+    """An id of a data base, say: each request would raise or fail by it."""
+    named = {"name": "critic", **said}
+    (option,) = said
+    told = rf"{option.replace('name', 'role')} is a text, found .*use str\(...\)"
+    with pytest.raises(SetupError, match=told), role(named.pop("name"), **named):
+        pass
+    if said != {"name": None}:
+        wrapped = {"role": "critic", **{one.replace("name", "role"): value for one, value in said.items()}}
+        with make_client("anthropic", servers["anthropic"]) as client, pytest.raises(SetupError, match=told):
+            wrap(client, Session(), **wrapped)
+
+
+@pytest.mark.parametrize("said", [{"instruction": "\ud800"}, {"name": "\ud800"}])
+def test_half_a_character_is_refused_where_it_is_said(said):
+    """No request can hold one."""
+    named = {"name": "critic", **said}
+    with pytest.raises(SetupError, match="holds half a character"), role(named.pop("name"), **named):
+        pass
+
+
+@pytest.mark.parametrize("named", [{"name": ""}, {"name": " "}, {"name": "a", "volatile": "ten"}])
+def test_a_block_of_no_role_or_without_texts_by_name_is_refused(named):
+    """There is nobody to say it of, and nothing to say."""
+    with pytest.raises(SetupError, match=r"a role has a name|volatile is texts by name"), role(**named):
+        pass
 
 
 @pytest.mark.parametrize("named", ["conversation", "instruction"])

@@ -1,5 +1,7 @@
 """What cannot be read goes out untouched; what is set up wrongly is said at once."""
 
+import copy
+import pickle
 import threading
 
 import openai
@@ -149,3 +151,42 @@ def test_many_threads_share_one_session():
     assert all(bodies)
     assert not session.failures
     assert session.report().total.calls == 400
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda session: session.conversation(5),
+        lambda session: session.conversation("a", scope=5),
+        lambda session: session.forget(5),
+        lambda session: session.forget("a", scope=b"b"),
+        lambda session: session.child(5),
+        lambda session: session.child("a", scope=5),
+        lambda session: session.read_tool(5),
+        lambda _: Session(name=5),
+        lambda _: Session(caching=Caching(scope=5)),
+    ],
+)
+def test_an_id_that_is_no_text_is_refused(ask):
+    """A number of a data base: what is to be forgotten would stay, and a conversation have no beginning."""
+    with pytest.raises(SetupError, match=r"is a text, found (int|bytes); for what has an id use str\(...\)"):
+        ask(Session())
+
+
+def test_a_session_that_is_pickled_says_what_another_process_makes_instead():
+    """As where it is handed to a process that is spawned; a copy is the session itself."""
+    session = Session(SharedPrefix(system=LONG))
+    for one in (session, session.adapter, session.child("team")):
+        assert copy.copy(one) is copy.deepcopy(one) is one
+        with pytest.raises(TypeError, match=r"make one in each, with the same arguments or by Session.from_config\(\)"):
+            pickle.dumps({"handed on": one})
+        with pytest.raises(SetupError):
+            pickle.dumps(one)
+
+
+def test_a_prefix_is_handed_to_another_process():
+    """With it the session that stays behind is made anew there."""
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    prefix = SharedPrefix(system=LONG, tools=[tool], roles={"critic": "Be kind."}, context={"plan": "Go."})
+    for made in (pickle.loads(pickle.dumps(prefix)), copy.deepcopy(prefix), copy.copy(prefix)):
+        assert (made, made.key, made.text) == (prefix, prefix.key, prefix.text)

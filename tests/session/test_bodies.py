@@ -258,3 +258,17 @@ def test_a_request_with_functions_of_the_older_field_keeps_to_them():
         fields = ("tools", "functions", "tool_choice")
         assert {name: fork.body[name] for name in fields if name in fork.body} == more
     assert session.failures == {}
+
+
+def test_what_fails_while_a_body_is_taken_apart_sends_the_applications_own(monkeypatch):
+    """Also where the failure comes before anything is planned."""
+    session = Session(SharedPrefix(system="The handbook says that every statement needs a source. " * 90))
+    body = {"model": "gpt-5.6", "messages": [{"role": "user", "content": "hello"}]}
+
+    def broken(*_):
+        raise KeyError("broken")
+
+    monkeypatch.setattr("cacheprefix.bodies._read_elsewhere", broken)
+    made = fork_body(session.adapter, body, "openai-chat", Role("critic", "Be kind."))
+    assert made.body["messages"][-1] == body["messages"][0]
+    assert session.failures["layout"]

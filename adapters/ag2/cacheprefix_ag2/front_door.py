@@ -21,7 +21,7 @@ from cacheprefix.adapter import (
     majority_text,
     users_session,
 )
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, check_id
 from cacheprefix_ag2.client import SUBTASK, PrefixClient, kept_tools, model_of, named
 from cacheprefix_ag2.layout import ConversationId, adopt
 from cacheprefix_ag2.policy import BoundPolicy, Volatile
@@ -83,6 +83,7 @@ def wrap(
     if not known(target):
         raise SetupError(f"wrap takes an ag2 Agent, or a list of them, found {type(target).__name__}")
     check_volatile(volatile)
+    check_id("conversation", conversation)
     agents = agents_in(target)
     bound = given_or_configured(session)
     names = [agent.name for agent in agents]

@@ -11,6 +11,7 @@ from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY, MODEL_CONFIG_CONTEXT_DEPENDE
 
 from cacheprefix import Session
 from cacheprefix.adapter import check_volatile, given_or_configured, instruction_of
+from cacheprefix.errors import check_id, check_text
 from cacheprefix_ag2.client import PrefixConfig
 from cacheprefix_ag2.layout import ConversationId, Plan, Tail, conversation_id, tail_position
 from cacheprefix_ag2.state import Talk
@@ -42,6 +43,8 @@ class PrefixPolicy:
         conversation: ConversationId | None = None,
     ) -> None:
         check_volatile(volatile)
+        check_id("conversation", conversation)
+        check_text("role", role)
         self._session = given_or_configured(session)
         self.role = role
         self.volatile = volatile

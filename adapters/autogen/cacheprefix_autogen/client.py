@@ -20,7 +20,7 @@ from cacheprefix import Conversation, Prompt, Session
 from cacheprefix.adapter import Request as CallRequest
 from cacheprefix.adapter import RequestPlan, given_or_configured, users_session
 from cacheprefix.adapter import failed as unplanned
-from cacheprefix.errors import BudgetError
+from cacheprefix.errors import BudgetError, check_text
 from cacheprefix_autogen.history import Ask
 from cacheprefix_autogen.layout import Layout
 from cacheprefix_autogen.member import Member, Planned
@@ -110,6 +110,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         role: str = "",
         member: Member | None = None,
     ) -> None:
+        check_text("role", role)
         self.client = client
         self._session = given_or_configured(session)
         self.role = role

@@ -20,7 +20,7 @@ from cacheprefix.adapter import (
     majority_text,
     users_session,
 )
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, check_text
 from cacheprefix_autogen.agent import clients_of, runners_of
 from cacheprefix_autogen.binding import Binding, binding_of
 from cacheprefix_autogen.client import PrefixClient, unwrapped
@@ -65,6 +65,7 @@ def wrap(
     if tool_memory not in get_args(ToolMemory):
         raise SetupError(f"tool_memory is one of {', '.join(map(repr, get_args(ToolMemory)))}, found {tool_memory!r}")
     check_volatile(volatile, volatile_role)
+    check_text("scope", scope, optional=True)
     if not known(target):
         raise SetupError(f"wrap takes an AutoGen agent, team or model client, found {type(target).__name__}")
     if isinstance(target, ChatCompletionClient):

@@ -16,7 +16,7 @@ from autogen_core.tools import BaseTool, FunctionTool, TextResultContent, ToolRe
 
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, AnswerForm, NotKeptError, ToolUse, looks_like_error, origin_of
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, check_text
 
 T = TypeVar("T", Workbench, BaseTool[Any, Any])
 
@@ -71,6 +71,9 @@ def cached(
     given: object = target
     if not isinstance(given, (Workbench, BaseTool)):
         raise SetupError(f"cached takes an AutoGen workbench or tool, found {type(given).__name__}")
+    check_text("agent", agent)
+    check_text("conversation", conversation, optional=True)
+    check_text("scope", scope, optional=True)
     return cached_by(target, Caller(session.adapter, agent, lambda: conversation, scope))
 
 

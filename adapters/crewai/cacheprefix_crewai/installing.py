@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from cacheprefix import Call, Session
 from cacheprefix.adapter import VolatileRole, check_volatile, given_or_configured, names_in, supported, users_session
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, check_text
 from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
 from cacheprefix_crewai.flows import WATCH, WATCH_AGENTS, join, parts_in
@@ -140,6 +140,7 @@ def install(
     declared = bool(bound.prefix.context or bound.prefix.roles) or bound.prefix.system not in ("", SYSTEM)
     inputs = names_in("shared_inputs", shared_inputs)
     check_volatile(volatile, volatile_role)
+    check_text("scope", scope, optional=True)
     options = Options(inputs, shared_context, declared, gate, volatile, volatile_role, scope)
     binding = Binding(bound, options, _conversation(target, crew, agents))
     if bound.mode != "observe":

@@ -27,6 +27,7 @@ from cacheprefix.adapter import (
     allowed_choice,
     failed,
     reason,
+    tail_text,
 )
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.converse import CONFIG, SCHEMA, converse_of, in_blocks, words_itself
@@ -35,7 +36,16 @@ from cacheprefix_langgraph.history import Decided
 from cacheprefix_langgraph.layout import history_of, laid_out, settled, summarise_first, together
 from cacheprefix_langgraph.parts import Parts, completed, instruction_of, leads, missing, taken_apart
 from cacheprefix_langgraph.pending import Sending
-from cacheprefix_langgraph.request_bodies import base_of, hoists, kept_elsewhere, model_name, only_marked, shows_body
+from cacheprefix_langgraph.request_bodies import (
+    base_of,
+    cached_elsewhere,
+    compacted_elsewhere,
+    hoists,
+    kept_elsewhere,
+    model_name,
+    only_marked,
+    shows_body,
+)
 from cacheprefix_langgraph.schemas import adopt_foreseen
 from cacheprefix_langgraph.sdk_clients import summariser
 from cacheprefix_langgraph.sending import session_in
@@ -239,6 +249,8 @@ class _Asked:
         """The reasons, if any, for which the request keeps the application's own layout whatever sharing would save."""
         if self.kept:
             yield reason("kept_by_provider")
+        elif compacted_elsewhere(self.model, self.kwargs):
+            yield reason("own_history", "compacted by the provider")
         own = words_itself(self.model, self.kwargs)
         if own:
             yield reason("own_prompt", own)
@@ -293,6 +305,13 @@ def _asked(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, *, whol
     """A call of the model as its fork makes it; ``whole`` as in ``enter``."""
     messages = model._convert_input(given).to_messages()
     session, plain, kept = frame.session, frame, kept_elsewhere(model, kwargs)
+    if compacted_elsewhere(model, kwargs):
+        # Privacy: what the provider makes of all messages comes back in the answer, so that none of them is for this
+        # request alone.
+        volatile = tail_text("", "", volatile=frame.volatile)
+        frame = plain = replace(
+            frame, instruction="\n\n".join(filter(None, (frame.instruction, volatile))), volatile={}
+        )
     single = whole and not kept and one_call(model, kwargs, frame)
     if single:
         frame = replace(frame, instruction="\n\n".join(filter(None, (frame.instruction, ONE_CALL))))
@@ -320,7 +339,8 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
     session, parts = asked.frame.session, asked.parts
     plan = sending.plan = session.plan(asked.request(asks=asks and _summarises(session)))
     if asked.kept:
-        return _in_instructions(asked.model, asked.given, asked.kwargs, asked.plain)
+        beside = _behind_cached if cached_elsewhere(asked.model, asked.kwargs) else _in_instructions
+        return beside(asked.model, asked.given, asked.kwargs, asked.plain)
     if plan.at is None or asked.decided is None:
         # The layout stays the application's; what was decided on its history holds from the first request on.
         broke = plan.reasons[-1].why == "failed"
@@ -356,6 +376,16 @@ def _in_instructions(model: Any, given: Any, kwargs: dict[str, Any], frame: Fram
     texts = [*lacks, frame.passing if frame.volatile else "", own]
     said = "\n\n".join(text for text in texts if text)
     return None if said == own else (given, {**kwargs, "instructions": said})
+
+
+def _behind_cached(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame) -> tuple[Any, dict[str, Any]] | None:
+    """``_in_own_layout`` where a prefix was cached by name: with what is the role's alone at the end."""
+    # A provider's rule: beside ``cachedContent`` Gemini refuses system text and tools. Their place, and the shared
+    # text's, is in what was cached (ai.google.dev/gemini-api/docs/caching, as of 2026-11-28).
+    messages = model._convert_input(given).to_messages()
+    lacks = frame.instruction.strip() in map(str.strip, missing(messages, frame))
+    said = tail_text(frame.role, frame.instruction if lacks else "", volatile=frame.volatile)
+    return ([*messages, HumanMessage(said)], kwargs) if said else None
 
 
 def _own(

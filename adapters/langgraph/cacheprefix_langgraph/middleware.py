@@ -35,6 +35,7 @@ from cacheprefix.adapter import (
     tail_text,
     users_session,
 )
+from cacheprefix.errors import check_text
 from cacheprefix_langgraph.fork_context import ForkSettings, Frame, scope_of, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.parts import missing
@@ -132,6 +133,8 @@ class PrefixMiddleware(AgentMiddleware):
     ) -> None:
         super().__init__()
         check_volatile(volatile, volatile_role)
+        check_text("role", role)
+        check_text("instruction", instruction)
         self._session = given_or_configured(session)
         self._cached = CachedTools(self._session, role, scope)
         self._session.adopt_tools((), render)

@@ -31,7 +31,7 @@ from cacheprefix.adapter import (
     given_or_configured,
     users_session,
 )
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, check_text
 from cacheprefix_langgraph.calls import ahead, enter, waiting
 from cacheprefix_langgraph.configured_models import configured
 from cacheprefix_langgraph.converse import Client, converse_of
@@ -70,6 +70,8 @@ def wrap_model(
     (Anthropic only), and all of them read it.
     Raises ``SetupError`` for anything that is not a LangChain chat model.
     """
+    check_text("role", role, optional=True)
+    check_text("instruction", instruction)
     given: object = model
     bound = given_or_configured(session)
     bound.adopt_tools((), render)

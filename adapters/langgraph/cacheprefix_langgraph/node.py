@@ -26,7 +26,7 @@ from cacheprefix.adapter import (
     names_in,
     users_session,
 )
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, check_text
 from cacheprefix_langgraph.fork_context import (
     FORK,
     FRAME,
@@ -104,6 +104,8 @@ def forked(
     if session is not None and not isinstance(session, Session):
         raise SetupError(f"forked(session) takes a cacheprefix Session, found {type(session).__name__}")
     check_volatile(volatile, volatile_role)
+    check_text("role", role, optional=True)
+    check_text("instruction", instruction)
     bound = given_or_configured(session)
 
     def decorate(node: F) -> F:

@@ -10,7 +10,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from cacheprefix.adapter import AdapterSession, Api
+from cacheprefix.adapter import AdapterSession, Api, compacts
 from cacheprefix.wire import gemini_sdk_body
 from cacheprefix_langgraph.converse import converse_body, converse_of
 
@@ -68,10 +68,27 @@ def only_marked(session: AdapterSession, model: Any) -> bool:
 
 
 def kept_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether the provider keeps the history, where what a fork says at its end would stay for other roles to read."""
+    """Whether the provider keeps a part of the prompt: what stands before, or what others will go on from.
+
+    What a fork says at its end would stay for other roles to read.
+    """
     options = {**(getattr(model, "model_kwargs", None) or {}), **kwargs}
-    chained = (options.get(name) for name in ("previous_response_id", "conversation"))
-    return bool(getattr(model, "use_previous_response_id", False)) or any(name is not None for name in chained)
+    chained = any(options.get(name) is not None for name in ("previous_response_id", "conversation"))
+    # Anthropic takes no ``instructions`` beside its system text, which a compaction leaves alone.
+    compacted = compacted_elsewhere(model, kwargs) and "anthropic" not in model._llm_type
+    kept = bool(getattr(model, "use_previous_response_id", False))
+    return compacted or chained or kept or cached_elsewhere(model, kwargs)
+
+
+def cached_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a request goes on from what was cached by name beforehand (Gemini's ``cached_content``)."""
+    return bool(kwargs.get("cached_content") or getattr(model, "cached_content", None))
+
+
+def compacted_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether the provider puts the history together, so that others would read there what a fork says at its end."""
+    options = {**(getattr(model, "model_kwargs", None) or {}), **kwargs}
+    return compacts(options.get("context_management") or getattr(model, "context_management", None))
 
 
 def hoists(model: Any) -> bool:

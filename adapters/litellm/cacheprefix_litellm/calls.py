@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import litellm
-from litellm.constants import OPENAI_CHAT_COMPLETION_PARAMS
+from litellm.constants import OPENAI_CHAT_COMPLETION_PARAMS as PARAMS
 from litellm.llms.base_llm.base_utils import type_to_response_format_param
 from litellm.router import Router
 
@@ -32,7 +32,7 @@ _INSTALLED: list[Bound] = []
 _OWN: dict[str, Callable[..., Any]] = {name: getattr(litellm, name) for name in ("completion", "acompletion")}
 _CONNECTION = {"api_base", "api_key", "api_version", "base_url", "default_headers", "deployment_id", "extra_headers"}
 _CONNECTION |= {"max_retries", "organization", "request_timeout", "timeout"}
-_BODY = {"model", "messages", "prompt_cache_options", *OPENAI_CHAT_COMPLETION_PARAMS} - _CONNECTION
+_BODY = {"cached_content", "model", "messages", "previous_response_id", "prompt_cache_options", *PARAMS} - _CONNECTION
 """Names of the arguments that go into the request's body."""
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
 """Fields that a fork may add, and that LiteLLM refuses for a provider that does not know them."""
@@ -103,13 +103,13 @@ def install(session: Session | None = None, *, role: str = "", conversation: str
 
 
 def _bound(session: Session | None, role: str, conversation: str) -> Bound:
-    joined = adapter.given_or_configured(session)
-    if role:
+    joined, bound = adapter.given_or_configured(session), adapter.bound_role(role, "", conversation)
+    if bound:
         joined.join(role)
     for name, own in _OWN.items():
         if getattr(litellm, name) is own:
             setattr(litellm, name, adapter.inside(nullcontext, partial(_call, name), own))
-    return joined, adapter.bound_role(role, "", conversation)
+    return joined, bound
 
 
 def _attempts(name: str, session: adapter.AdapterSession, role: adapter.Role | None) -> property:
@@ -141,14 +141,14 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
 
     def arguments(laid: Mapping[str, Any]) -> dict[str, Any]:
         laid = dict(laid) if rules.markers in (None, "openai") else for_litellm(dict(laid))
-        fresh = {one: value for one, value in laid.items() if value is not fork.given.get(one)}
+        fresh = {one: value for one, value in laid.items() if value is not body.get(one)}
         added = fresh.keys() & _REFUSED - asked.keys()
         known = litellm.get_supported_openai_params(asked["model"], asked.get("custom_llm_provider")) if added else ()
-        out = (fork.given.keys() - laid.keys()) | (added - set(known or ()))
+        out = (body.keys() - laid.keys()) | (added - set(known or ()))
         return {one: value for one, value in {**asked, **fresh}.items() if one not in out}
 
     def send(laid: Mapping[str, Any]) -> Any:
-        made = None if laid is fork.given else session.attempt("body", lambda: arguments(laid), None)
+        made = None if fork.as_asked(laid) else session.attempt("body", lambda: arguments(laid), None)
         return own(*given, **named) if made is None else own(**made)
 
     def streamed(answer: Any, fork: adapter.ForkBody, turn: Any) -> Any:

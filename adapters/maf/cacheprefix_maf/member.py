@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from agent_framework import Agent
 
 from cacheprefix.adapter import AdapterSession, VolatileRole, check_volatile
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, check_text
 from cacheprefix_maf.run_plan import WorkflowRun
 
 ToolMemory = Literal["keep", "drop"]
@@ -45,9 +45,9 @@ class Member:
         if self.tool_memory not in get_args(ToolMemory):
             known = ", ".join(map(repr, get_args(ToolMemory)))
             raise SetupError(f"tool_memory is one of {known}, found {self.tool_memory!r}")
-        if not isinstance(self.conversation or "", str):
-            # Each request's layout would fail by it, so that nothing is shared.
-            raise SetupError(f"conversation is the conversation's id, found {type(self.conversation).__name__}")
+        for option in ("conversation", "scope"):
+            check_text(option, getattr(self, option), optional=True)
+        check_text("role", self.role)
         check_volatile(self.volatile, self.volatile_role)
 
     def lasting(self, tools: Sequence[Any]) -> Sequence[Any]:

@@ -17,13 +17,12 @@ from agents.models import chatcmpl_converter, openai_responses
 from agents.tracing import get_current_span, get_current_trace
 
 from cacheprefix import Session, adapter
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, check_id
 
 __all__ = ["unwrap", "wrap"]
 
 T = TypeVar("T")
 Conversation = str | Callable[[], str]
-_WEBSOCKET = openai_responses.OpenAIResponsesWSModel
 
 
 def known(target: object) -> bool:
@@ -51,14 +50,16 @@ def wrap(
         conversation: its id, or what gives it; without one the run's ``group_id``, else the history decides.
         provider: of models that agents name; by default as the Agents SDK finds them.
 
-    Raises ``SetupError`` for anything else, and for an agent that is wrapped already, in another session or
-    conversation, as a part of what this one does not reach.
+    Raises ``SetupError`` for anything else, for a conversation that is no id, and for an agent that is wrapped already,
+    in another session or conversation, as a part of what this one does not reach.
     """
     if not known(target):
         raise SetupError(f"wrap takes an agent, a model or a provider of models, found {type(target).__name__}")
+    check_id("conversation", conversation)
     joined = adapter.given_or_configured(session)
     if joined.off:
         return target
+    adapter.compacts_by(agents.memory.OpenAIResponsesCompactionSession, joined)
     if isinstance(target, agents.Agent):
         by = adapter.claimed(target, team_of, joined, conversation)
         bind([*team_of(target)], by, provider or agents.MultiProvider())
@@ -143,8 +144,8 @@ def _model(given: Any, session: adapter.AdapterSession, role: str, conversation:
 
     def asking() -> AbstractContextManager[None]:
         name = role or _speaker()
-        talk = conversation if isinstance(conversation, str) else conversation()
-        talk = talk or getattr(get_current_trace(), "group_id", None) or ""
+        talk = conversation() if callable(conversation) else conversation
+        talk = talk or str(getattr(get_current_trace(), "group_id", None) or "")
         return adapter.in_role(name, conversation=talk) if name else nullcontext()
 
     whole, streamed = base.get_response, base.stream_response
@@ -159,15 +160,14 @@ def _model(given: Any, session: adapter.AdapterSession, role: str, conversation:
 
 def sdk_of(model: agents.Model) -> Any:
     """The SDK client with which a model sends; None where its requests cannot be watched, as over a websocket."""
-    client = None if isinstance(model, _WEBSOCKET) else getattr(model, "_client", None)
+    client = None if isinstance(model, openai_responses.OpenAIResponsesWSModel) else getattr(model, "_client", None)
     return client if adapter.vendor_of(client) else None
 
 
 def _speaker() -> str:
     """The name of the agent whose turn it is, from the current trace span; empty where there is none."""
     data = getattr(get_current_span(), "span_data", None)
-    kind = getattr(data, "type", "")
-    return str(getattr(data, {"turn": "agent_name", "agent": "name"}.get(kind, ""), ""))
+    return str(getattr(data, {"turn": "agent_name", "agent": "name"}.get(getattr(data, "type", ""), ""), ""))
 
 
 adapter.supported("cacheprefix-openai-agents")
