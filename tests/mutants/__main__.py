@@ -134,7 +134,7 @@ def _unchanged(room: str, *, trusted: bool) -> tuple[int | None, float]:
     # Where no test can run at all, every change would count as killed.
     began, reads = time.monotonic(), ["--collect-only"] if trusted else []
     status = run([*reads, *(f"tests/{path}" for path in TESTS[room])], 3600.0)
-    return status, _PATIENCE / 4 if trusted else time.monotonic() - began
+    return status, _PATIENCE / 10 if trusted else time.monotonic() - began
 
 
 def _attempt(work: tuple[str, Mutation, float, float]) -> tuple[str, float]:

@@ -4,14 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix import Caching, Compaction, Session, SharedPrefix
+from cacheprefix.adapter import RestOfRequest
 from cacheprefix.bodies import Role, adopt_declared, fork_body
 from cacheprefix.layout.team import Whose
 from cacheprefix.prompt import ESTIMATE, Counter, dumps
+from cacheprefix.wire import views_of
 from tests.drawn import examples
 
 HANDBOOK = "The handbook of the house. " * 300
 USERS = ("alice", "bob", "carol")
+ROLES = ("user", "assistant")
 USERS6 = (*USERS, "dave", "erin", "frank")
 STEPS = st.tuples(st.sampled_from(USERS), st.sampled_from(("planner", "critic", "writer")), st.integers(0, 3))
 
@@ -62,6 +65,24 @@ def _answered(session, user, role, tools):
     turn = fork.begin(fork.queue())
     turn.finish({"prompt_tokens": 2_000, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}})
     return dumps(fork.body.get("tools") or [], "tools").decode()
+
+
+def test_a_conversations_first_request_is_compacted_with_the_tools_that_it_has():
+    """Nobody has had them there before; a process that takes the conversation up may be at its first one too."""
+    compaction = Compaction(11_000, 7_000, keep_turns=1, keep_users=False)
+    session = Session(SharedPrefix(system=HANDBOOK), compaction=compaction, caching=Caching(counter=ESTIMATE))
+    tool = _tool("alice", 1)
+    tool["function"]["description"] += " It has many rooms." * 500
+    _answered(session, "alice", "planner", [tool])
+    said = [{"role": role, "content": f"{role} says {number}. " * 100} for number in range(10) for role in ROLES]
+    views = views_of(said, "openai-chat", session.adapter.counter("gpt-5.1"))
+
+    def decided(conversation, *tools):
+        rest = RestOfRequest(tools=tools)
+        return session.adapter.histories.condense(session.conversation(conversation), views, "gpt-5.1", rest=rest)
+
+    assert not decided("bob")
+    assert decided("carol", "house_1")
 
 
 @settings(max_examples=examples(40), deadline=None)

@@ -29,14 +29,14 @@ def made(names, roles="abc"):
     return session_of(*(tool(name, SIZES[name]) for name in names), handbook=1_100, roles=roles)
 
 
-def sent(session, role, own, said):
+def sent(session, role, own, said, conversation="one"):
     """The messages and tools of a role's request."""
     spoken = [{"role": "assistant" if text.startswith("answer") else "user", "content": text} for text in said]
     own_text = words(800, "rule") if role == "d" else f"You are {role}."
     messages = [{"role": "system", "content": f"{own_text}\n\n{session.prefix.system}"}, *spoken]
     tools = {"tools": [tool(name, SIZES[name]) for name in own]} if own else {}
     body = {"model": "gpt-5.2", "messages": messages, **tools}
-    turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation="one")).begin()
+    turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation=conversation)).begin()
     turn.finish(None)
     assert session.failures == {}
     return [turn.body["messages"], turn.body.get("tools")]
@@ -93,6 +93,18 @@ def test_another_process_need_not_have_met_the_other_roles_yet():
     other = made("", "")
     other.conversation("one").restore(session.conversation("one").dumps())
     assert sent(other, "d", "", said) == sent(session, "d", "", said)
+
+
+def test_a_text_in_front_of_all_that_is_said_stays_there_whatever_becomes_of_that():
+    """It is read there, and nobody who takes the conversation up knows in how many others the role began."""
+    session, other = made("", "d"), made("", "d")
+    sent(session, "d", "", ["Go on."], conversation="zero")
+    messages, _ = sent(session, "d", "", ["What is it?"])
+    assert "<role" in messages[1]["content"]
+    other.conversation("one").restore(session.conversation("one").dumps())
+    messages, _ = sent(other, "d", "", ["What was it?"])
+    assert "<role" in messages[1]["content"]
+    assert messages == sent(session, "d", "", ["What was it?"])[0]
 
 
 def test_a_role_whose_history_was_compacted_begins_no_other_conversation():
