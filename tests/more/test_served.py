@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +102,16 @@ SERVERS = {
 
 
 def grows(provider: SimulatedProvider, thread: str) -> int:
-    """How many requests a thread made; each begins with all but the last section of the one before."""
-    prompts = [record.prompt for record in provider.requests]
-    own = [one for one in prompts if any(f"thread {thread} " in section.text for section in one.sections)]
+    """How many requests a thread made; each begins with all that stood in front of the role's text in the one before.
+
+    That is all but the role's text, or the handbook alone, where a role begins one thread after another in a worker.
+    """
+    texts = [[section.text for section in record.prompt.sections] for record in provider.requests]
+    own = [one for one in texts if any(f"thread {thread} " in text for text in one)]
     for earlier, later in pairwise(own):
-        assert later.sections[: len(earlier.sections) - 1] == earlier.sections[:-1]
+        shared = [*takewhile(lambda text: not text.startswith("<role name="), earlier)]
+        assert len(shared) in (1, len(earlier) - 1)
+        assert later[: len(shared)] == shared
     return len(own)
 
 
