@@ -332,10 +332,17 @@ def replayed(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterat
             # What was decided in the copies of a conversation that are asked side by side went with them, and what was
             # asked last stands in no later request.
             continue
-        if not _undecided(runs, key) and not _begins_behind_a_resume(app, key, framing) and olds and news:
+        inner = any(_asks_another(play, key[0]) for play in (*olds, *news))
+        if not (inner or _undecided(runs, key) or _begins_behind_a_resume(app, key, framing)) and olds and news:
             changes = [_change(old, new, prompts=True) for old in olds for new in news]
             if all(changes):
                 yield Broken(2, f"{key}: in one session {changes[0]}, resumed")
+
+
+def _asks_another(record: Record, turn: str) -> bool:
+    """Whether a request is of the conversation in which one agent asks another, which begins with what that is told."""
+    told = f"{turn.split('/', maxsplit=1)[0]}-inner-"
+    return record.prompt is not None and any(told in one.text for one in record.prompt.tier("messages")[:2])
 
 
 def _asked_together(app: Application, key: Key) -> bool:

@@ -248,6 +248,13 @@ def test_a_turn_that_goes_on_from_none_before_it_was_not_resumed():
     assert resumed(FORK, grown(FORK), Framing(goes_on=False), [{}, {"act": "resume"}]) == set()
 
 
+@pytest.mark.parametrize(("told", "broken"), [("Ask xalice-inner-0.", set()), ("Ask xalice-ask-0.", {2})])
+def test_where_one_agent_asks_another_nothing_is_resumed(told, broken):
+    """That conversation is theirs alone, and is over with the answer."""
+    asked = [FORK[0], {"role": "user", "content": told}, FORK[2]]
+    assert resumed(asked, grown(asked), Framing(), [{}, {"act": "resume"}]) == broken
+
+
 @pytest.mark.parametrize(("apart", "broken"), [(True, set()), (False, {2})])
 def test_what_was_decided_in_copies_goes_with_them(apart, broken):
     """A resumed conversation has nothing of it, and one that goes on may."""
