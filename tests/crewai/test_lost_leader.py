@@ -75,6 +75,16 @@ def _waits(session, number):
     return flights and sum(flight.waiting for flight in flights) >= number
 
 
+def _one_behind(pool, session, leader, other):
+    """Two kickoffs under way, of which the second waits for the first."""
+    found = []
+    for number, one in enumerate((leader, other)):
+        found.append(pool.submit(one.kickoff, inputs=INPUTS))
+        while not _waits(session, number):
+            time.sleep(0.01)
+    return found
+
+
 async def _waiting(session, number):
     """Until someone leads and so many wait for it."""
     while not _waits(session, number):  # noqa: ASYNC110 - nothing tells when another one waits
@@ -193,12 +203,7 @@ def test_the_report_names_the_agent_that_siblings_followed(provider, session, si
     go_on = _held(provider)
     leader, other = siblings(2, stream=streams)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(leader.kickoff, inputs=INPUTS)
-        while not _waits(session, 0):
-            time.sleep(0.01)
-        second = pool.submit(other.kickoff, inputs=INPUTS)
-        while not _waits(session, 1):
-            time.sleep(0.01)
+        first, second = _one_behind(pool, session, leader, other)
         go_on()
         assert first.result(PATIENCE).raw
         assert second.result(PATIENCE).raw
@@ -226,12 +231,7 @@ def test_a_task_that_runs_into_its_time_limit_holds_nobody_beyond_its_answer(pro
     leader, other = siblings(2)
     leader.agents[0].max_execution_time = 1
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(leader.kickoff, inputs=INPUTS)
-        while not _waits(session, 0):
-            time.sleep(0.01)
-        second = pool.submit(other.kickoff, inputs=INPUTS)
-        while not _waits(session, 1):
-            time.sleep(0.01)
+        first, second = _one_behind(pool, session, leader, other)
         time.sleep(2)
         go_on()
         assert isinstance(first.exception(PATIENCE), TimeoutError)
