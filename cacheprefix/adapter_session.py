@@ -90,7 +90,8 @@ class AdapterSession:
     def lead(self, name: str, scope: str, tail: TailPlacement, prefix: SharedPrefix) -> None:
         """Make the parts that work for one team: its layout, its requests, its histories, its side forks."""
         state = self.shared
-        self.team = Team(name, scope, tail, prefix, partial(frozen, self.plugins), state.cards, state.roles)
+        roles = state.roles_of(scope)
+        self.team = Team(name, scope, tail, prefix, partial(frozen, self.plugins), state.cards, roles)
         options, forks = self._options, self.mode != "observe"
         waits = self._gate is not None
         self._requests = Requests(self.team, state, self.plugins, forks=forks, off=self.off, waits=waits)
@@ -196,7 +197,7 @@ class AdapterSession:
         """
         state, notices = self.shared, Notices()
         fresh = SharedState.fresh(replace(state.services, notices=notices), state.envelope)
-        fresh.roles.update(state.roles)
+        fresh.roles_of(self.scope).update(self.team.roles)
         fresh.lifetimes, fresh.routing = Lifetimes(state.lifetimes.chosen), RoutingKeys(state.routing.keys)
         mode: Mode = "fork" if self.mode == "strict" else self.mode
         plugins, results = self.plugins.unheard(), ResultStore(MemoryStore())
@@ -356,7 +357,7 @@ class AdapterSession:
         """Tell of a role before its first request; for adapters, at set-up."""
         name = self.team.role(role)
         with self.shared.lock:
-            self.shared.roles.of(name, lambda: digest_of(name))
+            self.team.roles.of(name, lambda: digest_of(name))
 
     @property
     def alone(self) -> bool:

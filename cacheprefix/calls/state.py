@@ -51,8 +51,8 @@ class SharedState:
     conversations: OrderedDict[tuple[str, str, str], Conversation] = field(default_factory=OrderedDict)
     sharing: WorthSharing = field(default_factory=WorthSharing)
     lock: RLock = field(default_factory=RLock)
-    roles: Bounded[str, str] = field(default_factory=known_roles)
-    """Roles that front doors were made for, with their digests."""
+    roles: Bounded[str, Bounded[str, str]] = field(default_factory=lambda: Bounded(_KEEP))
+    """By tenant: roles that front doors were made for, with their digests (``roles_of``)."""
     preflight: Preflight = field(default_factory=Preflight)
     cards: Placement = field(default_factory=Placement)
     positions: RolePositions = field(default_factory=RolePositions)
@@ -98,6 +98,15 @@ class SharedState:
         """A body as a prompt, counted by the session's counter; history seen before costs next to nothing."""
         count, memo, envelope = self.services.count, self.memo, self.envelope
         return decode(body, api, headers=headers, count=count, memo=memo, envelope=envelope)
+
+    def roles_of(self, scope: str) -> Bounded[str, str]:
+        """A tenant's roles.
+
+        Others' ask in none of its conversations: their number changes nothing there, so that a process that met fewer
+        tenants sends the same.
+        """
+        with self.lock:
+            return self.roles.of(scope, known_roles)
 
     def conversation(self, owner: Owner, id_: str, make: Callable[[str], Conversation]) -> tuple[Conversation, bool]:
         """The conversation of an id, and whether it was made just now; without an id one of its own, not kept."""

@@ -97,7 +97,7 @@ class Team:
     """Puts the tools of a prefix in order; plugins have their say in it."""
     cards: Placement
     roles: Bounded[str, str] = field(default_factory=lambda: Bounded(_ROLES))
-    """Roles that front doors were made for, in all teams that share totals, with their digests."""
+    """Roles that front doors were made for, in all of a tenant's teams that share totals, with their digests."""
     lock: RLock = field(default_factory=RLock)
     late: set[str] = field(default_factory=set)
     """Names of tools that came after the first request."""

@@ -120,9 +120,9 @@ def test_a_run_after_a_preview_sends_what_it_would_have_sent(chat, build):
     chat.script(brief)
     session, other = chat.session(HANDBOOK), chat.session(HANDBOOK)
     graph = build(session, chat)
-    before = (session.prefix, set(session.adapter.shared.roles), dict(session.adapter.beside))
+    before = (session.prefix, set(session.adapter.team.roles), dict(session.adapter.beside))
     first = preview(graph, session, task=TASK)
-    assert (session.prefix, set(session.adapter.shared.roles), session.adapter.beside) == before
+    assert (session.prefix, set(session.adapter.team.roles), session.adapter.beside) == before
     assert session.calls == () == session.report().notes
     assert not session.adapter.shared.conversations
     assert preview(graph, session, task=[HumanMessage(TASK)]).as_dict() == first.as_dict()

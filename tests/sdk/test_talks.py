@@ -180,6 +180,30 @@ def test_the_tools_of_one_tenant_are_in_no_request_of_another(servers, api):
     assert not session.failures
 
 
+@pytest.mark.parametrize("api", tuple(RULES))
+def test_how_many_tenants_a_process_has_met_changes_nothing_in_a_conversation(servers, api):
+    """Each tenant has one agent: another process, which meets one tenant alone, sends the same."""
+    server = servers[api]
+
+    def sent(tenants):
+        server.reset()
+        session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=RULES[api], counter=ESTIMATE))
+        with make_client(api, server) as plain:
+            for tenant in tenants:
+                its = session.child(tenant, scope=tenant) if tenant else session
+                history = []
+                for turn in range(3):
+                    history += [_said(tenant or "alice", turn, wordy=True)]
+                    with role("checker", conversation="talk", instruction="You check. " * 50):
+                        creator(wrap(plain, its), api)(**_body(api, history))
+                    history += [{"role": "assistant", "content": "Done."}]
+        assert not session.failures
+        return [record.body for record in server.requests]
+
+    assert sent(["", "bob"])[3:] == sent(["bob"])
+    assert sent(["bob", ""])[3:] == sent([""])
+
+
 @pytest.mark.parametrize("way", ["dropped", "closed"])
 def test_a_generator_that_is_left_inside_a_role_leaves_its_role_to_nobody(servers, way):
     """A web answer whose reader went away: what its worker serves next is no part of that conversation."""

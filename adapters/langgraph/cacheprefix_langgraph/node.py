@@ -140,7 +140,7 @@ def forked(
             # LangGraph and applications go by which object a node is and by what it holds. What its models ask is told
             # by the node's name; only a function, which passes for itself under a wrapper, tells its role's.
             return node
-        name = role or _name_of(given, len(bound.shared.roles))
+        name = role or _name_of(given, len(bound.team.roles))
         bound.join(name)
         bound.attempt("tools", lambda: decorated(bound, name, given), None)
         foresee(bound, given)
