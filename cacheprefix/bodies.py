@@ -1092,7 +1092,14 @@ def _completed(session: AdapterSession, body: dict[str, Any], api: Api, role: Ro
     if fields.template and body.get(fields.template) is not None:
         # A provider's rule: instructions would replace those of the stored template, and system text is refused beside
         # what was cached by name: it stands in there. What a chat says next stays nowhere.
-        said = "" if place else tail_text(role.name, role.instruction, volatile=role.volatile)
+        said = tail_text(role.name, role.instruction, volatile=role.volatile)
+        if said and place:
+            session.warn_once(
+                f"template {role.name}",
+                f"role {role.name!r} asks by a stored prompt, whose instructions ours would replace: its instruction and "
+                "volatile text were not sent; put them into the stored prompt or its variables, or into the input",
+            )
+            return body
         return {**body, name: [*_items(body.get(name)), user_message(said)]} if said else body
     history = _items(body.get(name))
     own = body.get(place) if place else None

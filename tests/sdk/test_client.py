@@ -16,7 +16,7 @@ from openai.resources.responses import Responses
 from sdk_driver import MODELS, RULES, creator, make_client
 
 import cacheprefix
-from cacheprefix import Caching, Gate, History, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import CacheprefixWarning, Caching, Gate, History, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.bodies import SoFar, allowed_choice, compacts
 from cacheprefix.errors import BudgetError, ConfigError, SetupError
 from cacheprefix.prompt import ESTIMATE
@@ -662,13 +662,20 @@ def test_a_forgotten_conversation_leaves_no_text_of_its_answers(talks):
 
 
 def test_a_template_of_the_provider_keeps_its_words(servers, session_for):
-    """Instructions would stand in place of the template's own."""
+    """Instructions would stand in place of the template's own; who gave some to the role is told so."""
     chat = servers["openai-responses"]
     chat.reset()
     asked = {"model": MODELS["openai-responses"], "prompt": {"id": "pmpt_1"}, "input": "hello"}
-    with make_client("openai-responses", chat) as client, role("critic", instruction="Be kind."):
-        creator(wrap(client, session_for("openai-responses")), "openai-responses")(**asked)
-    assert chat.requests[0].json == asked
+    with make_client("openai-responses", chat) as client:
+        ask = creator(wrap(client, session_for("openai-responses")), "openai-responses")
+        with (
+            role("critic", instruction="Be kind."),
+            pytest.warns(CacheprefixWarning, match="put them into the stored prompt"),
+        ):
+            ask(**asked)
+        with role("planner"):
+            ask(**asked)
+    assert [request.json for request in chat.requests] == [asked, asked]
 
 
 @pytest.mark.filterwarnings("ignore::cacheprefix.CacheprefixWarning")
