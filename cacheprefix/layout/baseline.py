@@ -49,6 +49,8 @@ _WORDS = 4
 """Tokens that the count of a beginning may be off by at least: what stands around messages is counted for itself."""
 _NAMES = 0.25
 """By what share the count of a call may be off that was sent with another id: names and ids are no words."""
+_SEPARATE = 3
+"""Tenants without anything to read, after which each is taken to have a cache of its own."""
 _MODELS = 1_000
 _WHOLES = 10_000
 """Prompts whose count is remembered for those that go on from them."""
@@ -161,11 +163,46 @@ class _Begun:
     """Itself, once it was entered."""
 
 
+@dataclass(slots=True)
+class _Tenants:
+    """Whether a session's tenants share the provider's cache, by what it read for those that had sent nothing yet.
+
+    A provider's rule: a cache is an account's, or a workspace's. With one key for all tenants what one of them sent is
+    read for another; with a key each it is not. Nobody says which it is, and most applications have one.
+    """
+
+    found: int = 0
+    """Requests for which others' were read."""
+    missing: int = 0
+    """Requests for which others' would have been read, had they shared it."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether each tenant has a cache of its own."""
+        return self.missing >= _SEPARATE and self.missing > self.found
+
+    def learn(self, own: Observation, sent: Observation, usage: Usage) -> None:
+        """One more request whose answer has ended; ``sent`` is what was sent in place of the application's own.
+
+        Its own tenant's requests had left nothing for it. What had those of all, is in ``own``.
+        """
+        least = max(1, sent.profile.min_tokens)
+        if usage.cache_read_tokens is None or sent.expectation.tokens >= least:
+            return
+        if usage.cache_read_tokens >= least:
+            self.found += 1
+        elif own.expectation.tokens >= least and not self.apart:
+            self.missing += 1
+
+
 class Unmodified:
     """The cache as the application's own requests would have left it, in the provider's tokens. Thread-safe."""
 
     def __init__(self, model: CacheModel) -> None:
         self._model = model
+        self._tenants = _Tenants()
+        self._own_alone = True
+        """Whether all that was sent was the application's own."""
         self._counts: dict[str, _Counts] = {}
         self._wholes: Bounded[bytes, _About] = Bounded(_WHOLES)
         self._begun: Bounded[int, _Begun] = Bounded(_BEGUN)
@@ -220,12 +257,19 @@ class Unmodified:
         if times.first_token is not None:
             self._model.first_token(seen, times.first_token - earlier)
         self._model.finish(seen, None, times.ended - earlier)
-        if _alike(prompt, sent.record.prompt) and _found_alike(seen, sent, plain=scale.plain):
+        self._tenants.learn(seen, sent, usage)
+        alike = _alike(prompt, sent.record.prompt)
+        self._own_alone = self._own_alone and alike
+        # Of other tenants' requests the model of what was sent knows nothing: where all were the application's own the
+        # cache held the same all the same.
+        if alike and ((self._own_alone and usage.reported) or _found_alike(seen, sent, plain=scale.plain)):
             return Estimate(usage if usage.reported else sent.expectation.usage)
         return Estimate(scale.theirs(seen.expectation.usage, profile), scale.unsure(seen, profile))
 
     def _enter(self, own: Own, rules: Profile) -> Observation:
-        return self._model.begin(own.prompt, rules, SentBy(own.scope, own.agent, own.conversation), at=own.arrived)
+        # Money: what one tenant's requests leave another's read, where they have one key.
+        scope = own.scope if self._tenants.apart else ""
+        return self._model.begin(own.prompt, rules, SentBy(scope, own.agent, own.conversation), at=own.arrived)
 
     def _scale(self, sent: Prompt, own: Prompt, usage: Usage) -> _Scale:
         text, images = _parts(sent, sent.tokens)

@@ -204,6 +204,35 @@ def test_how_many_tenants_a_process_has_met_changes_nothing_in_a_conversation(se
     assert sent(["bob", ""])[3:] == sent([""])
 
 
+@pytest.mark.filterwarnings("ignore::cacheprefix.CacheprefixWarning")
+@pytest.mark.parametrize("keys", ["one", "each"])
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+def test_what_tenants_would_have_read_of_one_another_is_reckoned_by_their_keys(keys, mode):
+    """With one key for all it is what they do read; with one each nothing, as soon as the provider's counts show it."""
+    api, handbook = "openai-chat", HANDBOOK * 3
+
+    def units(mode):
+        session = Session(
+            SharedPrefix(system=handbook), caching=Caching(provider="openai", counter=ESTIMATE), mode=mode
+        )
+        with SimulatedProvider("openai") as server, make_client(api, server) as plain:
+            for tenant in range(12):
+                its = session.child(f"t{tenant}", scope=f"t{tenant}")
+                plain.api_key = f"key-{tenant if keys == 'each' else 0}"
+                for name in ("planner", "critic"):
+                    with role(name, conversation="talk"):
+                        body = {**_body(api, [_said(f"user{tenant}", 0, wordy=True)]), "model": "gpt-4.1"}
+                        body["messages"][0] = {"role": "system", "content": f"{handbook}\n\nYou are the {name}."}
+                        creator(wrap(plain, its), api)(**body)
+            rules = server.simulator.profile_for("gpt-4.1", api)
+            return sum(record.outcome.cost_units(rules) for record in server.requests), session.report().total
+
+    (own, _), (paid, said) = units("off"), units(mode)
+    assert said.cost_units == pytest.approx(paid)
+    # Until three of them found nothing they are taken to have one.
+    assert said.unmodified_units == pytest.approx(own, rel=0.01 if keys == "one" or mode == "observe" else 0.25)
+
+
 @pytest.mark.parametrize("way", ["dropped", "closed"])
 def test_a_generator_that_is_left_inside_a_role_leaves_its_role_to_nobody(servers, way):
     """A web answer whose reader went away: what its worker serves next is no part of that conversation."""
