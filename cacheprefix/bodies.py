@@ -1096,8 +1096,8 @@ def _completed(session: AdapterSession, body: dict[str, Any], api: Api, role: Ro
         if said and place:
             session.warn_once(
                 f"template {role.name}",
-                f"role {role.name!r} asks by a stored prompt, whose instructions ours would replace: its instruction and "
-                "volatile text were not sent; put them into the stored prompt or its variables, or into the input",
+                f"role {role.name!r} asks by a stored prompt, whose instructions ours would replace: its instruction "
+                "and volatile text were not sent; put them into the stored prompt or its variables, or into the input",
             )
             return body
         return {**body, name: [*_items(body.get(name)), user_message(said)]} if said else body
