@@ -42,6 +42,14 @@ _UNMODIFIED = "\0unmodified"
 """Behind the id of a conversation: what its forks would have cost as the application made them."""
 
 
+def _sharing(roles: frozenset[str]) -> frozenset[str]:
+    """The roles that stay forks, where the others go back.
+
+    Money: what made forks of one role cheaper was read of those that are none any more. It is none by itself either.
+    """
+    return roles if len(roles) > 1 else frozenset()
+
+
 def comparable(call: Call, sent: Prompt, own: Prompt | None) -> bool:
     """Whether a fork's cost may be held against the estimate of the application's own request."""
     verdict, unmodified = call.verdict, call.unmodified_units
@@ -183,7 +191,7 @@ class ForkShare:
                 return {}
             forked, own = (round(self._costs[arm, _ALL].mean) for arm in ("fork", "own"))
             known = self._cheap if self._rounds else self._agents
-            self._cheap = frozenset(one for one in known if self._cheaper(one))
+            self._cheap = _sharing(frozenset(one for one in known if self._cheaper(one)))
             self._in_all = reason("dearer_as_fork", forked=forked, own=own)
             self._beyond, self._rounds = _Costs(), self._rounds + 1
             return dict.fromkeys(sorted(known - self._cheap), self._in_all)
@@ -219,13 +227,14 @@ class ForkShare:
 
     def _judged(self, agent: str) -> Mapping[str, Reason]:
         """A role whose forks got dearer; where all of them together did, each one whose own costs are not lower."""
-        found = None if agent in self._returned else self._dearer(agent)
+        left = frozenset(self._agents - self._returned.keys())
+        found = self._dearer(agent) if agent in left else None
         if found is not None:
-            return {agent: found}
-        found = self._dearer(_ALL)
-        if found is None:
-            return {}
-        return {one: found for one in sorted(self._agents - self._returned.keys()) if not self._cheaper(one)}
+            stay = left - {agent}
+        else:
+            found = self._dearer(_ALL)
+            stay = frozenset(one for one in left if found is None or self._cheaper(one))
+        return {} if found is None else dict.fromkeys(sorted(left - _sharing(stay)), found)
 
     def _dearer(self, agent: str) -> Reason | None:
         forked, own = (self._costs.get((arm, agent)) for arm in ("fork", "own"))

@@ -73,15 +73,33 @@ def test_who_writes_what_others_read_is_not_blamed():
 
 
 def test_a_dearer_arm_returns_those_who_only_open_conversations():
-    """Where all forks together cost more, also the role that nothing else could be held against."""
-    share, found = ForkShare(0.5), {}
-    for number in range(200):
-        talk = ("", str(number))
-        arm = share.arm(*talk)
-        found |= share.count(arm, talk, "opener", (900 if arm == "fork" else 500) + number % 7)
-        found |= share.count(arm, talk, "other", (100 if arm == "fork" else 150) + number % 5)
-    assert set(found) == {"opener"}
+    """Where all forks together cost more, also the role that nothing else could be held against.
+
+    Cheaper ones stay, if there are two at least: one by itself has nobody to share with any more.
+    """
+    for others in (("other", "third"), ("other",)):
+        share, found = ForkShare(0.5), {}
+        for number in range(200):
+            talk = ("", str(number))
+            arm = share.arm(*talk)
+            found |= share.count(arm, talk, "opener", (900 if arm == "fork" else 500) + number % 7)
+            for other in others:
+                found |= share.count(arm, talk, other, (100 if arm == "fork" else 150) + number % 5)
+        assert set(found) == {"opener", *(others if len(others) == 1 else ())}
     assert dict(found["opener"].numbers)["forked"] > dict(found["opener"].numbers)["own"]
+
+
+def test_without_a_second_arm_no_role_stays_a_fork_by_itself_either():
+    """All forks together cost more than the estimate, and one role's cost less."""
+    for others in (("other", "third"), ("other",)):
+        guard, found = ForkShare(), {}
+        for number in range(200):
+            talk = ("", str(number))
+            found |= guard.weigh(talk, "opener", 900 + number % 7, 500)
+            for other in ("opener", *others):
+                units = 900 if other == "opener" else 100
+                found |= guard.weigh(talk, other, units + number % 5, 500 if other == "opener" else 150)
+        assert set(found) == {"opener", *(others if len(others) == 1 else ())}
 
 
 def test_each_conversation_is_counted_once_in_its_arm():
