@@ -75,7 +75,7 @@ def known(target: object) -> str:
     if isinstance(target, Router):
         return "Router"
     name, home = str(getattr(target, "__name__", "")), str(getattr(target, "__module__", ""))
-    return name if name in _OWN and home.startswith("litellm.") else ""
+    return name if name in _OWN and home.partition(".")[0] == "litellm" else ""
 
 
 def unwrap(router: T) -> T:
@@ -108,7 +108,10 @@ def _bound(session: Session | None, role: str, conversation: str) -> Bound:
         joined.join(role)
     for name, own in _OWN.items():
         if getattr(litellm, name) is own:
-            setattr(litellm, name, adapter.inside(nullcontext, partial(_call, name), own))
+            made = adapter.inside(nullcontext, partial(_call, name), own)
+            # Where pickle looks for it: in ``litellm.main`` LiteLLM's own stays.
+            made.__module__ = litellm.__name__
+            setattr(litellm, name, made)
     return joined, bound
 
 
