@@ -94,6 +94,25 @@ async def test_what_agents_have_in_common_is_found_beside_given_context(servers)
     assert all(record.outcome.read_tokens > 1_000 for record in provider.requests[1:3])
 
 
+@pytest.mark.parametrize("api", APIS)
+async def test_a_conversations_first_request_is_compacted_with_the_tools_that_it_has(servers, api):
+    """Nobody has had them there before; without so large a tool the same history is sent whole."""
+    compaction = Compaction(trigger=9_500, target=7_500, keep_turns=1, keep_users=False, horizon=10_000)
+    said = [Message(role, [f"{role} says {at}. " * 100]) for at in range(8) for role in ("user", "assistant")]
+    counts = []
+    for more in ("", " It has many rooms." * 700):
+        house = FunctionTool(name="house", description=f"Asks the house.{more}", func=lambda: "noted", input_model={})
+        session = session_for(api, compaction=compaction)
+        options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+        async with served(servers, api) as (client, provider):
+            wrap(role(client, "planner", tools=[house], **options), session)
+            critic = wrap(role(client, "critic", tools=[house], **options), session)
+            await critic.run([*said, Message("user", [TASK])])
+        counts.append(sum("says" in section.text for section in provider.requests[0].prompt.tier("messages")))
+        assert session.failures == {}
+    assert counts[0] == len(said) > counts[1] > 0
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
 async def test_an_agent_that_works_as_a_tool_is_in_the_report_or_named(servers, wrapped):
     """Its requests are seen where it is wrapped by itself."""
