@@ -107,8 +107,10 @@ async def test_a_conversations_first_request_is_compacted_with_the_tools_that_it
             shared = Session(
                 SharedPrefix(system=HANDBOOK), compaction=compaction, caching=Caching(counter=ESTIMATE), gate=None
             )
-            _, critic = wrap([agent(name, config, tools=[house]) for name in ("planner", "critic")], shared)
-            await critic.ask("And now?", stream=stream)
+            for user in ("alice", "bob"):
+                made = Agent("planner", f"You help {user}.\n\n{HANDBOOK}", config=config, tools=[house])
+                planner = wrap(made, shared, conversation=user)
+            await planner.ask("And now?", stream=stream)
         counts.append(sum("Question" in text for text in texts(server.requests[0])))
         assert shared.failures == {}
     assert counts[0] == 8 > counts[1]

@@ -105,9 +105,11 @@ async def test_a_conversations_first_request_is_compacted_with_the_tools_that_it
         session = session_for(api, compaction=compaction)
         options = {"default_options": {"store": False}} if api == "openai-responses" else {}
         async with served(servers, api) as (client, provider):
-            wrap(role(client, "planner", tools=[house], **options), session)
-            critic = wrap(role(client, "critic", tools=[house], **options), session)
-            await critic.run([*said, Message("user", [TASK])])
+            for user in ("alice", "bob"):
+                text = f"You help {user}.\n\n{HANDBOOK}"
+                made = role(client, "planner", instructions=text, tools=[house], **options)
+                planner = wrap(made, session, conversation=user)
+            await planner.run([*said, Message("user", [TASK])])
         counts.append(sum("says" in section.text for section in provider.requests[0].prompt.tier("messages")))
         assert session.failures == {}
     assert counts[0] == len(said) > counts[1] > 0
