@@ -773,7 +773,7 @@ class _Read:
 
         def history(told: RoleTold) -> CountedHistory[Any]:
             """The messages under a role's text and tools, with the answers begun at their end apart."""
-            messages = _condensed(session, self.history, role, model, api, told.text, told.carries(names))
+            messages = _condensed(session, self, role, model, api, told.text, told.carries(names))
             end = len(messages) - _begun_answers(session, messages, body, api)
             return CountedHistory(messages[:end], digest, tokens, messages[end:])
 
@@ -1137,20 +1137,20 @@ def _led(text: str, own: Any) -> Any:
 
 
 def _condensed(
-    session: AdapterSession, history: list[Any], role: Role, model: str, api: Api, tail: str, tools: Sequence[str]
+    session: AdapterSession, read: _Read, role: Role, model: str, api: Api, tail: str, tools: Sequence[str]
 ) -> list[Any]:
     """The history with large tool results shortened and, where that is due and pays, compacted.
 
     ``tail`` is the role's text that is sent with it, ``tools`` are the names of the tools that the request carries.
     """
-    form = form_of(api)
+    history, form = read.history, form_of(api)
     none: tuple[MessageView, ...] = ()
     if form is None:
         return history
     views = session.attempt("views", lambda: views_of(history, form, session.counter(model)), none)
     # Outside of ``attempt``: it fails open by itself, and ``BudgetError`` must reach the application.
     conversation = session.conversation(role.conversation)
-    rest = RestOfRequest(own_tokens=session.count(tail, model), tools=tools, zones=True)
+    rest = RestOfRequest(own_tokens=session.count(tail, model), tools=tools, declared=read.tools, zones=True)
     decisions = session.histories.condense(conversation, views, model, api, rest) if views else ()
     if not decisions:
         return history

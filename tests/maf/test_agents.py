@@ -14,7 +14,7 @@ from maf_teams import HANDBOOK, LONG, NAMES, TASK, call, look, prompts, role, se
 from pydantic import BaseModel
 
 import cacheprefix
-from cacheprefix import Caching, Compaction, Gate, History, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Compaction, Gate, History, RequestBudget, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Latency, Reply
@@ -113,6 +113,22 @@ async def test_a_conversations_first_request_is_compacted_with_the_tools_that_it
         counts.append(sum("says" in section.text for section in provider.requests[0].prompt.tier("messages")))
         assert session.failures == {}
     assert counts[0] == len(said) > counts[1] > 0
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_request_fits_the_window_with_tools_that_came_with_it(servers, api):
+    """Nobody shares them, and the model reads them all the same."""
+    house = FunctionTool(
+        name="house", description="Asks the house." + " It has many rooms." * 700, func=lambda: "noted", input_model={}
+    )
+    said = [Message(role, [f"{role} says {at}. " * 100]) for at in range(8) for role in ("user", "assistant")]
+    session = session_for(api, history=History(request_budget=RequestBudget(9_000)))
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    async with served(servers, api) as (client, provider):
+        planner, _ = (wrap(role(client, name, **options), session) for name in ("planner", "critic"))
+        await planner.run([*said, Message("user", [TASK])], tools=[house])
+    assert 4_000 < provider.requests[0].prompt.tokens <= 9_000
+    assert session.failures == {}
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -16,7 +16,7 @@ from openai.resources.responses import Responses
 from sdk_driver import MODELS, RULES, creator, make_client
 
 import cacheprefix
-from cacheprefix import Caching, Gate, History, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Gate, History, RequestBudget, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.bodies import SoFar, allowed_choice, compacts
 from cacheprefix.errors import BudgetError, ConfigError, SetupError
 from cacheprefix.prompt import ESTIMATE
@@ -610,6 +610,20 @@ def test_other_management_of_the_context_is_no_compaction(servers, session_for):
     assert session.calls[0].layout == "fork"
     for odd in (None, 5, "compaction", [5], {"edits": 5}, {"edits": [{"type": 5}]}):
         assert not compacts({"context_management": odd})
+
+
+def test_a_request_fits_the_window_with_tools_that_the_provider_runs(servers, session_for):
+    """Nobody shares them, and the model reads them all the same."""
+    servers["anthropic"].reset()
+    session = session_for("anthropic", history=History(request_budget=RequestBudget(9_000)))
+    domains = [f"{number}.example.org" for number in range(800)]
+    search = {"type": "web_search_20250305", "name": "web_search", "allowed_domains": domains}
+    asked = body("anthropic", tools=[search])
+    said = [{"role": one, "content": f"{one} says {at}. " * 100} for at in range(8) for one in ("user", "assistant")]
+    with make_client("anthropic", servers["anthropic"]) as client, role("critic"):
+        wrap(client, session).messages.create(**{**asked, "messages": [*said, *asked["messages"]]})
+    assert 4_000 < servers["anthropic"].requests[0].prompt.tokens <= 9_000
+    assert session.failures == {}
 
 
 SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}

@@ -62,9 +62,8 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
         else:
             for each in _OWN:
                 own = getattr(router, each)
-                made: Any = adapter.inside(partial(_BOUND.within, (joined, bound)), own, own)
+                made = vars(router)[each] = adapter.inside(partial(_BOUND.within, (joined, bound)), own, own)
                 made.cacheprefix_own = own
-                setattr(router, each, made)
         return target
     wrapped: T = adapter.inside(partial(_BOUND.within, (joined, bound)), partial(_call, name), _OWN[name])
     return wrapped
@@ -108,10 +107,9 @@ def _bound(session: Session | None, role: str, conversation: str) -> Bound:
         joined.join(role)
     for name, own in _OWN.items():
         if getattr(litellm, name) is own:
-            made = adapter.inside(nullcontext, partial(_call, name), own)
+            made = vars(litellm)[name] = adapter.inside(nullcontext, partial(_call, name), own)
             # Where pickle looks for it: in ``litellm.main`` LiteLLM's own stays.
             made.__module__ = litellm.__name__
-            setattr(litellm, name, made)
     return joined, bound
 
 
