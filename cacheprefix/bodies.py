@@ -34,6 +34,7 @@ from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import MESSAGE_TOKENS, Api, MessageView, Prompt, Reason, digest_of, dumps_sorted, loads, reason
 from cacheprefix.wire import apply, form_of, sendable, views_of
 from cacheprefix.wire.answers import begins, history_field, read_answer, result_messages, user_message
+from cacheprefix.wire.anthropic import paused_turn
 from cacheprefix.wire.apis import CHATS, SHAPES, chat_of
 from cacheprefix.wire.messages import Answer
 from cacheprefix.wire.openai_chat import SYSTEM_ROLES, tool_name
@@ -772,7 +773,7 @@ class _Read:
 
         def history(told: RoleTold) -> CountedHistory[Any]:
             """The messages under a role's text and tools, with the answers begun at their end apart."""
-            messages = _condensed(session, self.history, role, model, api, told.text, told.carries(names))
+            messages = _condensed(session, self, role, model, api, told.text, told.carries(names))
             end = len(messages) - _begun_answers(session, messages, body, api)
             return CountedHistory(messages[:end], digest, tokens, messages[end:])
 
@@ -1042,31 +1043,36 @@ def _provider_keeps_history(session: AdapterSession, body: Mapping[str, Any], ap
     return body.get("store") is not False and (role.unread or session.shared.kept.begins(_speaker(session, role)))
 
 
-def compacts(edits: object) -> bool:
-    """Whether the provider is asked to put the history together, by ``context_management`` as a body has it.
+def compacts(fields: Mapping[str, Any]) -> bool:
+    """Whether the provider is asked to put the history together, by the fields of a body.
 
-    OpenAI's ``compaction``, in a list, and Anthropic's ``compact_20260112``, among ``edits``.
+    By ``context_management``: OpenAI's ``compaction``, in a list, and Anthropic's ``compact_20260112``, among
+    ``edits``; or by Anthropic's ``compaction``, for an answer that is nothing else (anthropic 2.11, read 2026-11-28).
     """
+    edits = fields.get("context_management")
     listed = edits.get("edits") if isinstance(edits, Mapping) else edits
     kinds = [one.get("type") for one in listed if isinstance(one, Mapping)] if isinstance(listed, (list, tuple)) else []
-    return any(isinstance(kind, str) and kind.startswith("compact") for kind in kinds)
+    edited = any(isinstance(kind, str) and kind.startswith("compact") for kind in kinds)
+    return edited or fields.get("compaction") is not None
 
 
 def _read_elsewhere(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role) -> Reason | None:
     """Why others would read what a fork says at its end; None where nobody would."""
-    if compacts(body.get("context_management")):
+    if compacts(body):
         # Privacy: what the provider makes of all messages comes back in the answer, for whoever goes on from it.
         return reason("own_history", "compacted by the provider")
     return reason("kept_by_provider") if _provider_keeps_history(session, body, api, role) else None
 
 
 def _begun_answers(session: AdapterSession, history: Sequence[Any], body: Mapping[str, Any], api: Api) -> int:
-    """1 where the last message is the beginning of the answer (a prefill), which the model continues; else 0.
+    """How many messages at the end are the beginning of the answer, which goes on: a prefill, or a paused turn.
 
     A provider's rule: nothing may stand behind a prefill. Models that take none answer 400, and OpenAI's take an
     assistant's last message for an answer that was given before, as do all to whom it must be said (``_BEGINS``).
     """
     last = history[-1] if history else None
+    if api == "anthropic" and (held := paused_turn(history)):
+        return held
     if not isinstance(last, Mapping) or last.get("role") != "assistant":
         return 0
     if any(last.get(name) is True for name in _BEGINS):
@@ -1138,20 +1144,20 @@ def _led(text: str, own: Any) -> Any:
 
 
 def _condensed(
-    session: AdapterSession, history: list[Any], role: Role, model: str, api: Api, tail: str, tools: Sequence[str]
+    session: AdapterSession, read: _Read, role: Role, model: str, api: Api, tail: str, tools: Sequence[str]
 ) -> list[Any]:
     """The history with large tool results shortened and, where that is due and pays, compacted.
 
     ``tail`` is the role's text that is sent with it, ``tools`` are the names of the tools that the request carries.
     """
-    form = form_of(api)
+    history, form = read.history, form_of(api)
     none: tuple[MessageView, ...] = ()
     if form is None:
         return history
     views = session.attempt("views", lambda: views_of(history, form, session.counter(model)), none)
     # Outside of ``attempt``: it fails open by itself, and ``BudgetError`` must reach the application.
     conversation = session.conversation(role.conversation)
-    rest = RestOfRequest(own_tokens=session.count(tail, model), tools=tools, zones=True)
+    rest = RestOfRequest(own_tokens=session.count(tail, model), tools=tools, declared=read.tools, zones=True)
     decisions = session.histories.condense(conversation, views, model, api, rest) if views else ()
     if not decisions:
         return history

@@ -32,6 +32,7 @@ from cacheprefix.plugins import Plugins
 from cacheprefix.prompt import Api, Decision, MessageView, ReplaceResult, ResultView
 from cacheprefix.services import Services
 from cacheprefix.wire import Form
+from cacheprefix.wire.openai_chat import tool_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class RestOfRequest:
     """Whether the static text changes with a compaction."""
     tools: Collection[str] | None = None
     """Names of the tools that it carries; None where all carry the same."""
+    declared: Sequence[Any] = ()
+    """Its tools as its body declares them: those that are not shared are this request's own, too."""
     zones: bool = False
     """Whether what the application set as the conversation's zones is still to be said, in front of the history."""
 
@@ -229,7 +232,8 @@ class HistoryRunner:
         static = rest.static_tokens
         if static is None:
             static = self._static(model, conversation, rest.tools or ())
-        rest = replace(rest, static_tokens=static, own_tokens=conversation.room_beside(rest.own_tokens))
+        own = rest.own_tokens + self._unshared(model, rest.declared)
+        rest = replace(rest, static_tokens=static, own_tokens=conversation.room_beside(own))
         terms = self._terms(model, api, rest.tools)
         terms = replace(terms, consolidate=self._consolidate(conversation.consolidate))
         history = HistoryAccess(
@@ -315,6 +319,11 @@ class HistoryRunner:
         names = {*self.state.tool_sets.open_to(self.team, conversation), *own}
         schemas = (tool.schema.decode() for tool in self.team.prefix.among(names))
         return sum(self.services.count(schema, model) for schema in schemas)
+
+    def _unshared(self, model: str, declared: Sequence[Any]) -> int:
+        """About the tokens of a request's tools that nobody shares: they came with it, or the provider runs them."""
+        known = set(self.team.prefix.tool_names) if declared else ()
+        return sum(self.services.count(str(tool), model) for tool in declared if tool_name(tool) not in known)
 
 
 def _look(conversation: Conversation, views: Sequence[MessageView], terms: Terms) -> Standing:

@@ -301,6 +301,35 @@ def changed(message: Message, decisions: Sequence[Decision]) -> Message | None:
     return {**message, "content": kept}
 
 
+def paused_turn(history: Sequence[Any]) -> int:
+    """How many messages at the end are one turn that the provider runs on from there, so that no text may stand behind.
+
+    Such a turn (``pause_turn``) ends with a call that the provider runs itself, or with what that brought; one that
+    was ended ends with a text. A call may also wait for results of the application's tools, which follow. Behind a
+    text it is refused: "tool use with id … was found without a corresponding web_search_tool_result block"
+    (anthropics/anthropic-sdk-python#961; platform.claude.com/docs/en/agents-and-tools/tool-use/server-tools, both
+    read 2026-11-28).
+    """
+    at = len(history)
+    while at and _only_results(history[at - 1]):
+        at -= 1
+    turn = history[at - 1] if at else None
+    if not isinstance(turn, Mapping) or turn.get("role") != "assistant":
+        return 0
+    blocks = [one for one in as_list(turn.get("content")) if isinstance(one, Mapping)]
+    brought = {one.get("tool_use_id") for one in blocks}
+    waits = any(one.get("type") in _SERVER_USES and one.get("id") not in brought for one in blocks)
+    kind = str(blocks[-1].get("type")) if blocks else ""
+    ends = at == len(history) and (kind in _SERVER_USES or kind.endswith("_tool_result"))
+    return len(history) - at + 1 if waits or ends else 0
+
+
+def _only_results(message: Any) -> bool:
+    """Whether a message is results of the application's tools, and nothing else."""
+    blocks = as_list(message.get("content")) if isinstance(message, Mapping) else []
+    return bool(blocks) and all(isinstance(one, Mapping) and one.get("type") == "tool_result" for one in blocks)
+
+
 def answer(data: Mapping[str, Any]) -> Answer:
     """What a message of the model says and calls."""
     blocks = data.get("content")
@@ -429,9 +458,12 @@ def _uses(turns: Sequence[tuple[str, _Blocks]]) -> Found:
     """Each call of a turn is answered once, first in the next turn, and by nobody else."""
     known: set[str] = set()
     awaited: list[str] = []
+    running: list[str] = []
     for role, blocks in turns:
         if role == "user":
             said = ""
+            if running and not awaited:
+                yield "messages", f"tool use {running[0]!r} was found without a corresponding tool result block"
             for path, block in blocks:
                 if block.get("type") != "tool_result":
                     said = said or path
@@ -449,6 +481,9 @@ def _uses(turns: Sequence[tuple[str, _Blocks]]) -> Found:
             awaited = []
             continue
         asked = False
+        brought = {block.get("tool_use_id") for _, block in blocks}
+        running = [str(one.get("id")) for _, one in blocks if one.get("type") == "server_tool_use"]
+        running = [name for name in running if name not in brought]
         for path, block in blocks:
             kind = block.get("type")
             if kind == "tool_result":

@@ -11,7 +11,7 @@ from ag2.network import Hub, HubClient, LocalLink, Passport
 from ag2_driver import HANDBOOK, agent, configured, head, role_text, texts
 from pydantic import BaseModel
 
-from cacheprefix import Caching, Gate, Session, SharedPrefix
+from cacheprefix import Caching, Compaction, Gate, History, RequestBudget, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Latency
 from cacheprefix.stores import MemoryStore
@@ -90,6 +90,47 @@ async def test_durable_context_and_zones_are_said_once(fresh, layout, talk):
     assert [(one.count(fact), one.count(zone)) for one in said] == [(1, 1)] * 3
     assert shared.failures == {}
     assert any("append_context" in note for note in shared.report().notes)
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+async def test_a_conversations_first_request_is_compacted_with_the_tools_that_it_has(fresh, api):
+    """Nobody has had them there before; without so large a tool the same history is sent whole."""
+    compaction, counts = Compaction(6_000, 5_500, keep_turns=1, keep_users=False, horizon=10_000), []
+    for more in ("", " It has many rooms." * 700):
+        server, stream = fresh(api), MemoryStream()
+        schema = {"type": "object", "properties": {}}
+        house = tool(lambda: "noted", name="house", description=f"Asks the house.{more}", schema=schema)
+        async with configured(api, server) as config:
+            for at in range(8):
+                await Agent("guest", "Be brief.", config=config).ask(f"Question {at}? " * 100, stream=stream)
+            server.reset()
+            shared = Session(
+                SharedPrefix(system=HANDBOOK), compaction=compaction, caching=Caching(counter=ESTIMATE), gate=None
+            )
+            for user in ("alice", "bob"):
+                made = Agent("planner", f"You help {user}.\n\n{HANDBOOK}", config=config, tools=[house])
+                planner = wrap(made, shared, conversation=user)
+            await planner.ask("And now?", stream=stream)
+        counts.append(sum("Question" in text for text in texts(server.requests[0])))
+        assert shared.failures == {}
+    assert counts[0] == 8 > counts[1]
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+async def test_a_request_fits_the_window_with_tools_that_came_with_it(fresh, api):
+    """Nobody shares them, and the model reads them all the same."""
+    server, stream, schema = fresh(api), MemoryStream(), {"type": "object", "properties": {}}
+    told = "Asks the house." + " It has many rooms." * 700
+    house = tool(lambda: "noted", name="house", description=told, schema=schema)
+    shared = session(prefix=SharedPrefix(system=HANDBOOK), history=History(request_budget=RequestBudget(6_000)))
+    async with configured(api, server) as config:
+        for at in range(8):
+            await Agent("guest", "Be brief.", config=config).ask(f"Question {at}? " * 100, stream=stream)
+        server.reset()
+        _, critic = wrap([agent(name, config) for name in ("planner", "critic")], shared)
+        await critic.ask("And now?", stream=stream, tools=[house])
+    assert 4_000 < server.requests[0].prompt.tokens <= 6_000
+    assert shared.failures == {}
 
 
 async def test_what_agents_have_in_common_is_found_beside_given_context(fresh):

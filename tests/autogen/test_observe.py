@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from autogen_agentchat.agents import BaseChatAgent
+from autogen_agentchat.base import Response
+from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
+from autogen_agentchat.tools import AgentTool
+from autogen_ext.agents.openai import OpenAIAgent
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_teams import ROLES, TASK, Says, role, search
 
@@ -68,6 +73,43 @@ async def test_a_copy_leaves_the_original_as_it_was(provide, new_client):
     assert [await agent.model_context.get_messages() for agent in team._participants] == [[], [], []]
     await team.run(task=TASK)
     assert "You are the" in provider.requests[-1].json["messages"][0]["content"]
+
+
+class Noting(BaseChatAgent):
+    """Keeps what it heard in lists of its own, and on a board that others have too."""
+
+    produced_message_types = (TextMessage,)
+
+    def __init__(self, name, board):
+        super().__init__(name, "Takes notes.")
+        self.board, self.heard = board, {"all": []}
+
+    async def on_messages(self, messages, cancellation_token):
+        """Notes them."""
+        self.heard["all"] += [message.to_text() for message in messages]
+        self.board.append(self.name)
+        return Response(chat_message=TextMessage(content=f"{self.name} notes.", source=self.name))
+
+    async def on_reset(self, cancellation_token):
+        """Forgets nothing."""
+
+
+async def test_a_copy_changes_nothing_that_agents_hold(provide, new_client):
+    """Their own lists, an agent as a tool, one behind ``ForkAgent``; what two of them hold, both copies hold."""
+    provider = provide("openai", Says({"lead": (ToolCall("reader", {"task": "Read."}), "done")}))
+    client, board = new_client(provider), []
+    reader, inner = role("reader", client), ForkAgent(role("planner", client))
+    lead = role("lead", client, tools=[AgentTool(reader)], max_tool_iterations=2)
+    kept = OpenAIAgent("kept", "Keeps.", client._client, "gpt-4o-2024-08-06", "You are the keeper.")
+    noting = [Noting(name, board) for name in ("first", "second")]
+    copied = wrap(RoundRobinGroupChat([lead, inner, kept, *noting], max_turns=5), copy=True)
+    await copied.run(task=TASK)
+    assert len(provider.requests) == 5
+    assert isinstance(reader._model_client, type(client))
+    assert await reader.model_context.get_messages() == await inner.inner.model_context.get_messages() == []
+    assert kept._message_history == board == noting[0].heard["all"] == []
+    assert copied._participants[3].board is copied._participants[4].board == ["first", "second"]
+    assert copied._participants[2]._client is kept._client
 
 
 async def test_without_a_session_the_configuration_counts(provide, new_client, monkeypatch):

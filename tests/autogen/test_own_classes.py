@@ -10,10 +10,12 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core import AgentId, MessageContext, RoutedAgent, SingleThreadedAgentRuntime, message_handler
 from autogen_core.model_context import UnboundedChatCompletionContext
 from autogen_core.models import AssistantMessage, SystemMessage, UserMessage
+from autogen_ext.agents.openai import OpenAIAgent
 from autogen_teams import HANDBOOK, TASK, Says, role
 from pydantic import BaseModel
 
 from cacheprefix import Session, SharedPrefix, preview
+from cacheprefix.adapter import current_role, watched_client
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen import PrefixClient, session_of, unwrap, wrap
 
@@ -109,6 +111,22 @@ async def test_one_whose_client_cannot_be_seen_is_named(provide, new_client):
     wrap(RoundRobinGroupChat([role("planner", client), Hidden("surveyor", client)], max_turns=2), session)
     notes = [note for note in session.report().notes if "'surveyor'" in note]
     assert any("Hidden" in note and "PrefixClient(client, session, role='surveyor')" in note for note in notes)
+
+
+async def test_one_that_asks_through_a_providers_sdk_is_told_of_that_client(new_client, provide):
+    """A ``PrefixClient`` in its place could not answer it; a client that is watched already is no matter for a note."""
+    client = new_client(provide("openai", Says()))._client
+
+    def notes(held):
+        session = Session()
+        agent = OpenAIAgent("surveyor", "Surveys.", held, "gpt-4o-2024-08-06", "You are the surveyor.")
+        wrap(RoundRobinGroupChat([agent], max_turns=1), session)
+        return [note for note in session.report().notes if "'surveyor'" in note]
+
+    (said,) = notes(client)
+    assert "cacheprefix_sdk.wrap(client, session, role='surveyor')" in said
+    watched = watched_client(client, Session().adapter, current_role)
+    assert notes(watched) == []
 
 
 class Say(BaseModel):

@@ -13,7 +13,7 @@ from langchain_anthropic import ChatAnthropic
 from langchain_core.caches import InMemoryCache
 from langchain_core.globals import set_llm_cache
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import ConfigurableField
 from langchain_core.runnables.config import ContextThreadPoolExecutor
@@ -643,13 +643,24 @@ def test_what_the_provider_keeps_holds_no_role(servers, later):
     assert len(session.calls) == 2
 
 
-@pytest.mark.parametrize("rules", ["openai-5.6", "anthropic"])
+@pytest.mark.parametrize("rules", ["openai-5.6", "anthropic", "anthropic, of itself"])
 def test_where_the_provider_compacts_no_role_stands_in_what_it_reads_as_said(servers, rules):
     """What it makes of all messages comes back in the answer, for whoever goes on from it."""
+    rules, _, itself = rules.partition(",")
     provider = servers(rules)
     provider.simulator.script = Queue(["fine"])
     session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=rules, counter=ESTIMATE))
-    if rules == "anthropic":
+    asked = {}
+    if itself:
+        own = ChatAnthropic(
+            model="claude-sonnet-4-6",
+            api_key="k",
+            max_retries=0,
+            base_url=provider.anthropic_base_url,
+            betas=["compaction-2026-06-01"],
+        )
+        edits, asked = None, {"compaction": {"type": "summarize"}}
+    elif rules == "anthropic":
         options = {"base_url": provider.anthropic_base_url, "betas": ["compact-2026-01-12"]}
         edits = {"edits": [{"type": "compact_20260112"}]}
         own = ChatAnthropic(model="claude-sonnet-4-6", api_key="k", max_retries=0, context_management=edits, **options)
@@ -662,19 +673,54 @@ def test_where_the_provider_compacts_no_role_stands_in_what_it_reads_as_said(ser
     @forked(session, role="critic", instruction="I am the critic.", volatile=lambda _: {"now": "11:59"})
     def node(state):
         """A role whose text the library knows alone."""
-        return {"messages": [model.invoke(state["messages"])]}
+        return {"messages": [model.invoke(state["messages"], **asked)]}
 
     graph = StateGraph(MessagesState)
     graph.add_node("critic", node)
     graph.add_edge(START, "critic")
     graph.compile().invoke({"messages": ASKED})
     sent = provider.requests[0]
-    assert sent.json["context_management"] == edits
+    assert {name: sent.json.get(name) for name in ("context_management", *asked)} == {
+        "context_management": edits,
+        **asked,
+    }
     said = [(one.tier, one.text) for one in sent.prompt.sections]
     assert said[-1] == ("messages", "Please begin.")
     assert {tier for tier, _ in said[:-1]} == {"system"}
     told = "".join(text for _, text in said)
     assert all(told.count(word) == 1 for word in ("I am the critic.", "11:59"))
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("way", ["paused", "beside the application's"])
+def test_a_turn_that_the_provider_paused_goes_on_from_its_end(servers, way):
+    """Anthropic refuses a text behind a call of its own tools that has no result yet."""
+    provider = servers("anthropic")
+    provider.simulator.script = Queue(["fine"])
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="anthropic", counter=ESTIMATE))
+    options = {"base_url": provider.anthropic_base_url, "api_key": "k", "max_retries": 0}
+    own = wrap_model(ChatAnthropic(model="claude-sonnet-4-6", **options), session)
+    model = own.bind_tools([{"type": "web_search_20250305", "name": "web_search"}])
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+    turn = [AIMessage([{"type": "text", "text": "I search."}, search])]
+    if way != "paused":
+        call = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
+        turn = [AIMessage([search, call], tool_calls=[{"id": "toolu_1", "name": "read", "args": {}}])]
+        turn.append(ToolMessage("It was read.", tool_call_id="toolu_1"))
+
+    @forked(session, role="critic", instruction="I am the critic.")
+    def node(state):
+        """A role whose text the library knows alone."""
+        return {"messages": [model.invoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("critic", node)
+    graph.add_edge(START, "critic")
+    graph.compile().invoke({"messages": [*ASKED, *turn]})
+    said = provider.requests[0].json["messages"]
+    at = next(at for at, message in enumerate(said) if "I am the critic." in str(message))
+    assert session.calls[0].layout == "fork"
+    assert [message["role"] for message in said[at + 1 :]] == ["assistant", "user"][: len(turn)]
     assert session.failures == {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 import runpy
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -531,6 +532,17 @@ def test_only_litellms_own_can_be_wrapped():
         wrap(print)
     assert cacheprefix_wrap(litellm.completion, session()).__name__ == "completion"
     assert cacheprefix_wrap(print, session()) is None
+
+
+@pytest.mark.parametrize("name", ["completion", "acompletion"])
+def test_litellms_functions_are_pickled_by_their_names(name):
+    """A pool's worker is given one by name; there it is LiteLLM's own, unless that process wraps too."""
+    wrap(litellm.completion, session())
+    held = getattr(litellm, name)
+    assert held is not getattr(litellm.main, name)
+    assert pickle.loads(pickle.dumps(held)) is held
+    assert pickle.loads(pickle.dumps(getattr(litellm.main, name))) is getattr(litellm.main, name)
+    assert wrap(held, session()) is not held
 
 
 def test_an_answer_of_litellms_own_cache_is_no_call(monkeypatch):

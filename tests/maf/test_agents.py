@@ -14,7 +14,7 @@ from maf_teams import HANDBOOK, LONG, NAMES, TASK, call, look, prompts, role, se
 from pydantic import BaseModel
 
 import cacheprefix
-from cacheprefix import Caching, Compaction, Gate, History, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Compaction, Gate, History, RequestBudget, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Latency, Reply
@@ -92,6 +92,43 @@ async def test_what_agents_have_in_common_is_found_beside_given_context(servers)
     assert [(one.count("The handbook. "), one.count(fact)) for one in said] == [(1, 1)] * 3 + [(0, 1)]
     assert [call.layout for call in session.calls] == ["fork"] * 3 + ["own"]
     assert all(record.outcome.read_tokens > 1_000 for record in provider.requests[1:3])
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_conversations_first_request_is_compacted_with_the_tools_that_it_has(servers, api):
+    """Nobody has had them there before; without so large a tool the same history is sent whole."""
+    compaction = Compaction(trigger=9_500, target=7_500, keep_turns=1, keep_users=False, horizon=10_000)
+    said = [Message(role, [f"{role} says {at}. " * 100]) for at in range(8) for role in ("user", "assistant")]
+    counts = []
+    for more in ("", " It has many rooms." * 700):
+        house = FunctionTool(name="house", description=f"Asks the house.{more}", func=lambda: "noted", input_model={})
+        session = session_for(api, compaction=compaction)
+        options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+        async with served(servers, api) as (client, provider):
+            for user in ("alice", "bob"):
+                text = f"You help {user}.\n\n{HANDBOOK}"
+                made = role(client, "planner", instructions=text, tools=[house], **options)
+                planner = wrap(made, session, conversation=user)
+            await planner.run([*said, Message("user", [TASK])])
+        counts.append(sum("says" in section.text for section in provider.requests[0].prompt.tier("messages")))
+        assert session.failures == {}
+    assert counts[0] == len(said) > counts[1] > 0
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_request_fits_the_window_with_tools_that_came_with_it(servers, api):
+    """Nobody shares them, and the model reads them all the same."""
+    house = FunctionTool(
+        name="house", description="Asks the house." + " It has many rooms." * 700, func=lambda: "noted", input_model={}
+    )
+    said = [Message(role, [f"{role} says {at}. " * 100]) for at in range(8) for role in ("user", "assistant")]
+    session = session_for(api, history=History(request_budget=RequestBudget(9_000)))
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    async with served(servers, api) as (client, provider):
+        planner, _ = (wrap(role(client, name, **options), session) for name in ("planner", "critic"))
+        await planner.run([*said, Message("user", [TASK])], tools=[house])
+    assert 4_000 < provider.requests[0].prompt.tokens <= 9_000
+    assert session.failures == {}
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

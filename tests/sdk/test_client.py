@@ -16,7 +16,16 @@ from openai.resources.responses import Responses
 from sdk_driver import MODELS, RULES, creator, make_client
 
 import cacheprefix
-from cacheprefix import CacheprefixWarning, Caching, Gate, History, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import (
+    CacheprefixWarning,
+    Caching,
+    Gate,
+    History,
+    RequestBudget,
+    Session,
+    SharedPrefix,
+    ToolResultBudget,
+)
 from cacheprefix.bodies import SoFar, allowed_choice, compacts
 from cacheprefix.errors import BudgetError, ConfigError, SetupError
 from cacheprefix.prompt import ESTIMATE
@@ -559,24 +568,40 @@ def test_of_an_answer_that_was_left_reasoning_is_no_part(talks):
     assert (so_far.id, so_far.messages()) == ("resp_1", [{"role": "assistant", "content": "It is"}])
 
 
-COMPACTED = {
-    "openai-responses": [{"type": "compaction", "compact_threshold": 1000}],
-    "anthropic": {"edits": [{"type": "compact_20260112"}]},
-}
+OPENAIS = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
+ANTHROPICS = {"context_management": {"edits": [{"type": "compact_20260112"}]}}
+SUMMARY = {"compaction": {"type": "summarize"}}
 
 
-@pytest.mark.parametrize("way", ["field", "extra_body"])
-@pytest.mark.parametrize("api", COMPACTED)
-def test_where_the_provider_compacts_no_role_stands_in_what_it_reads_as_said(api, way, servers, session_for):
+@pytest.mark.parametrize(
+    ("api", "way", "edits"),
+    [
+        ("openai-responses", "field", OPENAIS),
+        ("openai-responses", "extra_body", OPENAIS),
+        ("anthropic", "field", ANTHROPICS),
+        ("anthropic", "extra_body", ANTHROPICS),
+        ("anthropic", "extra_body", SUMMARY),
+        pytest.param(
+            "anthropic",
+            "field",
+            SUMMARY,
+            marks=pytest.mark.skipif(
+                "compaction" not in inspect.signature(anthropic.resources.beta.messages.Messages.create).parameters,
+                reason="this release does not know the field",
+            ),
+        ),
+    ],
+)
+def test_where_the_provider_compacts_no_role_stands_in_what_it_reads_as_said(api, way, edits, servers, session_for):
     """What it makes of all messages comes back in the answer, for whoever goes on from it."""
     servers[api].reset()
-    session, edits = session_for(api), {"context_management": COMPACTED[api]}
+    session = session_for(api)
     asked = body(api, **(edits if way == "field" else {"extra_body": edits}))
     with make_client(api, servers[api]) as client, role("critic", instruction="Be kind.", volatile={"time": "11:59"}):
         wrapped = wrap(client, session)
         creator(wrapped.beta if api == "anthropic" and way == "field" else wrapped, api)(**asked)
     sent = servers[api].requests[0].json
-    assert sent["context_management"] == COMPACTED[api]
+    assert {name: sent[name] for name in edits} == edits
     system, said = ("system", "messages") if api == "anthropic" else ("instructions", "input")
     assert all(word in str(sent[system]) for word in ("Be kind.", "11:59", "You criticise.", "every statement"))
     assert str(sent[said]).count("hello") == 1
@@ -593,7 +618,58 @@ def test_other_management_of_the_context_is_no_compaction(servers, session_for):
         create(**body("anthropic", context_management={"edits": edits}))
     assert session.calls[0].layout == "fork"
     for odd in (None, 5, "compaction", [5], {"edits": 5}, {"edits": [{"type": 5}]}):
-        assert not compacts(odd)
+        assert not compacts({"context_management": odd})
+
+
+def test_a_request_fits_the_window_with_tools_that_the_provider_runs(servers, session_for):
+    """Nobody shares them, and the model reads them all the same."""
+    servers["anthropic"].reset()
+    session = session_for("anthropic", history=History(request_budget=RequestBudget(9_000)))
+    domains = [f"{number}.example.org" for number in range(800)]
+    search = {"type": "web_search_20250305", "name": "web_search", "allowed_domains": domains}
+    asked = body("anthropic", tools=[search])
+    said = [{"role": one, "content": f"{one} says {at}. " * 100} for at in range(8) for one in ("user", "assistant")]
+    with make_client("anthropic", servers["anthropic"]) as client, role("critic"):
+        wrap(client, session).messages.create(**{**asked, "messages": [*said, *asked["messages"]]})
+    assert 4_000 < servers["anthropic"].requests[0].prompt.tokens <= 9_000
+    assert session.failures == {}
+
+
+SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+CALLED = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
+RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "read"}]}
+TEXT = {"type": "text", "text": "It is so."}
+
+
+@pytest.mark.parametrize("mode", ["fork", "own"])
+@pytest.mark.parametrize(
+    ("blocks", "behind", "held"),
+    [
+        ([TEXT, SEARCH], [], 1),
+        ([SEARCH, FOUND], [], 1),
+        ([SEARCH, CALLED], [RESULT], 2),
+        ([SEARCH, FOUND, TEXT], [], 0),
+        ([SEARCH, FOUND, CALLED], [RESULT], 0),
+    ],
+    ids=["a call", "a result", "a call beside the application's", "an end", "the application's own call"],
+)
+def test_a_turn_that_the_provider_paused_goes_on_from_its_end(blocks, behind, held, mode, servers, session_for):
+    """Anthropic refuses a text behind a call of its own tools that has no result yet."""
+    servers["anthropic"].reset()
+    session = session_for("anthropic") if mode == "fork" else Session(caching=Caching(counter=ESTIMATE))
+    asked, turn = body("anthropic"), [{"role": "assistant", "content": blocks}, *behind]
+    asked = {**asked, "messages": [*asked["messages"], *turn]}
+    with make_client("anthropic", servers["anthropic"]) as client, role("critic", volatile={"time": "11:59"}):
+        wrap(client, session).messages.create(**asked)
+    said = servers["anthropic"].requests[0].json["messages"]
+    for message in said:
+        for block in message["content"] if isinstance(message["content"], list) else ():
+            block.pop("cache_control", None)
+    assert session.calls[0].layout == mode
+    at = next(at for at, message in enumerate(said) if "11:59" in str(message))
+    assert len(said) - at == held + 1
+    assert said[at + 1 :] == turn[:held]
 
 
 @pytest.mark.parametrize("path", ["compact", "input_tokens"])

@@ -124,7 +124,8 @@ async def completion(stage):
         message = called.choices[0].message
         result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Found."}
         gave += [told(called), told(ask(messages=stage.said("critic", message, result), tools=[LOOK], **stage.place))]
-    return [gave, ask.__name__, ask.__module__]
+    # Its module is ``litellm`` from the first ``wrap`` on, where pickle finds it.
+    return [gave, ask.__name__, ask.__module__.partition(".")[0]]
 
 
 @everywhere

@@ -237,6 +237,20 @@ def test_a_paused_turn_of_the_providers_own_tools_goes_back_as_it_is():
     assert structure_errors(chat(USER, {"role": "assistant", "content": [use_]}), "anthropic", prefill=False) == []
 
 
+def test_behind_a_call_of_the_providers_own_tools_without_a_result_nothing_is_said():
+    """Results of the application's tools may come there, where the same turn called those too."""
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    call = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "x"}]}
+
+    def errors(blocks, then):
+        return structure_errors(chat(USER, {"role": "assistant", "content": blocks}, then), "anthropic")
+
+    assert len(errors([search], USER)) == 1
+    assert errors([search, found], USER) == errors([search, call], result) == []
+
+
 def test_a_system_message_among_others_is_for_models_that_take_it():
     """Anthropic's older models answer 400."""
     body = chat(USER, {"role": "system", "content": "Be brief."})

@@ -147,8 +147,9 @@ class Sending:
         # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
         beside = "\n".join(str(messages[at].get("content") or "") for at in kept)
         own = max(0, session.count(beside, model) - session.count(session.prefix.text, model))
-        names = tuple(str((one.get("function") or one).get("name", "")) for one in body.get("tools") or ())
-        rest = RestOfRequest(own_tokens=own, tools=names, zones=True)
+        declared = list(body.get("tools") or ())
+        names = tuple(str((one.get("function") or one).get("name", "")) for one in declared)
+        rest = RestOfRequest(own_tokens=own, tools=names, declared=declared, zones=True)
         decisions = session.histories.condense(talk, views, model, api, rest) if views else ()
         if not decisions:
             return body

@@ -13,7 +13,7 @@ from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_core import CancellationToken
 from autogen_core.models import ChatCompletionClient
 
-from cacheprefix.adapter import users_session
+from cacheprefix.adapter import AdapterSession, users_session, vendor_of
 from cacheprefix_autogen.binding import Binding, Patches, binding_of
 from cacheprefix_autogen.client import PrefixClient, unwrapped
 from cacheprefix_autogen.member import Group, Member
@@ -65,10 +65,7 @@ def bind_agent(agent: BaseChatAgent, group: Group, *, rank: int = FROM_OUTSIDE, 
             inside = unwrapped(client)
             binding.patches.set(name, PrefixClient(inside, users_session(session), role=agent.name, member=member))
     if not clients and not type(agent).__module__.startswith(_ASKS_NO_OTHER_WAY):
-        session.note(
-            f"agent {agent.name!r} ({type(agent).__name__}) holds no model client that can be seen: if it asks a "
-            f"model, that is in no report. PrefixClient(client, session, role={agent.name!r}) in its place would share"
-        )
+        _note_unseen(agent, session)
     benches = getattr(agent, "_workbench", None)
     if benches and session.tool_cache is not None and session.mode != "observe":
         caller = Caller(session, agent.name, lambda: member.conversation, group.options.scope, group.use_tools)
@@ -77,6 +74,18 @@ def bind_agent(agent: BaseChatAgent, group: Group, *, rank: int = FROM_OUTSIDE, 
     if session.mode != "observe" and (group.team or clients or benches):
         _watch_turns(agent, group, member, binding.patches)
     return binding.attach()
+
+
+def _note_unseen(agent: BaseChatAgent, session: AdapterSession) -> None:
+    """Say of an agent that holds none of AutoGen's model clients how its requests would be seen."""
+    sdk = [one for one in vars(agent).values() if vendor_of(one)]
+    if any(hasattr(type(one), "__unwrapped__") for one in sdk):
+        return  # cacheprefix_sdk watches it
+    way = "cacheprefix_sdk.wrap" if sdk else "PrefixClient"
+    session.note(
+        f"agent {agent.name!r} ({type(agent).__name__}) holds no model client that can be seen: if it asks a "
+        f"model, that is in no report. {way}(client, session, role={agent.name!r}) in its place would share"
+    )
 
 
 def _bind_stand_in(agent: StandIn, group: Group, rank: int, *, private: bool) -> Binding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import uuid
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,8 +13,11 @@ from typing import Any
 from autogen_agentchat.agents import BaseChatAgent, MessageFilterAgent, SocietyOfMindAgent
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
 from autogen_agentchat.teams import BaseGroupChat
+from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_core import Image, SingleThreadedAgentRuntime
+from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import AssistantMessage, UserMessage
+from autogen_core.tools import StaticWorkbench
 
 from cacheprefix.adapter import AdapterSession
 from cacheprefix.errors import SetupError
@@ -251,25 +255,46 @@ def _plain(content: Any) -> str | None:
 
 
 def copied(target: Any) -> Any:
-    """A copy with model contexts of its own; it shares tools and model clients with the original."""
-    if isinstance(target, BaseGroupChat):
-        return _copied_team(target)
-    new = copy.copy(target)
-    _copy_contexts(new)
-    if isinstance(target, MessageFilterAgent):
-        new._wrapped_agent = copied(target._wrapped_agent)
-    if isinstance(target, SocietyOfMindAgent):
-        new._team = _copied_team(target._team)  # type: ignore[arg-type]
+    """A copy of an agent or a team that a run of the original does not change, nor the other way round.
+
+    They share tools, model clients, and what else they hold that is no plain container. Raises ``SetupError`` for a
+    team on a runtime of the application's.
+    """
+    return _part(target, {})
+
+
+def _part(value: Any, made: dict[int, Any]) -> Any:
+    """What stands in a copy for something that an original holds; ``made`` has those made so far, by id.
+
+    What two agents of a team hold both, their copies hold both.
+    """
+    new: Any
+    if id(value) in made:
+        return made[id(value)]
+    if isinstance(value, ChatCompletionContext):
+        made[id(value)] = new = copy.deepcopy(value)
+    elif isinstance(value, set):
+        made[id(value)] = new = copy.copy(value)
+    elif isinstance(value, (list, deque, dict)):
+        made[id(value)] = new = copy.copy(value)
+        for at in list(value) if isinstance(value, dict) else range(len(value)):
+            new[at] = _part(value[at], made)
+    elif isinstance(value, (BaseChatAgent, BaseGroupChat, AgentTool, TeamTool, StaticWorkbench)):
+        made[id(value)] = new = copy.copy(value)
+        for name, one in list(vars(new).items()):
+            setattr(new, name, _part(one, made))
+        if isinstance(value, BaseGroupChat):
+            _begin(value, new)
+    else:
+        return value
     return new
 
 
-def _copied_team(team: BaseGroupChat) -> BaseGroupChat:
-    """A copy of a team with copies of its agents and a runtime of its own."""
+def _begin(team: BaseGroupChat, new: Any) -> None:
+    """Give the copy of a team a runtime of its own, in which nothing was said."""
     if not getattr(team, "_embedded_runtime", False):
         raise SetupError(f"{team.name!r} runs on a runtime of its own, which a copy cannot join; wrap it in place")
-    new = copy.copy(team)
     vars(new).update(
-        _participants=[copied(participant) for participant in team._participants],
         _team_id=(team_id := str(uuid.uuid4())),
         _group_topic_type=f"group_topic_{team_id}",
         _group_chat_manager_topic_type=f"{team._group_chat_manager_name}_{team_id}",
@@ -281,11 +306,3 @@ def _copied_team(team: BaseGroupChat) -> BaseGroupChat:
         _initialized=False,
         _is_running=False,
     )
-    _copy_contexts(new)
-    return new
-
-
-def _copy_contexts(new: Any) -> None:
-    """Give a copy a model context of its own."""
-    if hasattr(new, "_model_context"):
-        new._model_context = copy.deepcopy(new._model_context)

@@ -88,7 +88,8 @@ def cached_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
 def compacted_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether the provider puts the history together, so that others would read there what a fork says at its end."""
     options = {**(getattr(model, "model_kwargs", None) or {}), **kwargs}
-    return compacts(options.get("context_management") or getattr(model, "context_management", None))
+    edits = options.get("context_management") or getattr(model, "context_management", None)
+    return compacts({**options, "context_management": edits})
 
 
 def hoists(model: Any) -> bool:

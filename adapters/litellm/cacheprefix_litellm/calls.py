@@ -62,9 +62,8 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
         else:
             for each in _OWN:
                 own = getattr(router, each)
-                made: Any = adapter.inside(partial(_BOUND.within, (joined, bound)), own, own)
+                made = vars(router)[each] = adapter.inside(partial(_BOUND.within, (joined, bound)), own, own)
                 made.cacheprefix_own = own
-                setattr(router, each, made)
         return target
     wrapped: T = adapter.inside(partial(_BOUND.within, (joined, bound)), partial(_call, name), _OWN[name])
     return wrapped
@@ -75,7 +74,7 @@ def known(target: object) -> str:
     if isinstance(target, Router):
         return "Router"
     name, home = str(getattr(target, "__name__", "")), str(getattr(target, "__module__", ""))
-    return name if name in _OWN and home.startswith("litellm.") else ""
+    return name if name in _OWN and home.partition(".")[0] == "litellm" else ""
 
 
 def unwrap(router: T) -> T:
@@ -108,7 +107,9 @@ def _bound(session: Session | None, role: str, conversation: str) -> Bound:
         joined.join(role)
     for name, own in _OWN.items():
         if getattr(litellm, name) is own:
-            setattr(litellm, name, adapter.inside(nullcontext, partial(_call, name), own))
+            made = vars(litellm)[name] = adapter.inside(nullcontext, partial(_call, name), own)
+            # Where pickle looks for it: in ``litellm.main`` LiteLLM's own stays.
+            made.__module__ = litellm.__name__
     return joined, bound
 
 

@@ -155,8 +155,9 @@ def condensed(
     views = session.attempt("views", lambda: _views([*shared, *local], form, session.counter(model), parts), none)
     beside = session.count("\n".join(_text(one) for one in (*given[:lead], *role)), model)
     beside = max(0, beside - session.count(session.prefix.text, model))
-    names = tuple(str((one.get("function") or one).get("name", "")) for one in body.get("tools") or ())
-    around = RestOfRequest(own_tokens=beside, tools=names, zones=True)
+    declared = list(body.get("tools") or ())
+    names = tuple(str((one.get("function") or one).get("name", "")) for one in declared)
+    around = RestOfRequest(own_tokens=beside, tools=names, declared=declared, zones=True)
     decisions = session.histories.condense(conversation, views, model, api, around) if views else ()
     if not decisions:
         return body
