@@ -589,7 +589,8 @@ def of_the_application(own: SentRequest, found: Finding) -> Finding | None:
         return found if [*map(_digest, mine.tier(tier))] != [*map(_digest, theirs.tier(tier))] else None
     old, new = theirs.tier("messages"), mine.tier("messages")
     said = change(old, new, shared_sections(old, new))
-    if said is None:
+    # Another branch of the conversation, such as a sibling's task: what our layout lost behind it is no loss of theirs.
+    if said is None or not (said.sure or said.behind):
         return None
     return replace(found, cause=said.cause, path=said.path, divergence=said.divergence)
 

@@ -381,6 +381,10 @@ def _held(seat: _LastRequest, due: RoleText[M]) -> _LastRequest | None:
     That is where the role was told something else, or its history was edited; a text in front of all of that is read.
     """
     at, end = None if seat.at is None else due.history.held(seat.at), due.history.held(seat.end)
+    # A provider's rule: where no marks are needed, a request is read as far as it is the same. What stood behind the
+    # text was said to a sibling, which asks in the same conversation for the same role and has gone on since.
+    if at is not None and not end.index and not due.rules.marked:
+        end = at
     points = ((seat.at or _START, at or _START), *(((seat.end, end),) if seat.at != _START else ()))
     lost = seat.text != due.text or any(was.index and not now.index for was, now in points)
     if lost or (at, end) == (seat.at, seat.end):

@@ -1,10 +1,14 @@
 """Cache breaks of forks: what our own layout moved is no break, and what the application itself changes still is."""
 
 import logging
+import operator
+from typing import Annotated, TypedDict
 
+import pytest
 from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Send
 
 from cacheprefix.server import Reply
 from cacheprefix_langgraph import PrefixState, forked, wrap_model
@@ -72,3 +76,43 @@ def test_a_message_that_the_application_takes_away_is_told_in_forks_too(bench):
     session = bench.session(HANDBOOK)
     talk(bench, shop(bench, session, forgets=(4,)), threads=("one",))
     assert "history_truncated" in {call.verdict.cause for call in session.calls if call.agent == "checker"}
+
+
+class Review(TypedDict):
+    """What a node is given to read, and what was found."""
+
+    text: str
+    found: Annotated[list, operator.add]
+
+
+def review(bench, session):
+    """Three readers of one role, each with a part of its own of the same text."""
+    model, graph = wrap_model(bench.model(), session), StateGraph(Review)
+    told = "You are the reader. " + " ".join(f"For point {n} name the line." for n in range(60))
+
+    @forked(session, role="reader")
+    def reader(state):
+        part, text = state["found"], state["text"]
+        said = [HumanMessage(text), HumanMessage(f"Check part {part}.")]
+        return {"found": [model.invoke([SystemMessage(f"{told}\n\n{HANDBOOK}"), *said]).text]}
+
+    def fan_out(state):
+        return [Send("reader", {"text": state["text"], "found": part}) for part in (1, 2, 3)]
+
+    graph.add_node("reader", reader)
+    graph.add_conditional_edges(START, fan_out, ["reader"])
+    return graph.compile()
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_siblings_of_one_role_are_branches_of_one_conversation(bench, caplog, at_once):
+    """What the first was asked comes no second time: the others' text stands in front of what each is asked."""
+    session = bench.session(HANDBOOK)
+    with caplog.at_level(logging.WARNING, "cacheprefix"):
+        for thread in ("one", "two"):
+            text = f"Contract {thread}: " + " ".join(f"clause {n} of {thread} says so;" for n in range(300))
+            config = {"max_concurrency": at_once, "configurable": {"thread_id": thread}}
+            review(bench, session).invoke({"text": text, "found": []}, config)
+    assert "role_kept" in {one.why for call in session.calls for one in call.reasons}
+    assert [call.verdict.cause for call in session.calls if call.verdict.broken] == []
+    assert not [one for one in caplog.messages if "cache break" in one]

@@ -69,6 +69,22 @@ def test_who_takes_it_up_before_each_request_places_all_alike(rules, turns, then
         assert one == other
 
 
+SIBLINGS = [[900, 1], [900, 1, 40, 2], [900, 3], [900, 3, 40, 4], [900, 5]]
+"""Of one role, in turn: what each has been told, a document and its task first."""
+LATER = [[900, 1], [900, 1, 40, 2], [900, 1, 40, 2, 50, 6], [900, 1, 40, 2, 51, 7]]
+"""The last one parts from the one before behind its second task."""
+
+
+@pytest.mark.parametrize(
+    ("rules", "asked", "places"),
+    [("automatic", SIBLINGS, [2, 2, 1, 1, 1]), ("automatic", LATER, [2, 2, 2, 2]), ("marks", LATER, [2, 4, 4, 6])],
+)
+def test_a_sibling_reads_the_roles_text_where_an_earlier_ones_stood(rules, asked, places):
+    """Although that one went on since; where marks decide, what ends in the midst of a request is not kept."""
+    positions = RolePositions()
+    assert [choose(positions, "d", said, rules, shared=True).at for said in asked] == places
+
+
 def saved_after(messages):
     """What is saved where three roles asked, the last of them behind so many messages."""
     positions, said = RolePositions(), [40] * messages
