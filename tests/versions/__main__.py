@@ -52,7 +52,7 @@ SUITES = {
         CORE,
         tuple(f"tests/{name}" for name in ("cache", "history", "layout", "profiles", "prompt", "session", "wire")),
         ("orjson", "pluggy", "starlette"),
-        ("httpx", "openai>=1.99", "anthropic>=0.73"),
+        ("httpx", "-e", "adapters/sdk[openai,anthropic]"),
     ),
     # Prebuilt applications and the class for Bedrock (the extras) ask for newer versions than the adapter does.
     "langgraph": Suite(
