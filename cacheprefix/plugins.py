@@ -347,9 +347,11 @@ def _entry_points() -> tuple[_Installed, ...]:
     from importlib.metadata import distribution, distributions  # noqa: PLC0415 - scanning costs more than all of the core
 
     # As entry_points(group=GROUP), which takes twice the time, since it reads all that every distribution has. Of
-    # distributions of one name the first on the path is installed, whatever the others have.
-    have = [each.name for each in distributions() if f"[{GROUP}]" in (each.read_text("entry_points.txt") or "")]
-    installed = {each.name: each for each in map(distribution, filter(None, have))}
+    # distributions of one name the first on the path is installed, whatever the others have. A folder that a broken
+    # removal left behind has no name, and asking for it is a warning from Python 3.12 on.
+    with_ours = (each for each in distributions() if f"[{GROUP}]" in (each.read_text("entry_points.txt") or ""))
+    have = [each.name for each in with_ours if "Name" in each.metadata]
+    installed = {each.name: each for each in map(distribution, have) if "Name" in each.metadata}
     points = (point for each in installed.values() for point in each.entry_points.select(group=GROUP))
     found = sorted(points, key=lambda point: point.name)
     return tuple(

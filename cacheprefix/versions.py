@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, metadata, requires
 
-__all__ = ["outside", "supported", "within"]
+__all__ = ["installed", "outside", "supported", "within"]
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;\s*(.*))?$")
 _CLAUSE = re.compile(r"\s*(===|[<>=!~]=|[<>])\s*([^,\s]+)")
@@ -39,16 +39,24 @@ def _outside(distribution: str, line: str) -> Iterator[str]:
     # Extras are optional: what counts is the package that is there. Other markers are other Pythons' or systems'.
     if marker and "extra" not in marker:
         return
-    try:
-        found: str | None = version(name)
-    except PackageNotFoundError:
-        return
-    # None of what a broken removal has left behind, which must not keep an adapter from being imported.
+    found = installed(name)
     if found and name != distribution and not within(found, ranges):
         yield (
             f"{name} {found} lies outside of what {distribution} is tested with ({ranges.strip()}): requests that it "
             "cannot work with go out as without it; cacheprefix doctor shows what is installed"
         )
+
+
+def installed(distribution: str) -> str | None:
+    """The version that is there; None where there is none, or only the folder that a broken removal left behind."""
+    try:
+        said = metadata(distribution)
+    except PackageNotFoundError:
+        return None
+    # Asking for what it lacks is a warning from Python 3.12 on, and no adapter may fail for such a folder.
+    if "Version" not in said:
+        return None
+    return said["Version"]
 
 
 def outside(warn: Callable[[str, str], None]) -> tuple[str, ...]:

@@ -23,10 +23,10 @@ def _own_plugins(monkeypatch):
 @pytest.fixture
 def versions(monkeypatch):
     """Pretend: ``versions(redis=None, starlette="0.1")``."""
-    really = doctor._installed
+    really = doctor.versions.installed
 
     def pretend(**found):
-        monkeypatch.setattr(doctor, "_installed", lambda name: found.get(name, really(name)))
+        monkeypatch.setattr(doctor.versions, "installed", lambda name: found.get(name, really(name)))
 
     return pretend
 

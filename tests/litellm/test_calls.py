@@ -351,6 +351,16 @@ def test_nobody_is_shown_a_tool_that_came_with_anothers_call(fresh, tenants):
     assert own.failures == {}
 
 
+@pytest.fixture(scope="module")
+def named_answers():
+    """Whoever asked the Responses API through this release may go on from its answer: it has the provider's id."""
+    with SimulatedProvider("openai-5.6", Queue(["fine"])) as provider:
+        place = {"model": "openai/responses/gpt-5.6", "api_base": provider.openai_base_url, "api_key": "k"}
+        if not litellm.completion(messages=messages("planner"), **place).id.startswith("resp_"):
+            pytest.skip("this release makes up the ids of answers of the Responses API, from which nobody can go on")
+
+
+@pytest.mark.usefixtures("named_answers")
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
 @pytest.mark.parametrize("calls", [False, True], ids=["", "calls"])
 @pytest.mark.parametrize("how", ["whole", "stream", "left"])
@@ -416,12 +426,13 @@ def test_an_answer_of_another_process_is_gone_on_from_as_it_was_asked():
     own = session()
     with SimulatedProvider("openai-5.6", Queue(["fine"])) as provider:
         place = {"model": "openai/responses/gpt-5.6", "api_base": provider.openai_base_url, "api_key": "k"}
-        first = litellm.completion(messages=messages("planner"), **place)
+        kept = {"model": "gpt-5.6", "input": "hello"}
+        first = httpx.post(f"{provider.openai_base_url}/responses", json=kept, headers={"authorization": "Bearer k"})
         with role("critic", instruction="You are the critic.", volatile={"time": "11:59"}):
             asked = [{"role": "user", "content": "and now?"}]
-            wrap(litellm.completion, own)(messages=asked, previous_response_id=first.id, **place)
+            wrap(litellm.completion, own)(messages=asked, previous_response_id=first.json()["id"], **place)
         sent = provider.requests[-1].json
-    assert sent["previous_response_id"] == first.id
+    assert sent["previous_response_id"] == first.json()["id"]
     assert all(word in sent["instructions"] for word in ("You are the critic.", "11:59", HANDBOOK.strip()))
     assert len(sent["input"]) == 1
     assert [one.reason.why for one in own.report().layouts] == ["kept_by_provider"]

@@ -111,11 +111,12 @@ def test_texts_are_forgotten_one_by_one_or_by_scope(store: Store) -> None:
 
 async def test_in_an_event_loop_nobody_waits_for_the_store() -> None:
     """A text is readable here at once, under the reference that it has anywhere, and elsewhere when it is written."""
-    store = Hanging()
+    store = Hanging(seconds=1)
     results, elsewhere = ResultStore(store), ResultStore(store)
     refs = [results.put(f"text {number}", scope="s") for number in range(3)]
     assert [results.get(ref, scope="s").text for ref in refs] == ["text 0", "text 1", "text 2"]
     assert not store.in_a_loop
+    store.seconds = 0.05
     assert await asyncio.to_thread(results.flush)
     assert await asyncio.to_thread(lambda: elsewhere.get(refs[2], scope="s").text) == "text 2"
     assert refs[0] == await asyncio.to_thread(elsewhere.put, "text 0")

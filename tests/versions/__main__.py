@@ -52,7 +52,7 @@ SUITES = {
         CORE,
         tuple(f"tests/{name}" for name in ("cache", "history", "layout", "profiles", "prompt", "session", "wire")),
         ("orjson", "pluggy", "starlette"),
-        ("httpx", "openai>=1.99", "anthropic>=0.73"),
+        ("httpx", "-e", "adapters/sdk[openai,anthropic]"),
     ),
     # Prebuilt applications and the class for Bedrock (the extras) ask for newer versions than the adapter does.
     "langgraph": Suite(
@@ -151,7 +151,8 @@ def _tools(suite: Suite, python: Path) -> list[str]:
 def made(adapter: str, edge: str, interpreter: str) -> Path:
     """The Python of a new environment, with the adapter on one edge of its ranges."""
     suite = SUITES[adapter]
-    plain = subprocess.run([uv(), "python", "find", interpreter], cwd=ROOT, capture_output=True, text=True, check=True)
+    found = [uv(), "python", "find", interpreter]
+    plain = subprocess.run(found, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     tag = re.search(r"\d+\.\d+", _said(Path(plain.stdout.strip()), "import platform; print(platform.python_version())"))
     folder = ROOT / f".venv-{edge}-{adapter}-{tag[0] if tag else interpreter}"
     shutil.rmtree(folder, ignore_errors=True)

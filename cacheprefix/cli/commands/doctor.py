@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
+from cacheprefix import versions
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -192,8 +194,8 @@ def _adapter(name: str, framework: str) -> Part:
     # Of what is optional (clients of providers, above all) only what is there.
     optional = [_package(item) for extra in _extras(distribution) for item in _requirements(distribution, extra)]
     found = {item.name: item for item in (*needed, *(one for one in optional if one.found))}
-    packages = tuple(found.values()) or (Package(framework, _installed(framework), ""),)
-    return Part(name, _installed(distribution) is not None, packages, install)
+    packages = tuple(found.values()) or (Package(framework, versions.installed(framework), ""),)
+    return Part(name, versions.installed(distribution) is not None, packages, install)
 
 
 def _requirements(distribution: str, extra: str = "") -> "Iterator[Requirement]":
@@ -219,14 +221,7 @@ def _extras(distribution: str) -> list[str]:
 
 
 def _package(requirement: "Requirement") -> Package:
-    return Package(requirement.name, _installed(requirement.name), str(requirement.specifier))
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return Package(requirement.name, versions.installed(requirement.name), str(requirement.specifier))
 
 
 def _tokenizers() -> dict[str, str]:
