@@ -11,8 +11,10 @@ and nothing else may be lost.
 
 The tests are those of the source distributions of the pinned versions, which pip downloads into build/peers.
 ``CACHEPREFIX_PEERS`` names a folder to look into first, for NAME-VERSION or NAME: a checkout has tests that
-distributions leave out. What the tests need beside the environment under test (constraints/peers.txt) is installed into
-an environment of its own that stands on that one, so that the environment itself stays what it is.
+distributions leave out. deepagents' has none at all: what holds for its applications is in
+tests/transparent/test_langgraph.py and tests/langgraph/test_middleware.py. What the tests need beside the environment
+under test (constraints/peers.txt) is installed into an environment of its own that stands on that one, so that the
+environment itself stays what it is.
 """
 
 from __future__ import annotations

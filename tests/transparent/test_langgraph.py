@@ -852,6 +852,60 @@ def supervisor(stage):
     return {"result": app.invoke({"messages": [BEGIN]}), "graph": everything(app)}
 
 
+def deep_agents(stage, mode):
+    """A lead of deepagents with two helpers, which has its script: it asks both, and writes a file."""
+    from deepagents import create_deep_agent
+
+    roles = ("looker", "writer")
+
+    def hand(role):
+        asked = {"subagent_type": role, "description": f"Go on as {role}."}
+        return Reply(tool_calls=(ToolCall("task", asked, id=f"call_{role}"),))
+
+    noted = ToolCall("write_file", {"file_path": "/notes.md", "content": "Noted."}, id="call_note")
+    stage.script(
+        hand("looker"), calls(), "Looked.", Reply(tool_calls=(noted,)), hand("writer"), "Written.", "All done."
+    )
+    helpers = [
+        {
+            "name": role,
+            "description": f"The {role}.",
+            "system_prompt": f"You are {role}.\n\n{HANDBOOK}",
+            "middleware": stage.ours(role),
+            **({"mode": "fork"} if mode == "fork" else {}),
+        }
+        for role in roles
+    ]
+    with warnings.catch_warnings():
+        # deepagents calls its fork mode a preview.
+        warnings.simplefilter("ignore")
+        return create_deep_agent(
+            stage.model(),
+            [look],
+            system_prompt=f"You lead.\n\n{HANDBOOK}",
+            subagents=helpers,
+            middleware=stage.ours("lead"),
+            checkpointer=InMemorySaver(),
+        )
+
+
+DEEP = {"stream_mode": ["values", "updates", "custom"], "subgraphs": True}
+
+
+@everywhere("chat", "anthropic")
+def deep_agents_isolated(stage):
+    app = deep_agents(stage, "isolated")
+    chunks = list(app.stream({"messages": [BEGIN]}, THREAD, **DEEP))
+    return {"chunks": chunks, "saved": app.get_state(THREAD).values, "graph": everything(app)}
+
+
+@everywhere("chat", "anthropic")
+def async_deep_agents_forked(stage):
+    app = deep_agents(stage, "fork")
+    chunks = asyncio.run(gather(app.astream({"messages": [BEGIN]}, THREAD, **DEEP)))
+    return {"chunks": chunks, "saved": app.get_state(THREAD).values, "graph": everything(app)}
+
+
 # ------------------------------------------------------------------ everything that LangGraph takes as a node
 
 
