@@ -21,7 +21,7 @@ _MOST = 1_000
 _OWN = "the request goes out in the application's own layout"
 _SENT = {
     **dict.fromkeys(("layout", "rewrite", "forked", "middleware", "subgraph", "role", "begin", "body"), _OWN),
-    **dict.fromkeys(("fork", "send", "place", "turn", "views", "tools"), _OWN),
+    **dict.fromkeys(("copy", "fork", "send", "place", "take over", "turn", "views", "tools"), _OWN),
     **dict.fromkeys(
         ("tool-result budget", "compaction", "compact hook", "consolidation", "condense", "decisions", "summary"),
         "the history goes out without that decision",

@@ -96,6 +96,42 @@ async def test_a_deep_copy_goes_on_from_what_was_said_in_a_conversation_of_its_o
     await other._model_client.close()
 
 
+@pytest.mark.filterwarnings("ignore::cacheprefix.CacheprefixWarning")
+@pytest.mark.parametrize("way", ["team", "agent", "team's state", "agent's state", "copy"])
+async def test_where_taking_over_fails_requests_stay_the_applications(provide, new_client, monkeypatch, way):
+    """What a view misses, a fork would not say."""
+    provider = provide("openai", Says())
+    client = new_client(provider)
+
+    def made():
+        team = RoundRobinGroupChat([role(n, client) for n in ROLES], max_turns=3)
+        return team if "team" in way else team._participants[0]
+
+    def broken(*_given):
+        raise LookupError
+
+    session = Session(SharedPrefix(system=HANDBOOK))
+    first, after = made(), made()
+    if way == "copy":
+        wrap(first, session)
+    await first.run(task=TASK)
+    with monkeypatch.context() as patched:
+        patched.setattr("cacheprefix_autogen.transcript.View.restore", broken)
+        patched.setattr("cacheprefix_autogen.transcript.View.receive", broken)
+        if "state" in way:
+            await wrap(after, session).load_state(await first.save_state())
+        else:
+            after = copy.deepcopy(first) if way == "copy" else wrap(first, session)
+    asked = len(provider.requests)
+    await after.run(task="Go on.")
+    if way == "copy":
+        await after._model_client.close()
+    assert session.failures["copy" if way == "copy" else "take over"]
+    bodies = [record.json["messages"] for record in provider.requests]
+    assert all(str(body[0]["content"]).startswith("You are the ") for body in bodies[asked:])
+    assert all(any(TASK in str(one["content"]) for one in body) for body in bodies[asked:])
+
+
 async def test_a_copy_of_an_agent_that_somebody_else_copied_is_bound_once(provide, new_client):
     """An agent inside an object of the application's is bound as it was; in a wrapped team, with the team."""
     client = new_client(provide("openai", Says()))

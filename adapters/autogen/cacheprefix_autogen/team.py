@@ -224,11 +224,12 @@ def _take_over_thread(team: BaseGroupChat, group: Group, members: Sequence[Membe
             # Only its own context tells which messages its filter let through.
             member.take_over()
             continue
-        # A context's initial messages are not in the thread; ``Member.enter`` notices them at the next turn.
-        if not getattr(member.context, "_initial_messages", None):
-            member.look()
         if member.view is not None:
             member.view.receive([m for m in thread if m.id not in waiting.get(member.view.rank, set())])
+        # A context's initial messages are not in the thread; ``Member.enter`` notices them at the next turn. Equal
+        # information: so it does where a view could not be filled, which would leave out of forks what was said.
+        if not getattr(member.context, "_initial_messages", None):
+            member.look()
         if group.session.mode != "observe" and not (member.alone or member.bounded) and _beside(member, thread):
             member.give_up("its model context holds what nobody said in the team")
     # Money: of agents that are in two teams, those of the other one may long be laid out by us.
