@@ -49,7 +49,7 @@ _SINCE_1 = _SCHEMA[4:5]
 # wall clock, which after a restart also may not lie before the moment of writing.
 _DEAD = "wall_until <= :wall OR (boot = :boot AND until <= :now) OR (boot <> :boot AND wall_since > :wall)"
 # A mark of unknown age keeps results from being kept; one that is dead does no more than that either.
-_ALIVE = "wall_until > :wall AND (boot <> :boot OR until > :now)"
+_ALIVE = "wall_until > ? AND (boot <> ? OR until > ?)"
 _SWEEP_SECONDS = 60.0
 _TOUCH_LIMIT = 1_024
 _MAX_GENERATIONS = 65_536
@@ -419,10 +419,9 @@ class SqliteStore:
         return bool(rows and rows[0][0] is not None and rows[0][0] > self._wall())
 
     def _row(self, key: str, names: Sequence[str]) -> Sequence[Any]:
-        values: dict[str, Any] = {"key": key}
-        if names:
-            values |= {f"name{at}": name for at, name in enumerate(names)} | self._times()
-        row: Sequence[Any] = self._query(_read_sql(len(names)), values)[0]
+        times = (self._wall(), self._boot, self._clock()) if names else ()
+        values = [value for name in names for value in (*times, name)]
+        row: Sequence[Any] = self._query(_read_sql(len(names)), (*values, key))[0]
         return row
 
     def _tokens(self, names: Sequence[str], row: Sequence[Any]) -> bytes:
@@ -491,14 +490,11 @@ class SqliteStore:
 
 @lru_cache(maxsize=64)
 def _read_sql(names: int) -> str:
-    # Gives exactly one row, with or without an entry; a generation that is marked as being written reads as x''. Named
-    # placeholders: Python 3.12.0 to 3.12.3 warn of numbered ones at each read, an error where warnings are errors.
+    # Gives exactly one row, with or without an entry; a generation that is marked as being written reads as x''. No
+    # numbered placeholders: Python 3.12.0 to 3.12.3 warn of them at each read, an error where warnings are errors.
     marked = f"EXISTS (SELECT 1 FROM marks WHERE marks.name = generations.name AND {_ALIVE})"  # noqa: S608 - constants only
-    tokens = "".join(
-        f"(SELECT CASE WHEN {marked} THEN x'' ELSE token END FROM generations WHERE name = :name{at}), "  # noqa: S608 - the same
-        for at in range(names)
-    )
-    return f"SELECT {tokens}value, boot, until, wall_until FROM (SELECT 1) LEFT JOIN entries ON key = :key"  # noqa: S608 - the same
+    token = f"(SELECT CASE WHEN {marked} THEN x'' ELSE token END FROM generations WHERE name = ?), "  # noqa: S608 - the same
+    return f"SELECT {token * names}value, boot, until, wall_until FROM (SELECT 1) LEFT JOIN entries ON key = ?"  # noqa: S608 - the same
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
