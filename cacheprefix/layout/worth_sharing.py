@@ -9,7 +9,7 @@ from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Api, Prompt, digest_of
 from cacheprefix.prompt.reasons import Reason, reason
 from cacheprefix.services import TELLING, Services, in_our_tokens, scale_of
-from cacheprefix.unnamed import common_key, is_named
+from cacheprefix.unnamed import is_named
 
 _KEEP = 10_000
 """What is remembered at most of conversations that nobody named."""
@@ -46,7 +46,7 @@ class WorthSharing:
         if profile.control == "none":
             note(f"{named(model)}: {profile.name} has no prompt cache, requests are left as they are")
             return reason("no_cache", profile.name)
-        entry, minimum = digest_of(common_key(conversation.id), model, team.key), profile.min_tokens
+        entry, minimum = digest_of(model, team.key), profile.min_tokens
         if self._decided(conversation, entry):
             return None
         scale = scale_in(conversation, services, model)
