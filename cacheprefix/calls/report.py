@@ -481,7 +481,7 @@ def _text(report: Report) -> Iterable[str]:
         yield (
             "unmodified is unknown where more than 2 % of it hangs on a beginning about as long as the provider's "
             "minimum by its own count, which it may have kept or not, on images whose count is not known yet, or on "
-            "whether siblings read what another one was still writing: a simulated provider that takes no time lets them "
+            "whether siblings read what another was still writing: a simulated provider that takes no time lets them "
             "(`cacheprefix serve --latency on` takes some)"
         )
     if any(line.unmodified_units is None and line.calls and not line.unsure_units for line in report.lines):

@@ -156,8 +156,8 @@ def test_a_request_that_began_behind_anothers_first_token_reads_what_that_wrote(
 def fan_out(*rounds):
     """Siblings of two roles with whole answers that end in any order: the true units, and the report.
 
-    A round tells after how many seconds what one wrote can be read, if not with its answer; how many seconds lie between
-    two siblings; and whether the others waited until the first one was answered.
+    A round tells after how many seconds what one wrote can be read, if not with its answer; how many seconds lie
+    between two siblings; and whether the others waited until the first one was answered.
     """
     rules, now, chance = profile_of("openai"), [0.0], random.Random(1)
     caching = Caching(provider="openai", counter=ESTIMATE, clock=lambda: now[0])
