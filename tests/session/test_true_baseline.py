@@ -231,6 +231,31 @@ def test_what_siblings_had_read_that_waited_is_unknown_where_others_showed_anoth
     assert known.total.unmodified_units == pytest.approx(truth, rel=0.02)
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_nothing_is_read_of_a_request_that_failed(fails):
+    """The last of three siblings sent together reads what the first one wrote; unmodified, only of its own role's."""
+    rules, now = profile_of("openai"), [0.0]
+    caching = Caching(provider="openai", counter=ESTIMATE, clock=lambda: now[0])
+    session, cache, turns = Session(SharedPrefix(system=HANDBOOK), caching=caching), ProviderCache(rules), []
+    for number, role in enumerate(("one", "two", "two")):
+        said = [{"role": "system", "content": f"You are {role}. {HANDBOOK}"}, {"role": "user", "content": f"{number}?"}]
+        body = {"model": "gpt-5.2", "messages": said}
+        turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation="a")).begin()
+        if fails and number == 1:
+            turn.fail()
+            continue
+        serving = cache.begin(decode(turn.body, "openai-chat"), now[0])
+        serving.begun(now[0])
+        turns.append((turn, serving))
+        now[0] += 0.01
+    for turn, serving in turns:
+        turn.finish(usage_of(serving.outcome, "openai"))
+    assert not session.failures
+    last = session.calls[-1]
+    assert last.usage.cache_read_tokens
+    assert (last.unmodified_units > 0.9 * last.usage.input_tokens) == fails
+
+
 def test_a_question_that_a_roles_text_opened_opens_its_message_without_it():
     """As in the application's own request, from which its later ones go on."""
 
