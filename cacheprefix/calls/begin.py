@@ -174,6 +174,8 @@ class Requests:
             by = SentBy(scope, going.agent, talk, going.kin, events=events, spared=going.ours, beside=beside, made=made)
             observation = state.model.begin(going.prompt, going.profile, by, at=going.sender.now)
             started = self._started(asked, going, observation, epoch=epoch, own=own, known=known)
+            if own is not None:
+                state.notices.attempt("estimate", partial(state.unmodified.sent, own, observation), None)
         except Exception as error:
             state.notices.failed("begin", error)
             # Nothing of ours is written by it, so that siblings need not wait and the next one leads.
@@ -482,6 +484,7 @@ class Requests:
                 if seen is not None:
                     state.totals.unanswered += 1
                     state.notices.attempt("fail", lambda: state.model.fail(seen.observation), None)
+                    state.notices.attempt("estimate", lambda: state.unmodified.failed(seen.observation), None)
             finally:
                 leave.release(ok=False)
 
@@ -500,10 +503,8 @@ class Requests:
 
     def _note_begun(self, seen: Started, when: float) -> None:
         """Note that the answer to a request has begun, for the estimate of others that begin before it has ended."""
-        own, state = seen.own, self.state
-        if own is not None:
-            begun = partial(state.unmodified.begun, own, seen.observation, seen.started_at, when)
-            state.notices.attempt("estimate", begun, None)
+        begun = partial(self.state.unmodified.begun, seen.observation, seen.started_at, when)
+        self.state.notices.attempt("estimate", begun, None)
 
     def _finished(
         self, turn: PendingCall, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
-from math import ceil, floor
+from math import ceil, floor, inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cacheprefix.bounded import Bounded
@@ -54,6 +54,10 @@ _SEPARATE = 3
 _MODELS = 1_000
 _WHOLES = 10_000
 """Prompts whose count is remembered for those that go on from them."""
+_AT_ONCE = 0.05
+"""Seconds within which no provider begins to answer a long prompt. A simulated one does, where it takes no time."""
+_WAITS = 10.0
+"""Seconds for which siblings may wait that are not begun yet."""
 _BEGUN = 1_000
 """Answers under way, whose requests are held until they end."""
 
@@ -152,15 +156,22 @@ class _Counts:
 
 @dataclass(slots=True, eq=False)
 class _Begun:
-    """A request whose answer has begun and not ended."""
+    """A request under way, or one that ended while another one was that began before."""
 
     own: Own
     sent: Observation
     """What was sent in its place."""
-    first_token: float
+    first_token: float = inf
     """When the application's own would have been answered first. Seconds."""
+    ended: float = inf
+    """When it would have been answered whole. Seconds."""
     seen: Observation | None = None
     """Itself, once it was entered."""
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """By what requests come one after the other."""
+        return self.own.arrived, self.sent.index
 
 
 @dataclass(slots=True)
@@ -206,13 +217,29 @@ class Unmodified:
         self._counts: dict[str, _Counts] = {}
         self._wholes: Bounded[bytes, _About] = Bounded(_WHOLES)
         self._begun: Bounded[int, _Begun] = Bounded(_BEGUN)
+        # By model: whether its provider was last seen to let siblings that are sent together read from one another, and
+        # the cost units that were reckoned as if it did not, before anything was seen.
+        self._shares: Bounded[str, bool] = Bounded(_MODELS)
+        self._open: Bounded[str, float] = Bounded(_MODELS)
         self._lock = Lock()
         self._entering = RLock()
 
-    def begun(self, own: Own, sent: Observation, started: float, first_token: float) -> None:
+    def sent(self, own: Own, sent: Observation) -> None:
+        """A request goes out in place of the application's own."""
+        with self._entering:
+            self._begun[sent.index] = _Begun(own, sent)
+
+    def begun(self, sent: Observation, started: float, first_token: float) -> None:
         """The answer has begun to what was sent in place of the application's own request. Times in seconds."""
         with self._entering:
-            self._begun[sent.index] = _Begun(own, sent, first_token - (started - own.arrived))
+            one = self._begun.get(sent.index)
+            if one is not None:
+                one.first_token = first_token - (started - one.own.arrived)
+
+    def failed(self, sent: Observation) -> None:
+        """There will be no answer to it."""
+        with self._entering:
+            self._begun.pop(sent.index, None)
 
     def forget(self, conversation: str) -> set[bytes]:
         """Hold no text that only this conversation held; the texts that are gone."""
@@ -240,31 +267,70 @@ class Unmodified:
             return self._usage(own, sent, usage, times)
 
     def _usage(self, own: Own, sent: Observation, usage: Usage, times: Times) -> Estimate:
-        prompt, profile, begun = own.prompt, sent.profile, self._begun.pop(sent.index, None)
+        prompt, profile = own.prompt, sent.profile
         if not prompt.sections:
+            self._begun.pop(sent.index, None)
             return Estimate(Usage(0, 0, {}))
         scale = self._scale(sent.record.prompt, prompt, usage)
+        begun = self._begun.setdefault(sent.index, _Begun(own, sent))
+        own_word = _read_beside(sent, usage)
+        if own_word is not None:
+            self._learn(sent, shares=own_word)
+        # Money: who was not to read from a sibling, as where it waited for that one, goes by what others did.
+        beside = self._shares.get(prompt.model, False) if own_word is None else own_word
         # A provider's rule: what another one wrote may be read from its first token on, before its answer has ended.
-        earlier_ones = (one for one in self._begun.values() if one.seen is None and one.first_token <= own.arrived)
-        for one in sorted(earlier_ones, key=lambda one: one.own.arrived):
-            known = self._scale(one.sent.record.prompt, one.own.prompt, NO_CALLS)
-            one.seen = self._enter(one.own, known.rules(one.sent.profile))
-            self._model.first_token(one.seen, one.first_token)
-        entered = None if begun is None else begun.seen
-        seen = self._enter(own, scale.rules(profile)) if entered is None else entered
+        # Where the provider let what was sent read what was under way, so it would have the application's own.
+        begins = (
+            one for one in self._begun.values() if beside or (one.seen is None and one.first_token <= own.arrived)
+        )
+        for one in sorted(begins, key=lambda one: one.order):
+            if one.order >= begun.order:
+                break
+            if one.seen is None:
+                known = self._scale(one.sent.record.prompt, one.own.prompt, NO_CALLS)
+                one.seen = self._enter(one.own, known.rules(one.sent.profile))
+            self._model.first_token(one.seen, one.own.arrived if beside else one.first_token)
+        seen = begun.seen = self._enter(own, scale.rules(profile)) if begun.seen is None else begun.seen
         # It would have been answered as fast, but for the wait.
         earlier = times.started - own.arrived
         if times.first_token is not None:
             self._model.first_token(seen, times.first_token - earlier)
-        self._model.finish(seen, None, times.ended - earlier)
+        begun.ended = times.ended - earlier
+        self._model.finish(seen, None, begun.ended)
+        self._let_go(begun.ended)
         self._tenants.learn(seen, sent, usage)
         alike = _alike(prompt, sent.record.prompt)
         self._own_alone = self._own_alone and alike
         # Of other tenants' requests the model of what was sent knows nothing: where all were the application's own the
         # cache held the same all the same.
-        if alike and ((self._own_alone and usage.reported) or _found_alike(seen, sent, plain=scale.plain)):
+        same = own_word or (self._own_alone and usage.reported) or _found_alike(seen, sent, plain=scale.plain)
+        if alike and same:
             return Estimate(usage if usage.reported else sent.expectation.usage)
-        return Estimate(scale.theirs(seen.expectation.usage, profile), scale.unsure(seen, profile))
+        unsure = scale.unsure(seen, profile)
+        found = seen.expectation
+        if own_word is None and prompt.model not in self._shares and found.reason == "concurrent_cold_start":
+            more = (found.shared_tokens - found.tokens) * (max(profile.default_ttl.write, 1.0) - profile.read)
+            self._open[prompt.model] = self._open.get(prompt.model, 0.0) + more
+        elif beside:
+            # Money: what was reckoned by the other rule before may be off by all of that.
+            unsure += self._open.pop(prompt.model, 0.0)
+        return Estimate(scale.theirs(found.usage, profile), unsure)
+
+    def _learn(self, sent: Observation, *, shares: bool) -> None:
+        """Keep whether siblings that are sent together read from one another, which a request has told."""
+        record = sent.record
+        alike = record.digests[: bisect_right(record.totals, sent.expectation.shared_tokens)]
+        begun = [one.sent.record for one in self._begun.values() if one.sent.index < sent.index]
+        times = [one.at for one in begun if one.scope == record.scope and one.digests[: len(alike)] == alike]
+        # Any of those who wrote the same may have been the one that it read from.
+        if times and record.at - min(times) <= _AT_ONCE:
+            self._shares[record.prompt.model] = shares
+
+    def _let_go(self, now: float) -> None:
+        """Hold no request that ended before all that are under way began, or wait to: none of them ran beside it."""
+        since = min([now - _WAITS, *(one.own.arrived for one in self._begun.values() if one.ended == inf)])
+        for index in [index for index, one in self._begun.items() if one.ended <= since]:
+            del self._begun[index]
 
     def _enter(self, own: Own, rules: Profile) -> Observation:
         # Money: what one tenant's requests leave another's read, where they have one key.
@@ -478,6 +544,19 @@ def _alike(own: Prompt, sent: Prompt) -> bool:
         and own.settings == sent.settings
         and next(marks) == next(marks)
     )
+
+
+def _read_beside(sent: Observation, usage: Usage) -> bool | None:
+    """Whether the provider let a request read what others wrote that had not been answered yet, as far as was seen.
+
+    It read more than was there for certain: nearer to all that the request shares with them. None where that says
+    nothing, since nobody was writing what it shares.
+    """
+    read, total = usage.cache_read_tokens, sent.record.prompt.tokens
+    if sent.expectation.reason != "concurrent_cold_start" or read is None or not total:
+        return None
+    shared = sent.expectation.shared_tokens * (usage.input_tokens or total) / total
+    return 2 * read > sent.expected + shared
 
 
 def _found_alike(own: Observation, sent: Observation, *, plain: bool) -> bool:

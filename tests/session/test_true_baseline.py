@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -12,6 +13,7 @@ from benchmarks._table import counter
 from benchmarks.role_plans import Plan, asked, own_body, profile_of, session_for
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
+from cacheprefix.layout import FOLLOW, Pass
 from cacheprefix.layout.baseline import unmodified
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE, IMAGE_TOKENS
@@ -149,6 +151,109 @@ def test_a_request_that_began_behind_anothers_first_token_reads_what_that_wrote(
     """Although it ended before: the report says what they would have cost in the order in which they were sent."""
     truth, reported = overlapping()
     assert reported == pytest.approx(truth, rel=0.02)
+
+
+def fan_out(*rounds):
+    """Siblings of two roles with whole answers that end in any order: the true units, and the report.
+
+    A round tells after how many seconds what one wrote can be read, if not with its answer; how many seconds lie
+    between two siblings; and whether the others waited until the first one was answered.
+    """
+    rules, now, chance = profile_of("openai"), [0.0], random.Random(1)
+    caching = Caching(provider="openai", counter=ESTIMATE, clock=lambda: now[0])
+    session, truth = Session(SharedPrefix(system=HANDBOOK), caching=caching), 0.0
+    caches = ProviderCache(rules), ProviderCache(rules)
+
+    def answered(turn, servings, *which):
+        for one in which:
+            servings[one].ended(now[0])
+        turn.finish(usage_of(servings[0].outcome, "openai"))
+
+    for text, (opens, apart, waited) in enumerate(rounds):
+        began, under_way = now[0], []
+        for number in range(6):
+            said = [{"role": "system", "content": f"You are {number % 2}. {HANDBOOK}"}]
+            said += [{"role": "user", "content": f"{text}. " * 600}, {"role": "user", "content": f"Part {number}."}]
+            body = {"model": "gpt-5.2", "messages": said}
+            waits = waited and number
+            if waits == 1:
+                now[0] += 5.0
+                answered(*under_way[0], 0)
+            leave = Pass(waited=now[0] - began) if waits else FOLLOW
+            role = Role(str(number % 2), conversation=f"{text}")
+            turn = fork_body(session.adapter, body, "openai-chat", role).begin(leave)
+            sent = [decode(one, "openai-chat") for one in (turn.body, body)]
+            servings = [cache.begin(prompt, now[0]) for cache, prompt in zip(caches, sent, strict=True)]
+            truth += servings[1].outcome.cost_units(rules)
+            for serving in servings if opens < apart else ():
+                serving.begun(now[0] + opens)
+            under_way.append((turn, servings))
+            now[0] += apart * chance.uniform(0.5, 1)
+        for turn, servings in chance.sample(under_way, 6):
+            now[0] += 1.0
+            answered(turn, servings, *(0, 1)[bool(turn.call) :])
+    assert not session.failures
+    return truth, session.report()
+
+
+AT_ONCE, IN_TIME = (0.001, 0.01), (inf, 0.01)
+"""Siblings sent together, of which each reads what the last one wrote, as beside a simulated provider that takes no
+time; and none does, as beside all others."""
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        [(*IN_TIME, False)] * 6,
+        [(*AT_ONCE, False)] * 6,
+        [(*AT_ONCE, False), *[(*AT_ONCE, True)] * 5],
+        [(*IN_TIME, True)] * 6,
+        # Each is sent behind the first token of the last one: that says nothing of those that are sent together.
+        [(1.0, 3.0, False), *[(*IN_TIME, True)] * 5],
+        [(*AT_ONCE, False), (*IN_TIME, False), *[(*IN_TIME, True)] * 4],
+    ],
+    ids=["in time", "at once", "at once, then waited", "waited", "apart, then waited", "at once, then in time"],
+)
+def test_siblings_that_read_what_another_was_writing_would_have_done_so_unmodified(rounds):
+    """Those that waited go by what the last ones that had not waited did."""
+    truth, report = fan_out(*rounds)
+    assert report.total.unmodified_units == pytest.approx(truth, rel=0.02)
+
+
+def test_what_siblings_had_read_that_waited_is_unknown_where_others_showed_another_rule():
+    """They wrote nothing side by side; without such siblings, or with some that keep it, the published rule holds."""
+    found, (truth, known) = (
+        fan_out((*AT_ONCE, True), (*AT_ONCE, False))[1],
+        fan_out((*IN_TIME, True), (*IN_TIME, False)),
+    )
+    assert found.total.unmodified_units is None
+    assert "a simulated provider that takes no time" in str(found)
+    assert known.total.unmodified_units == pytest.approx(truth, rel=0.02)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_nothing_is_read_of_a_request_that_failed(fails):
+    """The last of three siblings sent together reads what the first one wrote; unmodified, only of its own role's."""
+    rules, now = profile_of("openai"), [0.0]
+    caching = Caching(provider="openai", counter=ESTIMATE, clock=lambda: now[0])
+    session, cache, turns = Session(SharedPrefix(system=HANDBOOK), caching=caching), ProviderCache(rules), []
+    for number, role in enumerate(("one", "two", "two")):
+        said = [{"role": "system", "content": f"You are {role}. {HANDBOOK}"}, {"role": "user", "content": f"{number}?"}]
+        body = {"model": "gpt-5.2", "messages": said}
+        turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation="a")).begin()
+        if fails and number == 1:
+            turn.fail()
+            continue
+        serving = cache.begin(decode(turn.body, "openai-chat"), now[0])
+        serving.begun(now[0])
+        turns.append((turn, serving))
+        now[0] += 0.01
+    for turn, serving in turns:
+        turn.finish(usage_of(serving.outcome, "openai"))
+    assert not session.failures
+    last = session.calls[-1]
+    assert last.usage.cache_read_tokens
+    assert (last.unmodified_units > 0.9 * last.usage.input_tokens) == fails
 
 
 def test_a_question_that_a_roles_text_opened_opens_its_message_without_it():
