@@ -112,11 +112,12 @@ def install(
     ``target`` is a crew, an instance of a ``@CrewBase`` class, a flow, an agent, or a list of agents. Crews and agents
     that start in a flow become part of its installation, and share the long texts of its state that they hold.
     Inputs of at least 200 characters that two tasks contain stand once in the shared part of these tasks;
-    ``shared_inputs`` names inputs for all tasks instead. ``shared_context`` is a text that the prompts of a flow's
-    agents contain. ``gate=False`` lets tasks that start together all write the shared part. ``volatile`` gives texts by
-    name for each request (time, retrieval); they stand behind everything cached, under ``volatile_role``, and nothing
-    keeps them. ``scope`` is the tenant whose crew it is, by default the session's: decisions, cache lanes, side
-    questions and cached tool results of tenants are kept apart.
+    ``shared_inputs`` names the inputs instead. ``shared_context`` is a text that the prompts of a flow's agents
+    contain. Neither is in a request that does not hold it itself, as it is after CrewAI's hooks. ``gate=False`` lets
+    tasks that start together all write the shared part. ``volatile`` gives texts by name for each request (time,
+    retrieval); they stand behind everything cached, under ``volatile_role``, and nothing keeps them. ``scope`` is the
+    tenant whose crew it is, by default the session's: decisions, cache lanes, side questions and cached tool results
+    of tenants are kept apart.
 
     Installing again with the same session and scope gives the installation there is, which ends when each ``install``
     was undone; with another, that one is in force until it is undone. Crews may share agents: each crew's runs are its

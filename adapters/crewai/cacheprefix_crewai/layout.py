@@ -112,19 +112,14 @@ class Layouts:
         binding.part(RunTools).bring(call.tools or (), asks=True, grows=early)
 
     def _beside(self, call: LLMCall, opening: Opening) -> str:
-        """Names what a task's layout goes by beside its own words: inputs that are for all tasks, and tools.
-
-        Both may be a user's own, where the words are everybody's.
-        """
+        """Names what a task's layout goes by beside its own words: tools, which may be a user's own."""
         run = None
         if len(call.messages) > opening.rest or call.agent is None:
             run = self.binding.part(Executions).known(opening.digest, call.agent, call.messages)
         if run is not None:
             return run.beside
-        inputs = inputs_of(crew_of(call.agent))
-        given = [f"{name}={inputs.get(name)}" for name in self.binding.options.shared_inputs or ()]
         tools = [dumps(ordered(tool), f"tool {name_of(tool)}").decode() for tool in call.tools or ()]
-        return digest_of(call.schema, *given, "", *tools, "", *sorted(self.binding.part(RunTools).here))
+        return digest_of(call.schema, *tools, "", *sorted(self.binding.part(RunTools).here))
 
     def settled(self, call: LLMCall, opening: Opening) -> TaskLayout | None:
         """The layout that a task's earlier request with this opening got; None for one that is not settled yet.
@@ -317,7 +312,7 @@ def _as_fork(layouts: Layouts, call: LLMCall, own: TaskLayout, *, alone: bool) -
     texts = sharing.common.allowed_with(opening.text)
     if alone:
         moved = without(opening.system, session.prefix.system) if declared else opening.system
-        texts = [text for text in texts if text.for_all or not texts_in(moved, [text])]
+        texts = [text for text in texts if not texts_in(moved, [text])]
     spoken = session.prefix.text if declared or not alone else ""
     layout = replace(
         own,
@@ -365,12 +360,13 @@ def _request(layouts: Layouts, ahead: TasksAhead, instruction: str, *, awaited: 
     )
     # A declared text is said in the crew's own layout too; role cards beside it are not.
     cards = prefix.text.strip() != prefix.system.strip()
+    context = any(text.text == options.shared_context for text in layout.texts)
 
     def place(rules: Profile) -> RolePosition | Reason:
         return layouts.sent.crews.position(
             replace(ahead.ahead, least=rules.min_tokens),
             declared=options.declared or bool(layout.durable),
-            wanted=awaited or bool(options.shared_context) or (options.declared and cards),
+            wanted=awaited or context or (options.declared and cards),
         )
 
     return AgentRequest(
@@ -389,21 +385,30 @@ def _request(layouts: Layouts, ahead: TasksAhead, instruction: str, *, awaited: 
 
 
 def _mistakes(binding: Binding, ahead: TasksAhead) -> Iterator[Reason]:
-    """What the user named to be shared and no task contains, and tools that came too late to be shared."""
+    """What the user named to be shared and is not, and tools that came too late to be shared.
+
+    A text that no task contains, or that the due task contains and its request does not: the application's hooks took
+    it out.
+    """
     options, sharing, opening = binding.options, ahead.sharing, ahead.layout.opening
     yield from (reason("made_too_late", name) for name in ahead.layout.offer.late)
     if not (options.shared_inputs or options.shared_context):
         return
     tasks = getattr(sharing.crew, "tasks", None) or ()
     texts = [*(words_of(task).task for task in tasks), *(one.task for one in sharing.words)]
-    texts += [opening.task, opening.system]
+    due = [] if sharing.at is None else [sharing.words[sharing.at].task]
 
-    def nowhere(text: object) -> bool:
-        return not isinstance(text, str) or all(find_text(text, one) is None for one in texts)
+    def holds(some: Sequence[str], text: str) -> bool:
+        return any(find_text(text, one) is not None for one in some)
+
+    def missing(text: object) -> bool:
+        if not isinstance(text, str):
+            return True
+        return not holds([opening.text], text) and (holds(due, text) or not holds(texts, text))
 
     inputs = sharing.inputs
-    yield from (reason("text_not_found", name) for name in options.shared_inputs or () if nowhere(inputs.get(name)))
-    if options.shared_context and nowhere(options.shared_context):
+    yield from (reason("text_not_found", name) for name in options.shared_inputs or () if missing(inputs.get(name)))
+    if options.shared_context and missing(options.shared_context):
         yield reason("text_not_found", "shared_context")
 
 
