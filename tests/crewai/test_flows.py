@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from crew_wire import BRIEF, bodies, prompts, raw
 
-from benchmarks.crewai_workloads import CrewModel, SearchTool, agents, crew, prose
+from benchmarks.crewai_workloads import CrewModel, SearchTool, agents, crew, prose, tasks
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix_crewai import conversation_of, install, session_of, uninstall
@@ -121,6 +121,49 @@ def test_a_flow_of_one_crew_costs_no_more(servers, new_llm, rules) -> None:
     with install(flow, Session()):
         flow.kickoff(inputs={"brief": BRIEF})
     assert units(server, rules) <= plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", ["openai", "anthropic"])
+def test_a_hierarchical_crew_of_a_flow_shares_as_it_does_by_itself(servers, new_llm, rules) -> None:
+    """Its manager repeats the state's text in each task, for about what it costs where the crew alone is installed."""
+    from crewai import Process
+    from crewai.flow.flow import Flow, start
+
+    server = servers(rules, CrewModel(tools=False))
+
+    def team() -> Any:
+        llm = new_llm(server, "anthropic" if rules == "anthropic" else "openai")
+        who = agents(lambda: llm, tools=False)
+        return crew(who, tasks([None] * 3), process=Process.hierarchical, manager_llm=llm)
+
+    class Report(Flow):  # type: ignore[misc, type-arg]
+        """One crew."""
+
+        @start()
+        def write(self) -> str:
+            """All of it."""
+            return str(team().kickoff(inputs={"brief": self.state["brief"]}).raw)
+
+    costs = {}
+    for way in ("plain", "crew", "flow"):
+        server.reset()
+        session, flow = Session(), Report()
+        flow.memory = None
+        if way == "crew":
+            alone = team()
+            with install(alone, session):
+                alone.kickoff(inputs={"brief": BRIEF})
+        else:
+            held = install(flow, session) if way == "flow" else None
+            flow.kickoff(inputs={"brief": BRIEF})
+            if held is not None:
+                held.undo()
+        costs[way] = units(server, rules)
+    assert {call.layout for call in session.calls if "Manager" in call.agent} == {"fork"}
+    assert costs["crew"] < 0.8 * costs["plain"]
+    assert costs["flow"] <= 1.01 * costs["crew"]
+    assert session.failures == {}
 
 
 def test_agents_are_shown_no_text_of_the_state_that_they_do_not_hold(servers, new_llm) -> None:

@@ -168,7 +168,7 @@ class Layouts:
     def sharing(self, crew: Any, call: LLMCall, opening: Opening) -> SharingTasks:
         """The tasks that can share with the one that a call asks, and what they have in common."""
         tasks = able_to_share(crew, call)
-        words = [words_of(task) for task in tasks] or self._asked_so_far(call, opening)
+        words = [words_of(crew, task) for task in tasks] or self._asked_so_far(call, opening)
         at = next((place for place, task in enumerate(tasks) if task is call.task), None)
         other = 0 if crew is not None else sum(key[0] == call.model and key[2] != call.schema for key in self._asked)
         return SharingTasks(crew, tasks, words, self._in_common(crew, call.model, words), at, other)
@@ -232,10 +232,13 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
         return _planned_own(binding, own, call.model, kept_own)
     crew, flow = crew_of(agent), layouts.flow_run()
     flow_texts = [text for text in ({} if flow is None else flow.texts()) if find_text(text, opening.task) is not None]
-    awaited = flow is not None and flow.awaited(flow_texts, crew if crew is not None else agent)
-    # Others of the flow share more than an agent that speaks alone shares with itself: its role goes behind.
-    alone = not flow_texts and speaks_alone(crew, agent)
-    if crew is not None and crew.process == "hierarchical" and not alone:
+    owner, hierarchical = crew if crew is not None else agent, crew is not None and crew.process == "hierarchical"
+    awaited = flow is not None and flow.awaited(flow_texts, owner)
+    others = flow is not None and flow.held_by_others(flow_texts, owner)
+    # Others of the flow share more than an agent that speaks alone shares with itself: its role goes behind. A manager's
+    # text is long, so that it does where there are others.
+    alone = speaks_alone(crew, agent) and not (flow_texts and (awaited or others or not hierarchical))
+    if hierarchical and agent is not crew.manager_agent:
         # A worker's task is in the manager's own words and shares nothing.
         return _planned_own(binding, own, call.model, reason("own_prompt", "the manager words a worker's task"))
     ahead, instruction = _as_fork(layouts, call, own, alone=alone)
@@ -395,7 +398,7 @@ def _mistakes(binding: Binding, ahead: TasksAhead) -> Iterator[Reason]:
     if not (options.shared_inputs or options.shared_context):
         return
     tasks = getattr(sharing.crew, "tasks", None) or ()
-    texts = [*(words_of(task).task for task in tasks), *(one.task for one in sharing.words)]
+    texts = [*(words_of(sharing.crew, task).task for task in tasks), *(one.task for one in sharing.words)]
     due = [] if sharing.at is None else [sharing.words[sharing.at].task]
 
     def holds(some: Sequence[str], text: str) -> bool:
