@@ -21,7 +21,7 @@ from cacheprefix_crewai.history import RESULT_BUDGET
 from cacheprefix_crewai.llm import kind_of
 from cacheprefix_crewai.structured import WATCH_STRUCTURED
 from cacheprefix_crewai.tool_cache import TOOL_CACHE
-from cacheprefix_crewai.tools import adopt, crew_tools
+from cacheprefix_crewai.tools import CrewTools, adopt, crew_tools
 
 
 class Installation:
@@ -146,9 +146,8 @@ def install(
     binding = Binding(bound, options, _conversation(target, crew, agents))
     if bound.mode != "observe":
         bound.adopt_system(SYSTEM)
-        none: list[dict[str, Any]] = []
-        found = bound.attempt("tools", lambda: crew_tools(crew, agents), none)
-        adopt(binding, found)
+        found = bound.attempt("tools", lambda: crew_tools(crew, agents), CrewTools([], {}))
+        adopt(binding, *found)
         if bound.histories.budget is not None:
             binding.undo.append(RESULT_BUDGET.use(binding))
         if bound.tool_cache is not None:

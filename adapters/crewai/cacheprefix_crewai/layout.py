@@ -44,7 +44,7 @@ from cacheprefix_crewai.tasks import (
     tool_names,
     words_of,
 )
-from cacheprefix_crewai.tools import Offer, RunTools, coworkers_note, differing, name_of, offer, ordered
+from cacheprefix_crewai.tools import Offer, RunTools, coworkers_note, differing, known_models, name_of, offer, ordered
 
 if TYPE_CHECKING:
     from cacheprefix import Profile
@@ -108,8 +108,11 @@ class Layouts:
         early = binding.part(Executions).none_yet
         if early and binding.scope != binding.session.scope:
             # What other crews of this tenant were installed with comes in too.
-            binding.tools |= binding.session.tools_open_to(binding.scope)
-        binding.part(RunTools).bring(call.tools or (), asks=True, grows=early)
+            tenants = binding.session.tools_open_to(binding.scope) - binding.tools
+            binding.part(RunTools).asked("", tenants, known_models(binding.session))
+            binding.tools |= tenants
+        models = {name_of(tool): frozenset({call.model}) for tool in call.tools or ()}
+        binding.part(RunTools).bring(call.tools or (), models, asks=True, grows=early)
 
     def _beside(self, call: LLMCall, opening: Opening) -> str:
         """Names what a task's layout goes by beside its own words: tools, which may be a user's own."""
@@ -235,8 +238,8 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
     owner, hierarchical = crew if crew is not None else agent, crew is not None and crew.process == "hierarchical"
     awaited = flow is not None and flow.awaited(flow_texts, owner)
     others = flow is not None and flow.held_by_others(flow_texts, owner)
-    # Others of the flow share more than an agent that speaks alone shares with itself: its role goes behind. A manager's
-    # text is long, so that it does where there are others.
+    # Others of the flow share more than an agent that speaks alone shares with itself: its role goes behind. That of a
+    # manager is long, and does so where there are others.
     alone = speaks_alone(crew, agent) and not (flow_texts and (awaited or others or not hierarchical))
     if hierarchical and agent is not crew.manager_agent:
         # A worker's task is in the manager's own words and shares nothing.
@@ -383,6 +386,7 @@ def _request(layouts: Layouts, ahead: TasksAhead, instruction: str, *, awaited: 
         known=tuple(_mistakes(binding, ahead)),
         place=place,
         schema=layout.schema,
+        peers=any(words.agent != layout.role for words in ahead.sharing.words),
         talk=_talk(binding),
     )
 
