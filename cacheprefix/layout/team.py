@@ -182,6 +182,14 @@ class Team:
         lasting = tuple(tool for tool in self.prefix.tools if getattr(tool, "name", None) not in self.of_runs)
         return self.prefix.key if len(lasting) == len(self.prefix.tools) else replace(self.prefix, tools=lasting).key
 
+    def key_of(self, crew: str) -> str:
+        """The name under which a crew's requests are routed; without a name of the ``crew``'s own, the prefix's.
+
+        Crews share what the user gave to the prefix. Without that they have nothing in common.
+        """
+        # Money: a provider has one machine for a key, up to some requests a minute.
+        return self.key if not crew or self.given.text or self.given.tools else f"cacheprefix-{digest_of(crew)}"
+
     def made_as_before(self, role: Hashable, what: Hashable) -> bool | None:
         """Note what an agent is made of; whether one of its role was made of the same before, None for the first."""
         with self.lock:
