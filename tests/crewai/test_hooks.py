@@ -101,3 +101,70 @@ def test_a_context_that_nobody_holds_is_in_no_request(servers, new_llm) -> None:
             one.kickoff("Say something.")
     assert not any(SECRET in record.body.decode() for record in provider.requests)
     assert all(call.reasons[0].why == "text_not_found" for call in session.calls)
+
+
+def subclasses() -> Any:
+    """Two of an application's own: one takes the secret out of the user's messages alone, and both pass on no agent."""
+    from crewai.llms.providers.openai.completion import OpenAICompletion
+
+    def redacted(messages: Any) -> Any:
+        return [
+            {**one, "content": one["content"].replace(SECRET, "[removed]")} if one["role"] == "user" else one
+            for one in messages
+        ]
+
+    class Sync(OpenAICompletion):
+        """Asked in a thread."""
+
+        def call(self, messages: Any, tools: Any = None, *_: Any, **__: Any) -> Any:
+            """CrewAI's own."""
+            seen.append([len(messages), [one["role"] for one in messages]])
+            return super().call(redacted(messages), tools)
+
+    class Both(Sync):
+        """In an event loop too."""
+
+        async def acall(self, messages: Any, tools: Any = None, *_: Any, **__: Any) -> Any:
+            """CrewAI's own."""
+            seen.append([len(messages), [one["role"] for one in messages]])
+            return await super().acall(redacted(messages), tools)
+
+    seen: list[Any] = []
+    return Sync, Both, seen
+
+
+@pytest.mark.parametrize("way", [kickoff, akickoff])
+def test_what_a_model_class_takes_out_is_in_no_request(servers, new_llm, way: Callable[[Any], None]) -> None:
+    """By the place at which it stands without us; what it is given is what it was, and the rest is shared."""
+    provider = servers("openai", CrewModel(tools=False))
+    _, both, seen = subclasses()
+    llm = both(model="gpt-4.1", base_url=provider.openai_base_url, api_key="any")
+    who = agents(lambda: llm, tools=False)
+    team = crew(who, tasks(who))
+    way(team)
+    plain = list(seen)
+    seen.clear()
+    provider.reset()
+    with install(team, Session()) as installed:
+        way(team)
+    assert seen == plain
+    assert not any(SECRET in record.body.decode() for record in provider.requests)
+    assert [call.agent for call in installed.session.calls] == [one.role for one in who]
+    assert installed.session.failures == {}
+    assert llm.__class__ is both
+
+
+def test_a_model_class_of_ones_own_shares_in_the_way_that_it_has_not_worded(servers, new_llm) -> None:
+    """Its ``call`` is its own, and its ``acall`` CrewAI's; what it lets stand is shared in both."""
+    provider = servers("openai", CrewModel(tools=False))
+    sync, _, _ = subclasses()
+    llm = sync(model="gpt-4.1", base_url=provider.openai_base_url, api_key="any")
+    who = agents(lambda: llm, tools=False)
+    team = crew(who, tasks(who))
+    with install(team, Session()) as installed:
+        for way in ("kickoff", "akickoff"):
+            found = getattr(team, way)(inputs={"brief": prose(1_500)})
+            if asyncio.iscoroutine(found):
+                asyncio.run(found)
+    assert [call.layout for call in installed.session.calls] == ["fork"] * 6
+    assert len(provider.requests) == 6
