@@ -128,9 +128,9 @@ def install(
     tenant whose crew it is, by default the session's: decisions, cache lanes, side questions and cached tool results
     of tenants are kept apart.
 
-    Installing again with the same session and scope gives the installation there is, which ends when each ``install``
-    was undone; with another, that one is in force until it is undone. Crews may share agents: each crew's runs are its
-    own installation's.
+    Installing again with the same session and scope joins the installation there is, whose options stay; it ends when
+    each ``install`` was undone. With another, that one is in force until it is undone. Crews may share agents: each
+    crew's runs are its own installation's.
     Raises ``SetupError`` for anything else. Models are changed in place and restored. Of what is the process's,
     CrewAI's tool hooks are used with a budget or a tool cache, the methods that start an agent by itself, and what asks
     for answers by a schema past a model's class, say so, and with a flow those that start crews and flows look whether
