@@ -23,7 +23,7 @@ from cacheprefix.errors import named
 from cacheprefix.layout import FOLLOW, ForkPolicy, Pass, Worth, said_with_authority
 from cacheprefix.layout.baseline import Own, Times
 from cacheprefix.layout.plan import RequestPlan
-from cacheprefix.layout.team import Team
+from cacheprefix.layout.team import NOTHING, Team
 from cacheprefix.layout.worth_sharing import learn_scale
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Amount, Profile, Ttl, Usage, cost_units, money, normalise_usage
@@ -403,7 +403,12 @@ class Requests:
             added["prompt_cache_retention"] = lifetime.name
         key = profile.routing_key or ""
         if key and not key.startswith("header:") and key not in body:
-            added[key] = self.team.key_of("" if sender is None else sender.crew)
+            name = self.team.key_of("" if sender is None else sender.crew)
+            if not name and profile.rate_per_key is not None and self.state.routing.keys == "auto":
+                # Money: the provider finds the machine by the beginning of the text itself; one key for all that have
+                # nothing in common would be more than it serves.
+                return added
+            added[key] = name or NOTHING.key
             if sender is not None:
                 added[key], said = self.state.routing.key(added[key], profile, talk=sender.talk, now=sender.now)
                 if said:

@@ -37,6 +37,9 @@ _HEARD = "heard"
 _APART = "apart"
 """In place of a schema: the role shares with nobody."""
 
+NOTHING = SharedPrefix()
+"""The prefix of a team that has none."""
+
 
 class Whose(NamedTuple):
     """Whose tools are, where that is no conversation with decisions of its own: a run's, or a front door's."""
@@ -185,10 +188,13 @@ class Team:
     def key_of(self, crew: str) -> str:
         """The name under which a crew's requests are routed; without a name of the ``crew``'s own, the prefix's.
 
-        Crews share what the user gave to the prefix. Without that they have nothing in common.
+        Crews share what the user gave to the prefix. Without that they have nothing in common. Empty where nothing is
+        known to be shared: that is so of all applications that share nothing.
         """
         # Money: a provider has one machine for a key, up to some requests a minute.
-        return self.key if not crew or self.given.text or self.given.tools else f"cacheprefix-{digest_of(crew)}"
+        if crew and not (self.given.text or self.given.tools):
+            return f"cacheprefix-{digest_of(crew)}"
+        return "" if self.key == NOTHING.key else self.key
 
     def made_as_before(self, role: Hashable, what: Hashable) -> bool | None:
         """Note what an agent is made of; whether one of its role was made of the same before, None for the first."""
