@@ -38,7 +38,7 @@ from cacheprefix.calls.tool_calls import ToolUse
 from cacheprefix.contexts import BlockVar, inside, within
 from cacheprefix.effects import Call as WaitingFor
 from cacheprefix.effects import Flow, adrive, drive
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, check_text
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, ask_options
 from cacheprefix.history import (
     READ_TOOL_SCHEMA,
@@ -295,7 +295,13 @@ def names_in(option: str, given: Iterable[str] | None) -> tuple[str, ...] | None
     """The names in an option. Raises ``SetupError`` for a text, which would be read as names of one letter."""
     if isinstance(given, str):
         raise SetupError(f"{option} takes names in a list, found a text; use {option}=[{given!r}]")
-    return None if given is None else tuple(given)
+    names: object = given
+    if given is not None and not isinstance(names, Iterable):
+        raise SetupError(f"{option} takes names in a list, found {type(names).__name__}")
+    found = None if given is None else tuple(given)
+    for name in found or ():
+        check_text(f"a name in {option}", name)
+    return found
 
 
 def check_volatile(volatile: object, role: object = "user") -> None:

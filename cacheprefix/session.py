@@ -27,6 +27,7 @@ from cacheprefix.history import (
     Compaction,
     Consolidate,
     ReadBudget,
+    RequestBudget,
     Results,
     ToolResultBudget,
     TransitionHook,
@@ -38,7 +39,7 @@ from cacheprefix.mode import MODES, VARIABLE, Mode, mode_override
 from cacheprefix.notices import Notices
 from cacheprefix.options import Caching, Gate, History, Options, over
 from cacheprefix.plugins import Plugins, look_up_installed
-from cacheprefix.profiles import Profiles, default_registry, load_price_library, load_price_table
+from cacheprefix.profiles import Profiles, Registry, default_registry, load_price_library, load_price_table
 from cacheprefix.prompt import ABOUT, Api, Counter, load_vocabularies
 from cacheprefix.services import Services
 from cacheprefix.stores import MemoryStore, ResultStore
@@ -99,20 +100,10 @@ class Session:
         plugins: Sequence[object] = (),
     ) -> None:
         _one_of("mode", mode, MODES)
-        _of_kind("gate", gate, Gate, optional=True)
-        _of_kind("caching", caching, Caching)
-        _of_kind("history", history, History)
         check_text("Session(name)", name)
-        check_text("Caching(scope)", caching.scope)
-        _of_kind("caching.counter", caching.counter, Counter, optional=True)
-        _one_of("caching.tail", caching.tail, ("tail", "cards"))
-        _one_of("caching.role_as", caching.role_as, get_args(RoleAs))
-        if caching.fork_share is not None and not 0 <= caching.fork_share <= 1:
-            raise SetupError(f"Caching(fork_share={caching.fork_share!r}): a share of the conversations, from 0 to 1")
-        keys: object = caching.routing_keys
-        if keys != "auto" and (isinstance(keys, bool) or not isinstance(keys, int) or keys < 1):
-            raise SetupError(f"Caching(routing_keys={keys!r}): use a number from 1 on, or 'auto'")
-        compaction = Compaction(compaction) if isinstance(compaction, int) else compaction
+        _check_caching(caching)
+        _check_gate(gate)
+        compaction = _check_history(budget, compaction, history)
         if compaction is not None:
             compaction.limits(history.request_budget)
         kept: Results = ResultStore(MemoryStore()) if history.results is None else history.results
@@ -396,12 +387,58 @@ class Session:
 
 
 def _of_kind(
-    option: str, value: object, kind: type[Gate | Caching | History | Counter], *, optional: bool = False
+    option: str,
+    value: object,
+    kind: type[Gate | Caching | History | Counter | ToolResultBudget | RequestBudget | Compaction | Registry],
+    *,
+    optional: bool = False,
 ) -> None:
     if not isinstance(value, kind) and not (optional and value is None):
-        fields = ", ".join(f"{name}=..." for name in kind.__match_args__)
+        fields = ", ".join(f"{name}=..." for name in getattr(kind, "__match_args__", ()))
         message = f"Session({option}={value!r}): use {kind.__name__}({fields})" + (" or None" if optional else "")
         raise SetupError(message)
+
+
+def _check_caching(caching: Caching) -> None:
+    """Raise ``SetupError`` for what is no ``Caching``, or one of values that mean nothing."""
+    _of_kind("caching", caching, Caching)
+    check_text("Caching(scope)", caching.scope)
+    _of_kind("caching.counter", caching.counter, Counter, optional=True)
+    _of_kind("caching.profiles", caching.profiles, Registry, optional=True)
+    _one_of("caching.tail", caching.tail, ("tail", "cards"))
+    _one_of("caching.role_as", caching.role_as, get_args(RoleAs))
+    if caching.fork_share is not None:
+        _number("Caching(fork_share)", caching.fork_share)
+        if not 0 <= caching.fork_share <= 1:
+            raise SetupError(f"Caching(fork_share={caching.fork_share!r}): a share of the conversations, from 0 to 1")
+    keys: object = caching.routing_keys
+    if keys != "auto" and (isinstance(keys, bool) or not isinstance(keys, int) or keys < 1):
+        raise SetupError(f"Caching(routing_keys={keys!r}): use a number from 1 on, or 'auto'")
+
+
+def _check_gate(gate: Gate | None) -> None:
+    """Raise ``SetupError`` for what is no ``Gate``."""
+    _of_kind("gate", gate, Gate, optional=True)
+    if gate is not None:
+        _number("Gate(limit)", gate.limit)
+        _number("Gate(price)", gate.price)
+
+
+def _check_history(
+    budget: ToolResultBudget | None, compaction: Compaction | int | None, history: History
+) -> Compaction | None:
+    """The compaction, also where its trigger alone was given. Raises ``SetupError`` for what none of these is."""
+    _of_kind("budget", budget, ToolResultBudget, optional=True)
+    _of_kind("history", history, History)
+    _of_kind("history.request_budget", history.request_budget, RequestBudget, optional=True)
+    made = Compaction(compaction) if type(compaction) is int else compaction
+    _of_kind("compaction", made, Compaction, optional=True)
+    return made if isinstance(made, Compaction) else None
+
+
+def _number(option: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise SetupError(f"{option} is a number, found {value!r}")
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -23,7 +23,7 @@ from cacheprefix.errors import named
 from cacheprefix.layout import FOLLOW, ForkPolicy, Pass, Worth, said_with_authority
 from cacheprefix.layout.baseline import Own, Times
 from cacheprefix.layout.plan import RequestPlan
-from cacheprefix.layout.team import Team
+from cacheprefix.layout.team import NOTHING, Team
 from cacheprefix.layout.worth_sharing import learn_scale
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Amount, Profile, Ttl, Usage, cost_units, money, normalise_usage
@@ -96,6 +96,8 @@ class _Sender:
     talk: tuple[str, str]
     """The tenant, and the id of the conversation."""
     now: float
+    crew: str = ""
+    """The name of those whose layout is decided together; empty where that is the conversation's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ class Requests:
         if not talk and asked.agent:
             # Privacy: a request without a name joins a conversation only where it says all that was said there.
             talk = state.find(owner, given.digests[given.head :])
-        sender = _Sender((owner[1], talk), now)
+        sender = _Sender((owner[1], talk), now, "" if asked.decided is None else asked.decided.id)
         # A conversation that the user keeps out of the roll-out, and a role that got dearer, are left alone.
         marks = self.forks and not any(one.why in LEFT_ALONE for one in asked.reasons)
         # Money: what nobody shares is marked only where it comes again, or its write is paid for in vain.
@@ -403,7 +405,12 @@ class Requests:
             added["prompt_cache_retention"] = lifetime.name
         key = profile.routing_key or ""
         if key and not key.startswith("header:") and key not in body:
-            added[key] = self.team.key
+            name = self.team.key_of("" if sender is None else sender.crew)
+            if not name and profile.rate_per_key is not None and self.state.routing.keys == "auto":
+                # Money: the provider finds the machine by the beginning of the text itself; one key for all that have
+                # nothing in common would be more than it serves.
+                return added
+            added[key] = name or NOTHING.key
             if sender is not None:
                 added[key], said = self.state.routing.key(added[key], profile, talk=sender.talk, now=sender.now)
                 if said:

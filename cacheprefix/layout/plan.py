@@ -135,6 +135,8 @@ class AgentRequest(Generic[M]):
     """The id of the conversation, where ``conversation`` holds the decisions of several."""
     schema: str = ""
     """A name of the schema that the answer follows, where the provider reads nothing of requests with another one."""
+    peers: bool = False
+    """Whether it is known that other roles ask the same model, also where none of them has yet."""
     alone: bool = False
     """Whether no other request exists to share with yet, although this one is laid out as a fork."""
     ahead: RunAhead | None = None
@@ -384,7 +386,7 @@ class Planner:
             late = (name for name in outside if name in self.team.late and name not in in_union)
             mistakes += [reason("made_too_late", name) for name in late]
             mistakes += [reason("tool_schema_differs", name) for name in own.names if name in differ]
-        if self.team.other_model(asked.role, asked.model):
+        if self.team.other_model(asked.role, asked.model) and not asked.peers:
             mistakes.append(reason("other_model", asked.model))
         return tuple(mistakes)
 

@@ -37,6 +37,9 @@ _HEARD = "heard"
 _APART = "apart"
 """In place of a schema: the role shares with nobody."""
 
+NOTHING = SharedPrefix()
+"""The prefix of a team that has none."""
+
 
 class Whose(NamedTuple):
     """Whose tools are, where that is no conversation with decisions of its own: a run's, or a front door's."""
@@ -181,6 +184,17 @@ class Team:
         # What runs bring another process knows in another order, or not yet.
         lasting = tuple(tool for tool in self.prefix.tools if getattr(tool, "name", None) not in self.of_runs)
         return self.prefix.key if len(lasting) == len(self.prefix.tools) else replace(self.prefix, tools=lasting).key
+
+    def key_of(self, crew: str) -> str:
+        """The name under which a crew's requests are routed; without a name of the ``crew``'s own, the prefix's.
+
+        Crews share what the user gave to the prefix. Without that they have nothing in common. Empty where nothing is
+        known to be shared: that is so of all applications that share nothing.
+        """
+        # Money: a provider has one machine for a key, up to some requests a minute.
+        if crew and not (self.given.text or self.given.tools):
+            return f"cacheprefix-{digest_of(crew)}"
+        return "" if self.key == NOTHING.key else self.key
 
     def made_as_before(self, role: Hashable, what: Hashable) -> bool | None:
         """Note what an agent is made of; whether one of its role was made of the same before, None for the first."""

@@ -164,16 +164,15 @@ def test_the_generator_makes_forks(servers, new_llm) -> None:
     assert "Past2." in outlier
 
 
-def test_blind_reviews_stay_blind_unless_the_user_says_otherwise(servers, new_llm) -> None:
-    """Who wrote a paper reaches the editor's tasks only; named as a shared input, it reaches all."""
+def test_blind_reviews_stay_blind(servers, new_llm) -> None:
+    """Who wrote a paper reaches the editor's tasks only, also where the user named it as a shared input."""
     blind = frozenset({"first"})
     tasks = ((0, blind, False), (1, blind | {"second"}, False), (2, blind | {"second"}, False), (0, blind, False))
     plan = Plan(((0, "absent"),) * 3, tasks, declared=False, kind="exact")
-    _, sent, session = both(plan, servers, new_llm)
-    assert {call.layout for call in session.calls} == {"fork"}
-    assert ["second-0" in record.body.decode() for record in sent] == [False, True, True, False]
-    _, sent, _ = both(plan, servers, new_llm, shared_inputs=["first", "second"])
-    assert ["second-0" in record.body.decode() for record in sent] == [True] * 4
+    for options in ({}, {"shared_inputs": ["first", "second"]}):
+        _, sent, session = both(plan, servers, new_llm, **options)
+        assert {call.layout for call in session.calls} == {"fork"}
+        assert ["second-0" in record.body.decode() for record in sent] == [False, True, True, False]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from crew_wire import BRIEF, bodies, prompts, raw
 
-from benchmarks.crewai_workloads import CrewModel, SearchTool, agents, crew, prose
+from benchmarks.crewai_workloads import CrewModel, SearchTool, agents, crew, prose, tasks
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix_crewai import conversation_of, install, session_of, uninstall
@@ -121,6 +121,115 @@ def test_a_flow_of_one_crew_costs_no_more(servers, new_llm, rules) -> None:
     with install(flow, Session()):
         flow.kickoff(inputs={"brief": BRIEF})
     assert units(server, rules) <= plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", ["openai", "anthropic"])
+def test_a_hierarchical_crew_of_a_flow_shares_as_it_does_by_itself(servers, new_llm, rules) -> None:
+    """Its manager repeats the state's text in each task, for about what it costs where the crew alone is installed."""
+    from crewai import Process
+    from crewai.flow.flow import Flow, start
+
+    server = servers(rules, CrewModel(tools=False))
+
+    def team() -> Any:
+        llm = new_llm(server, "anthropic" if rules == "anthropic" else "openai")
+        who = agents(lambda: llm, tools=False)
+        return crew(who, tasks([None] * 3), process=Process.hierarchical, manager_llm=llm)
+
+    class Report(Flow):  # type: ignore[misc, type-arg]
+        """One crew."""
+
+        @start()
+        def write(self) -> str:
+            """All of it."""
+            return str(team().kickoff(inputs={"brief": self.state["brief"]}).raw)
+
+    costs = {}
+    for way in ("plain", "crew", "flow"):
+        server.reset()
+        session, flow = Session(), Report()
+        flow.memory = None
+        if way == "crew":
+            alone = team()
+            with install(alone, session):
+                alone.kickoff(inputs={"brief": BRIEF})
+        else:
+            held = install(flow, session) if way == "flow" else None
+            flow.kickoff(inputs={"brief": BRIEF})
+            if held is not None:
+                held.undo()
+        costs[way] = units(server, rules)
+    assert {call.layout for call in session.calls if "Manager" in call.agent} == {"fork"}
+    assert costs["crew"] < 0.8 * costs["plain"]
+    assert costs["flow"] <= 1.01 * costs["crew"]
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("first", ["openai", "anthropic"])
+def test_tools_of_agents_that_ask_another_model_are_in_no_request(servers, new_llm, first) -> None:
+    """A flow's second crew asks another model: it carries none of the first one's, and is called no outlier."""
+    from crewai import Task
+    from crewai.flow.flow import Flow, listen, start
+
+    kinds = (first, "anthropic" if first == "openai" else "openai")
+    made = {kind: servers(kind, CrewModel(tools=False)) for kind in kinds}
+
+    def ran(flow: Any, at: int) -> str:
+        llm = new_llm(made[kinds[at]], kinds[at])
+        who = agents(lambda: llm, tools=False)[:2]
+        for number, one in enumerate(who):
+            one.role, one.tools = f"{one.role} {at}", [SearchTool(name=f"search_{number}")] if at == 0 else []
+        work = [Task(description="Do your part.\n{brief}", expected_output="A text.", agent=one) for one in who]
+        return str(crew(who, work).kickoff(inputs={"brief": flow.state["brief"]}).raw)
+
+    class Both(Flow):  # type: ignore[misc, type-arg]
+        """One after the other."""
+
+        @start()
+        def one(self) -> str:
+            """First."""
+            return ran(self, 0)
+
+        @listen(one)
+        def other(self) -> str:
+            """Last."""
+            return ran(self, 1)
+
+    flow, session = Both(), Session(mode="strict")
+    flow.memory = None
+    with install(flow, session):
+        flow.kickoff(inputs={"brief": BRIEF})
+    carried = [[len(body.get("tools") or ()) for body in bodies(made[kind])] for kind in kinds]
+    assert carried == [[2, 2], [0, 0]]
+    assert not [call for call in session.calls for reason in call.reasons if reason.why == "other_model"]
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("scope", [None, "tenant"])
+def test_agents_of_one_crew_carry_the_tools_of_their_own_model(servers, new_llm, scope) -> None:
+    """Also of a tenant's other crew, which is installed beside it."""
+    server = servers("openai", CrewModel(tools=False))
+    llms = [new_llm(server) for _ in range(2)]
+    llms[1].model = "gpt-5"
+    teams = []
+    for name in ("left", "right"):
+        who = agents(lambda: llms[0], tools=False)
+        who[1].llm = llms[1]
+        who[0].tools, who[1].tools = [SearchTool(name=f"{name}_0")], [SearchTool(name=f"{name}_1")]
+        teams.append(crew(who, tasks(who, context=[])))
+    session = Session()
+    with install(teams[0], session, scope=scope), install(teams[1], session, scope=scope):
+        teams[1].kickoff(inputs={"brief": BRIEF})
+    both = ["left", "right"] if scope else ["right"]
+    carried = [(body["model"], [one["function"]["name"] for one in body["tools"]]) for body in bodies(server)]
+    # The second agent has nobody to share with.
+    assert carried == [
+        (llms[0].model, [f"{name}_0" for name in both]),
+        (llms[1].model, ["right_1"]),
+        (llms[0].model, [f"{name}_0" for name in both]),
+    ]
+    assert session.failures == {}
 
 
 def test_agents_are_shown_no_text_of_the_state_that_they_do_not_hold(servers, new_llm) -> None:

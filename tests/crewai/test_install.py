@@ -16,7 +16,7 @@ from crewai import Agent, BaseLLM, Crew, Task
 from pydantic import BaseModel
 
 from benchmarks.crewai_workloads import BRIEF, CrewModel, SearchTool, agents, crew, tasks
-from cacheprefix import Session, SharedPrefix, wrap
+from cacheprefix import Gate, Session, SharedPrefix, wrap
 from cacheprefix.errors import ConfigError, SetupError
 from cacheprefix_crewai import callback, install, session_of, uninstall
 
@@ -529,11 +529,25 @@ def test_a_crew_that_is_installed_later_shares_its_own_tools(equipped) -> None:
         ({"shared_inputs": "brief"}, "shared_inputs takes names in a list, found a text; use shared_inputs=['brief']"),
         ({"volatile_role": "tool"}, "volatile_role is one of 'user', 'system', 'developer', found 'tool'"),
         ({"scope": 7}, "scope is a text, found int"),
+        ({"shared_inputs": 3}, "shared_inputs takes names in a list, found int"),
+        ({"shared_inputs": [3]}, "a name in shared_inputs is a text, found int"),
+        ({"shared_context": ["x"]}, "shared_context is a text, found list"),
+        ({"gate": Gate(1.0)}, "Session(gate=Gate(...))"),
+        ({"gate": None}, "gate is True or False"),
     ],
 )
-def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(team, option, named):
-    """A dict in place of what gives one, and roles that no provider has."""
+@pytest.mark.parametrize("way", ["install", "callback"])
+def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(team, option, named, way):
+    """A dict in place of what gives one, and roles that no provider has; as a callback before any crew starts."""
     _, made = team("openai")
     with pytest.raises(SetupError, match=re.escape(named)):
-        install(made, Session(), **option)
+        install(made, Session(), **option) if way == "install" else callback(Session(), **option)
+    assert session_of(made) is None
+
+
+def test_a_callback_takes_no_option_that_install_has_not(team):
+    """Its mistakes would be failures of each kickoff."""
+    _, made = team("openai")
+    with pytest.raises(SetupError, match="found share"):
+        callback(Session(), share=1)
     assert session_of(made) is None

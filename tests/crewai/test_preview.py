@@ -173,17 +173,30 @@ def test_a_text_is_the_one_input_that_a_crew_names(servers, new_llm) -> None:
     assert {one.layout for one in told.requests} == {"fork"}
 
 
+@pytest.mark.parametrize("task", [None, {}], ids=["no task", "by a callback"])
+def test_inputs_that_are_not_given_yet_stand_as_their_names(servers, new_llm, task) -> None:
+    """Nobody knows them: a note says so, or that a callback may give them."""
+    made = without_tools(lambda: new_llm(servers("openai", answering)))
+    if task is not None:
+        made.before_kickoff_callbacks = [lambda inputs: {**inputs, **BRIEF}]
+    seen = preview(made, Session(), task=task)
+    assert len(seen.requests) == len(made.tasks)
+    assert any(("inputs brief are not given" if task is None else "before_kickoff") in note for note in seen.notes)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "task", "names"),
     [
         (without_brief, "Judge the plan.", "name none"),
         (without_tools, 3, "takes inputs, as kickoff does"),
+        (without_tools, {"breif": "x"}, "name the inputs brief, which .* lacks; found breif"),
+        (without_tools, {}, "name the inputs brief, which .* lacks; found none"),
         (lambda llm: crew(who := agents(llm), tasks(who, item=True)), "Judge the plan.", "name brief, item"),
         (agents, {"brief": "x"}, "are asked a text"),
         (lambda llm: flow_of(llm, made_in="class"), "Judge the plan.", "begins with its state"),
     ],
-    ids=["no input", "a number", "two inputs", "agents", "a flow"],
+    ids=["no input", "a number", "another name", "none", "two inputs", "agents", "a flow"],
 )
 def test_a_task_that_nothing_can_begin_with_is_refused_by_name(servers, new_llm, build, task, names) -> None:
     """With the way to say it."""

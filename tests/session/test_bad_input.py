@@ -7,7 +7,7 @@ import threading
 import openai
 import pytest
 
-from cacheprefix import Caching, Session, SharedPrefix, wrap
+from cacheprefix import Caching, Gate, History, Session, SharedPrefix, wrap
 from cacheprefix.adapter import Request, given_or_configured
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix.profiles import CacheprefixProfileWarning
@@ -68,11 +68,25 @@ def test_a_model_nobody_knows_is_said_once_and_its_calls_go_on():
         {"caching": "openai"},
         {"caching": Caching(counter=len)},
         {"history": None},
+        {"history": History(request_budget=8_000)},
+        {"budget": 2_000},
+        {"compaction": "big"},
+        {"compaction": True},
+        {"caching": Caching(profiles={})},
     ],
 )
 def test_options_that_do_not_exist_are_errors_at_set_up(options):
     """The message lists what there is."""
     with pytest.raises(SetupError, match="use "):
+        Session(**options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"gate": Gate("5s")}, {"gate": Gate(price=True)}, {"caching": Caching(fork_share="all")}]
+)
+def test_numbers_are_numbers(options):
+    """A text would fail where the first request waits."""
+    with pytest.raises(SetupError, match="is a number, found"):
         Session(**options)
 
 

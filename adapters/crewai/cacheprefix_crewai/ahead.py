@@ -29,7 +29,7 @@ from cacheprefix_crewai.framing import input_label, result_label
 from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.material import CommonTexts, SharedText, TaskWords, texts_in
 from cacheprefix_crewai.task_layout import TaskLayout, role_of
-from cacheprefix_crewai.tasks import reads_result_of, reads_results
+from cacheprefix_crewai.tasks import doer_of, reads_result_of, reads_results
 from cacheprefix_crewai.tools import name_of
 
 if TYPE_CHECKING:
@@ -223,11 +223,15 @@ class TasksAhead:
 
     def _text_of(self, at: int) -> str:
         """The text of the agent that does a task; empty where agents' texts stand in the shared part."""
-        return self.sent.text_of(self.sharing.tasks[at].agent) if self.agent_text else ""
+        return self.sent.text_of(self._doer(at)) if self.agent_text else ""
+
+    def _doer(self, at: int) -> Any:
+        """The agent that asks for a task, by its place."""
+        return doer_of(self.sharing.crew, self.sharing.tasks[at])
 
     def _has_long_text(self) -> bool:
         """Whether one of the agents still to come has a text so long that its place matters."""
-        agents = {id(agent): agent for agent in (self.sharing.tasks[at].agent for at in self._places_ahead)}
+        agents = {id(agent): agent for agent in map(self._doer, self._places_ahead)}
         texts = [self.agent_text, *map(self.sent.text_of, agents.values())]
         return bool(self.agent_text) and any(self.count(text) >= LONG_ROLE for text in texts)
 

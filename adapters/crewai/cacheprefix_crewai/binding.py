@@ -277,8 +277,11 @@ class Owners:
         return dict, ()
 
 
-def subclassed(base: Any, methods: Mapping[str, Any]) -> Any:
-    """A subclass with a class's own name, so that an object can change to it; its pickles are of the base."""
+def subclassed(base: Any, methods: Mapping[str, Any], *beside: Any) -> Any:
+    """A subclass with a class's own name, so that an object can change to it; its pickles are of the base.
+
+    Subclasses ``beside`` it of what it derives from come behind its own methods and in front of theirs.
+    """
 
     def reduce(self: Any, protocol: Any) -> Any:
         build, arguments, *rest = base.__reduce_ex__(self, protocol)
@@ -288,7 +291,7 @@ def subclassed(base: Any, methods: Mapping[str, Any]) -> Any:
         return (build, arguments, *rest)
 
     own = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    return type(base)(base.__name__, (base,), {**own, "__reduce_ex__": reduce, **methods})
+    return type(base)(base.__name__, (base, *beside), {**own, "__reduce_ex__": reduce, **methods})
 
 
 def binding_of(target: Any) -> Binding | None:

@@ -32,6 +32,8 @@ class FlowRun:
         self._texts: dict[str, str] | None = None
         self._first_holders: dict[str, int] = {}
         """The crew or agent that held a text first, by the text."""
+        self._first_kinds: dict[str, str] = {}
+        """The kind of that crew or agent: those that are made of the same texts are of one, such as a crew's copies."""
         self._methods: Bounded[int, str] = Bounded(_KEEP_OWNERS)
         """The method that each crew or agent started in."""
 
@@ -59,6 +61,12 @@ class FlowRun:
         left = [method for name, method in methods.items() if name not in ran and str(name) != here]
         again = [self._first_holders.setdefault(text, id(owner)) != id(owner) for text in texts]
         return bool(again and left) and (any(again) or any(starts_others(method, type(self.flow)) for method in left))
+
+    def held_by_others(self, texts: Iterable[str], owner: Any) -> bool:
+        """Whether another kind of crew or agent held one of the texts before ``owner`` did."""
+        kind = str(getattr(owner, "key", id(owner)))
+        first = [self._first_kinds.setdefault(text, kind) for text in texts]
+        return any(one != kind for one in first)
 
 
 def fields_of(state: Any) -> Mapping[str, Any]:

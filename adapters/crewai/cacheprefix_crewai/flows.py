@@ -163,9 +163,9 @@ def join(binding: Binding, target: Any, *, runs: bool = False) -> bool:
         tools = crew_tools(crew, agents)
         if runs:
             # Privacy: what a method makes while the flow runs may be made for whom it runs.
-            binding.part(RunTools).bring(tools, asks=False, grows=True)
+            binding.part(RunTools).bring(*tools, asks=False, grows=True)
         else:
-            adopt(binding, tools)
+            adopt(binding, *tools)
     if crew is not None:
         bind_crew(binding, crew, copy=True)
         _remember(binding, crew, freed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -11,7 +12,15 @@ from typing import Any
 from typing_extensions import Self
 
 from cacheprefix import Call, Session
-from cacheprefix.adapter import VolatileRole, check_volatile, given_or_configured, names_in, supported, users_session
+from cacheprefix.adapter import (
+    AdapterSession,
+    VolatileRole,
+    check_volatile,
+    given_or_configured,
+    names_in,
+    supported,
+    users_session,
+)
 from cacheprefix.errors import SetupError, check_text
 from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
@@ -21,7 +30,7 @@ from cacheprefix_crewai.history import RESULT_BUDGET
 from cacheprefix_crewai.llm import kind_of
 from cacheprefix_crewai.structured import WATCH_STRUCTURED
 from cacheprefix_crewai.tool_cache import TOOL_CACHE
-from cacheprefix_crewai.tools import adopt, crew_tools
+from cacheprefix_crewai.tools import CrewTools, adopt, crew_tools
 
 
 class Installation:
@@ -112,15 +121,16 @@ def install(
     ``target`` is a crew, an instance of a ``@CrewBase`` class, a flow, an agent, or a list of agents. Crews and agents
     that start in a flow become part of its installation, and share the long texts of its state that they hold.
     Inputs of at least 200 characters that two tasks contain stand once in the shared part of these tasks;
-    ``shared_inputs`` names inputs for all tasks instead. ``shared_context`` is a text that the prompts of a flow's
-    agents contain. ``gate=False`` lets tasks that start together all write the shared part. ``volatile`` gives texts by
-    name for each request (time, retrieval); they stand behind everything cached, under ``volatile_role``, and nothing
-    keeps them. ``scope`` is the tenant whose crew it is, by default the session's: decisions, cache lanes, side
-    questions and cached tool results of tenants are kept apart.
+    ``shared_inputs`` names the inputs instead. ``shared_context`` is a text that the prompts of a flow's agents
+    contain. Neither is in a request that does not hold it itself, as it is after CrewAI's hooks. ``gate=False`` lets
+    tasks that start together all write the shared part. ``volatile`` gives texts by name for each request (time,
+    retrieval); they stand behind everything cached, under ``volatile_role``, and nothing keeps them. ``scope`` is the
+    tenant whose crew it is, by default the session's: decisions, cache lanes, side questions and cached tool results
+    of tenants are kept apart.
 
-    Installing again with the same session and scope gives the installation there is, which ends when each ``install``
-    was undone; with another, that one is in force until it is undone. Crews may share agents: each crew's runs are its
-    own installation's.
+    Installing again with the same session and scope joins the installation there is, whose options stay; it ends when
+    each ``install`` was undone. With another, that one is in force until it is undone. Crews may share agents: each
+    crew's runs are its own installation's.
     Raises ``SetupError`` for anything else. Models are changed in place and restored. Of what is the process's,
     CrewAI's tool hooks are used with a budget or a tool cache, the methods that start an agent by itself, and what asks
     for answers by a schema past a model's class, say so, and with a flow those that start crews and flows look whether
@@ -136,18 +146,12 @@ def install(
         if same and scope in (None, known.scope) and all(binding_of(a) is known for a in agents):
             return Installation(target, known)
     bound = given_or_configured(users_session(known.session) if session is None and known is not None else session)
-    # Another crew may have given the session its two sentences.
-    declared = bool(bound.prefix.context or bound.prefix.roles) or bound.prefix.system not in ("", SYSTEM)
-    inputs = names_in("shared_inputs", shared_inputs)
-    check_volatile(volatile, volatile_role)
-    check_text("scope", scope, optional=True)
-    options = Options(inputs, shared_context, declared, gate, volatile, volatile_role, scope)
+    options = _options(bound, shared_inputs, shared_context, gate, volatile, volatile_role, scope)
     binding = Binding(bound, options, _conversation(target, crew, agents))
     if bound.mode != "observe":
         bound.adopt_system(SYSTEM)
-        none: list[dict[str, Any]] = []
-        found = bound.attempt("tools", lambda: crew_tools(crew, agents), none)
-        adopt(binding, found)
+        found = bound.attempt("tools", lambda: crew_tools(crew, agents), CrewTools([], {}))
+        adopt(binding, *found)
         if bound.histories.budget is not None:
             binding.undo.append(RESULT_BUDGET.use(binding))
         if bound.tool_cache is not None:
@@ -174,6 +178,29 @@ def install(
     return Installation(target, binding)
 
 
+def _options(
+    session: AdapterSession,
+    shared_inputs: Iterable[str] | None = None,
+    shared_context: str = "",
+    gate: bool = True,  # noqa: FBT001, FBT002 - as ``install`` has it
+    volatile: Volatile | None = None,
+    volatile_role: VolatileRole = "user",
+    scope: str | None = None,
+) -> Options:
+    """What the user chose at ``install``. Raises ``SetupError`` for what no request could be made of."""
+    # Another crew may have given the session its two sentences.
+    declared = bool(session.prefix.context or session.prefix.roles) or session.prefix.system not in ("", SYSTEM)
+    inputs = names_in("shared_inputs", shared_inputs)
+    check_text("shared_context", shared_context)
+    waits: object = gate
+    if not isinstance(waits, bool):
+        message = f"gate is True or False, whether tasks that start together may wait, found {type(waits).__name__}"
+        raise SetupError(f"{message}; a Gate is the session's: Session(gate=Gate(...))")
+    check_volatile(volatile, volatile_role)
+    check_text("scope", scope, optional=True)
+    return Options(inputs, shared_context, declared, gate, volatile, volatile_role, scope)
+
+
 def uninstall(target: Any) -> None:
     """Take an installation back, whoever made it. Does nothing where there is none."""
     crew, agents = parts_of(target)
@@ -185,9 +212,15 @@ def uninstall(target: Any) -> None:
 def callback(session: Session | None = None, **options: Any) -> Callable[[Any], Any]:
     """``install`` as a before-kickoff callback: ``Crew(before_kickoff_callbacks=[callback(session)])``.
 
-    Takes the options of ``install``; the crew is the one that calls. The crew stays installed.
+    Takes the options of ``install``, and raises ``SetupError`` for any other. The crew is the one that calls; it stays
+    installed.
     """
     shared = given_or_configured(session)
+    known = [name for name in inspect.signature(_options).parameters if name != "session"]
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise SetupError(f"callback takes the options of install ({', '.join(known)}), found {', '.join(unknown)}")
+    _options(shared, **options)
 
     def before_kickoff(inputs: Any) -> Any:
         crew = shared.attempt("callback", lambda: _caller(before_kickoff), None)

@@ -44,7 +44,7 @@ from cacheprefix_crewai.tasks import (
     tool_names,
     words_of,
 )
-from cacheprefix_crewai.tools import Offer, RunTools, coworkers_note, differing, name_of, offer, ordered
+from cacheprefix_crewai.tools import Offer, RunTools, coworkers_note, differing, known_models, name_of, offer, ordered
 
 if TYPE_CHECKING:
     from cacheprefix import Profile
@@ -108,23 +108,21 @@ class Layouts:
         early = binding.part(Executions).none_yet
         if early and binding.scope != binding.session.scope:
             # What other crews of this tenant were installed with comes in too.
-            binding.tools |= binding.session.tools_open_to(binding.scope)
-        binding.part(RunTools).bring(call.tools or (), asks=True, grows=early)
+            tenants = binding.session.tools_open_to(binding.scope) - binding.tools
+            binding.part(RunTools).asked("", tenants, known_models(binding.session))
+            binding.tools |= tenants
+        models = {name_of(tool): frozenset({call.model}) for tool in call.tools or ()}
+        binding.part(RunTools).bring(call.tools or (), models, asks=True, grows=early)
 
     def _beside(self, call: LLMCall, opening: Opening) -> str:
-        """Names what a task's layout goes by beside its own words: inputs that are for all tasks, and tools.
-
-        Both may be a user's own, where the words are everybody's.
-        """
+        """Names what a task's layout goes by beside its own words: tools, which may be a user's own."""
         run = None
         if len(call.messages) > opening.rest or call.agent is None:
             run = self.binding.part(Executions).known(opening.digest, call.agent, call.messages)
         if run is not None:
             return run.beside
-        inputs = inputs_of(crew_of(call.agent))
-        given = [f"{name}={inputs.get(name)}" for name in self.binding.options.shared_inputs or ()]
         tools = [dumps(ordered(tool), f"tool {name_of(tool)}").decode() for tool in call.tools or ()]
-        return digest_of(call.schema, *given, "", *tools, "", *sorted(self.binding.part(RunTools).here))
+        return digest_of(call.schema, *tools, "", *sorted(self.binding.part(RunTools).here))
 
     def settled(self, call: LLMCall, opening: Opening) -> TaskLayout | None:
         """The layout that a task's earlier request with this opening got; None for one that is not settled yet.
@@ -173,7 +171,7 @@ class Layouts:
     def sharing(self, crew: Any, call: LLMCall, opening: Opening) -> SharingTasks:
         """The tasks that can share with the one that a call asks, and what they have in common."""
         tasks = able_to_share(crew, call)
-        words = [words_of(task) for task in tasks] or self._asked_so_far(call, opening)
+        words = [words_of(crew, task) for task in tasks] or self._asked_so_far(call, opening)
         at = next((place for place, task in enumerate(tasks) if task is call.task), None)
         other = 0 if crew is not None else sum(key[0] == call.model and key[2] != call.schema for key in self._asked)
         return SharingTasks(crew, tasks, words, self._in_common(crew, call.model, words), at, other)
@@ -237,10 +235,13 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
         return _planned_own(binding, own, call.model, kept_own)
     crew, flow = crew_of(agent), layouts.flow_run()
     flow_texts = [text for text in ({} if flow is None else flow.texts()) if find_text(text, opening.task) is not None]
-    awaited = flow is not None and flow.awaited(flow_texts, crew if crew is not None else agent)
-    # Others of the flow share more than an agent that speaks alone shares with itself: its role goes behind.
-    alone = not flow_texts and speaks_alone(crew, agent)
-    if crew is not None and crew.process == "hierarchical" and not alone:
+    owner, hierarchical = crew if crew is not None else agent, crew is not None and crew.process == "hierarchical"
+    awaited = flow is not None and flow.awaited(flow_texts, owner)
+    others = flow is not None and flow.held_by_others(flow_texts, owner)
+    # Others of the flow share more than an agent that speaks alone shares with itself: its role goes behind. That of a
+    # manager is long, and does so where there are others.
+    alone = speaks_alone(crew, agent) and not (flow_texts and (awaited or others or not hierarchical))
+    if hierarchical and agent is not crew.manager_agent:
         # A worker's task is in the manager's own words and shares nothing.
         return _planned_own(binding, own, call.model, reason("own_prompt", "the manager words a worker's task"))
     ahead, instruction = _as_fork(layouts, call, own, alone=alone)
@@ -317,7 +318,7 @@ def _as_fork(layouts: Layouts, call: LLMCall, own: TaskLayout, *, alone: bool) -
     texts = sharing.common.allowed_with(opening.text)
     if alone:
         moved = without(opening.system, session.prefix.system) if declared else opening.system
-        texts = [text for text in texts if text.for_all or not texts_in(moved, [text])]
+        texts = [text for text in texts if not texts_in(moved, [text])]
     spoken = session.prefix.text if declared or not alone else ""
     layout = replace(
         own,
@@ -365,12 +366,13 @@ def _request(layouts: Layouts, ahead: TasksAhead, instruction: str, *, awaited: 
     )
     # A declared text is said in the crew's own layout too; role cards beside it are not.
     cards = prefix.text.strip() != prefix.system.strip()
+    context = any(text.text == options.shared_context for text in layout.texts)
 
     def place(rules: Profile) -> RolePosition | Reason:
         return layouts.sent.crews.position(
             replace(ahead.ahead, least=rules.min_tokens),
             declared=options.declared or bool(layout.durable),
-            wanted=awaited or bool(options.shared_context) or (options.declared and cards),
+            wanted=awaited or context or (options.declared and cards),
         )
 
     return AgentRequest(
@@ -384,26 +386,36 @@ def _request(layouts: Layouts, ahead: TasksAhead, instruction: str, *, awaited: 
         known=tuple(_mistakes(binding, ahead)),
         place=place,
         schema=layout.schema,
+        peers=any(words.agent != layout.role for words in ahead.sharing.words),
         talk=_talk(binding),
     )
 
 
 def _mistakes(binding: Binding, ahead: TasksAhead) -> Iterator[Reason]:
-    """What the user named to be shared and no task contains, and tools that came too late to be shared."""
+    """What the user named to be shared and is not, and tools that came too late to be shared.
+
+    A text that no task contains, or that the due task contains and its request does not: the application's hooks took
+    it out.
+    """
     options, sharing, opening = binding.options, ahead.sharing, ahead.layout.opening
     yield from (reason("made_too_late", name) for name in ahead.layout.offer.late)
     if not (options.shared_inputs or options.shared_context):
         return
     tasks = getattr(sharing.crew, "tasks", None) or ()
-    texts = [*(words_of(task).task for task in tasks), *(one.task for one in sharing.words)]
-    texts += [opening.task, opening.system]
+    texts = [*(words_of(sharing.crew, task).task for task in tasks), *(one.task for one in sharing.words)]
+    due = [] if sharing.at is None else [sharing.words[sharing.at].task]
 
-    def nowhere(text: object) -> bool:
-        return not isinstance(text, str) or all(find_text(text, one) is None for one in texts)
+    def holds(some: Sequence[str], text: str) -> bool:
+        return any(find_text(text, one) is not None for one in some)
+
+    def missing(text: object) -> bool:
+        if not isinstance(text, str):
+            return True
+        return not holds([opening.text], text) and (holds(due, text) or not holds(texts, text))
 
     inputs = sharing.inputs
-    yield from (reason("text_not_found", name) for name in options.shared_inputs or () if nowhere(inputs.get(name)))
-    if options.shared_context and nowhere(options.shared_context):
+    yield from (reason("text_not_found", name) for name in options.shared_inputs or () if missing(inputs.get(name)))
+    if options.shared_context and missing(options.shared_context):
         yield reason("text_not_found", "shared_context")
 
 

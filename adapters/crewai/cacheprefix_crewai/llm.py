@@ -148,6 +148,11 @@ def _schema_of(llm: Any, model: Any) -> str:
 
 def _open(llm: Any, asked: Mapping[str, Any]) -> PendingRequest | None:
     """A call's request, laid out; None where the class is to send it as it is."""
+    entered = ENTERED.get()
+    if entered is not None and entered.llm is llm:
+        entered.reached = True
+        whose = {name: entered.asked.get(name) for name in ("from_task", "from_agent")}
+        asked = {**asked, **{name: one for name, one in whose.items() if one is not None}}
     call = LLMCall(
         llm,
         asked.get("messages"),
@@ -182,7 +187,64 @@ def _sending(request: PendingRequest) -> Iterator[None]:
 @functools.lru_cache(maxsize=64)
 def _subclass(base: Any, kind: str) -> Any:
     """A model class of CrewAI's, or an application's own of it, that knows forks."""
-    return subclassed(base, _asking(base) | _making(base, kind) | _telling(base, kind) | _bounding(base))
+    methods = _making(base, kind) | _telling(base, kind) | _bounding(base)
+    crewais = next(one for one in base.__mro__ if one.__module__.split(".")[0] == "crewai")
+    before = base.__mro__[: base.__mro__.index(crewais)]
+    own = {name for name in ("call", "acall") if any(name in vars(one) for one in before)}
+    if not own:
+        return subclassed(base, _asking(base) | methods)
+    # Privacy: the application's own ``call`` may take something out by where it stands, so that it is given what it was
+    # without us, and the layout goes by what it passes on.
+    entering = {name: method for name, method in _entering(base).items() if name in own}
+    return subclassed(base, entering | methods, subclassed(crewais, _asking(crewais)))
+
+
+@dataclass(slots=True)
+class _Entered:
+    """A call that has come to an application's own ``call``."""
+
+    llm: Any
+    asked: Mapping[str, Any]
+    """What came, by name: it may pass on less."""
+    reached: bool = False
+    """Whether it came to CrewAI's."""
+
+    def over(self) -> None:
+        """It has answered: where CrewAI's class was not asked, nobody has seen what was."""
+        binding = None if self.reached else binding_for(self.llm, self.asked.get("from_agent"))
+        if binding is not None:
+            kind = type(self.llm).__mro__[1]
+            binding.session.unseen(
+                f"{kind.__module__}.{kind.__qualname__}: its own call answers without CrewAI's; what it asks then is "
+                "neither changed nor measured"
+            )
+
+
+ENTERED: BlockVar[_Entered] = BlockVar("cacheprefix_crewai_entered")
+"""The call that an application's own ``call`` is answering here."""
+
+
+def _entering(base: Any) -> dict[str, Any]:
+    """An application's own ``call`` and ``acall`` as they are; CrewAI's behind them finds whose request it is."""
+    taken, ataken = _Taken.by(base.call), _Taken.by(base.acall)
+
+    @functools.wraps(base.call)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        entered = _Entered(self, taken.named(given, named))
+        with ENTERED.within(entered):
+            result = base.call(self, *given, **named)
+        entered.over()
+        return result
+
+    @functools.wraps(base.acall)
+    async def acall(self: Any, *given: Any, **named: Any) -> Any:
+        entered = _Entered(self, ataken.named(given, named))
+        with ENTERED.within(entered):
+            result = await base.acall(self, *given, **named)
+        entered.over()
+        return result
+
+    return {"call": call, "acall": acall}
 
 
 def _asking(base: Any) -> dict[str, Any]:

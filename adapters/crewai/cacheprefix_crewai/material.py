@@ -20,8 +20,8 @@ class SharedText:
 
     label: str
     text: str
-    for_all: bool = False
-    """The user named it to be shared, so every agent's requests hold it; others only where the task holds it itself."""
+    named: bool = False
+    """The user named it to be shared, so that it is in front of what was found."""
     on_lines: bool = False
     """It is found only where it stands on lines of its own, as CrewAI puts the results of tasks."""
     key: str = field(init=False, compare=False, repr=False)
@@ -168,8 +168,8 @@ class CommonTexts:
     texts: tuple[SharedText, ...] = ()
     """In the order in which requests carry them, in which requests begin alike for as long as they can.
 
-    Those that all are to have come first, then a flow's, then those that stay the same from run to run, then by how
-    many tasks hold them.
+    Those that the user named come first, then a flow's, then those that stay the same from run to run, then by how many
+    tasks hold them.
     """
     held: tuple[frozenset[SharedText], ...] = ()
     """Those in each task's own words, its agent's background among them."""
@@ -180,13 +180,12 @@ class CommonTexts:
 
     def carried(self, at: int) -> list[SharedText]:
         """Those that the requests of a task, by its place, would carry in front."""
-        return [text for text in self.texts if text.for_all or text in self.held[at]]
+        return [text for text in self.texts if text in self.held[at]]
 
     def allowed_with(self, words: str) -> list[SharedText]:
         """Those that a request may carry in front, by its own ``words``."""
-        # Privacy: what only another task holds this one must not be shown.
-        own = set(texts_in(words, self.texts))
-        return [text for text in self.texts if text.for_all or text in own]
+        # Privacy: what only another task holds this one must not be shown, nor what the application's hooks took out.
+        return texts_in(words, self.texts)
 
 
 def common_texts(
@@ -204,13 +203,13 @@ def common_texts(
     Args:
         words: What each task says.
         inputs: What the crew was kicked off with.
-        context: A text that the user gave for all.
+        context: A text that the user named, which is no input.
         names: The inputs that the user named; None to look for long ones.
         constant: The names of inputs that stay the same from run to run.
         known: The session's system text, which is shared without us.
         flow: The texts of a flow's state with their names, which its other crews may hold too.
     """
-    found = [SharedText(CONTEXT_LABEL, context, for_all=True)] if context else []
+    found = [SharedText(CONTEXT_LABEL, context, named=True)] if context else []
     of_flow = [SharedText(input_label(name), text) for text, name in flow.items() if text != context]
     found += [text for text in of_flow if any(find_text(text.text, one.task) is not None for one in words)]
     # Inputs and blocks are looked for in what the texts found so far leave of the tasks' words.
@@ -226,7 +225,7 @@ def common_texts(
 
     def order(text: SharedText) -> tuple[bool, int, bool, int]:
         # Money: what more requests have stands further in front, so that they are read from the cache for longer.
-        return not text.for_all, places.get(text, len(places)), text.label not in stays, -counts[text]
+        return not text.named, places.get(text, len(places)), text.label not in stays, -counts[text]
 
     ends = tuple(_ends(one.task, mine) for one, mine in zip(words, held, strict=True))
     return CommonTexts(tuple(sorted(found, key=order)), held, frozenset(background), ends)

@@ -25,7 +25,8 @@ from cacheprefix_crewai.llm import begin_unsent, kind_of
 from cacheprefix_crewai.sending import PendingRequest
 from cacheprefix_crewai.task_layout import LLMCall
 
-_INPUT = re.compile(r"\{(\w+)\}")
+_INPUT = re.compile(r"\{([A-Za-z_][\w\-]*)\}")
+"""CrewAI's own pattern for the names of inputs."""
 _MODELS = ("llm", "function_calling_llm", "manager_llm", "planning_llm", "chat_llm")
 
 
@@ -59,6 +60,12 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
 def _given(flow: Any, crew: Any, task: object) -> object:
     """The ``task`` of a preview as a run takes it: inputs, a state, or a text. Raises ``SetupError`` for any other."""
     if task is None or isinstance(task, str if flow is None and crew is None else Mapping):
+        if crew is not None and isinstance(task, Mapping) and (missing := sorted(_names(crew) - task.keys())):
+            if not crew.before_kickoff_callbacks:
+                message = f"the crew's texts name the inputs {', '.join(missing)}, which preview(crew, task=...) lacks"
+                raise SetupError(f"{message}; found {', '.join(map(str, task)) or 'none'}")
+            # A callback may give them.
+            return {**{name: f"{{{name}}}" for name in missing}, **task}
         return task
     if flow is None and crew is None:
         message = f"agents without a crew are asked a text: preview(agents, task='...'), found {type(task).__name__}"
@@ -230,6 +237,8 @@ class _DryRun:
             self.notes.append("what before_kickoff callbacks do to the inputs is known in the run")
         if crew.planning:
             self.notes.append("what the crew's planner adds to the tasks is known in the run")
+        if given is None and (names := sorted(_names(crew))):
+            self.notes.append(f"the inputs {', '.join(names)} are not given, so that their names stand in the texts")
         if isinstance(given, Mapping):
             crew._inputs = dict(given)
             crew._interpolate_inputs(dict(given))

@@ -342,11 +342,18 @@ class PendingRequest:
         if execution is not None:
             execution.tokens = self.pending.seen.prompt.tokens
         sent = self.pending.body
+        self._routed(sent, api)
         if told is not body:  # the class adds the schema itself
             sent = body if sent is told else {key: sent[key] for key in sent if key in body or key not in told}
         if sent is params:
             return params
         return for_litellm(dict(sent)) if self._claude_by_litellm(api) else dict(sent)
+
+    def _routed(self, sent: Mapping[str, Any], api: Api) -> None:
+        """A question beside the run goes to the machine to which its newest request went."""
+        key = self.binding.session.profile(self.call.model, api).routing_key
+        if self.execution is not None and key and key in sent:
+            self.execution.body = {**self.execution.body, key: sent[key]}
 
     def _with_schema(self, body: dict[str, Any], api: Api) -> dict[str, Any]:
         """The body with its answer's schema, which the model's class adds only as it sends; the same without one."""

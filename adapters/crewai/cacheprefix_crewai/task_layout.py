@@ -116,7 +116,7 @@ class TaskLayout:
     beginning: str = ""
     """What the system text begins with: the session's shared text; the agent's own, where one does all the tasks."""
     texts: tuple[SharedText, ...] = ()
-    """What it shares with other tasks, each in its own words too or named by the user."""
+    """What it shares with other tasks, each in its own words too."""
     results: tuple[SharedText, ...] = ()
     """Results of earlier tasks that later ones need too."""
     tail: str = ""

@@ -18,9 +18,14 @@ def crew_of(agent: Any) -> Any:
     return None if isinstance(crew, str) else crew  # CrewAI lets it be a name
 
 
-def words_of(task: Any) -> TaskWords:
+def doer_of(crew: Any, task: Any) -> Any:
+    """The agent that asks for a crew's task: its own, or the manager in a hierarchical crew."""
+    return crew.manager_agent if crew.process == "hierarchical" else task.agent
+
+
+def words_of(crew: Any, task: Any) -> TaskWords:
     """What a crew's task says without us."""
-    agent, said = task.agent, f"{task.description}\n{task.expected_output}"
+    agent, said = doer_of(crew, task), f"{task.description}\n{task.expected_output}"
     template = getattr(task, "_original_description", None)
     background = str(getattr(agent, "backstory", "") or "")
     return TaskWords(said, background, role_of(agent), said if template is None else template)

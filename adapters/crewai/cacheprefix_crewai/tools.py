@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from cacheprefix.adapter import AdapterSession, Api, Bounded, Whose, allowed_choice, dumps, loads, restrict
 from cacheprefix.errors import ToolClashError
@@ -21,8 +23,12 @@ DELEGATION = frozenset({"delegate_work_to_coworker", "ask_question_to_coworker"}
 
 _LAST = "additionalProperties"
 _KEEP_RUNS = 2_000
+_KEEP_TOOLS = 2_000
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 Choice = tuple[str, ...] | None
+Models = dict[str, frozenset[str]]
+"""The names of the models that are asked with a tool, by the tool's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,10 @@ class Offer:
     """Names of tools that stand behind the union, since they came when it was frozen."""
 
 
+_MODELS: WeakKeyDictionary[AdapterSession, Bounded[str, frozenset[str]]] = WeakKeyDictionary()
+"""The models that are asked with the tools that installations came with."""
+
+
 def render(tool: Any) -> Mapping[str, Any]:
     """A CrewAI tool, or its schema, as name, description and parameters."""
     plain = tool if isinstance(tool, Mapping) else schemas([tool])[0]
@@ -54,22 +64,48 @@ def schemas(tools: Sequence[Any]) -> list[dict[str, Any]]:
     return convert_tools_to_openai_schema(list(tools))[0]
 
 
-def crew_tools(crew: Any, agents: Sequence[Any]) -> list[dict[str, Any]]:
-    """The schemas of all tools that requests of these agents may carry; without a ``crew``, the agents' own."""
-    own = [schema for agent in agents for schema in schemas(agent.tools or [])]
+class CrewTools(NamedTuple):
+    """All tools that requests of some agents may carry."""
+
+    schemas: list[dict[str, Any]]
+    models: Models
+    """The names of the models that are asked with each, by its name; a tool of which that is not known is not in it."""
+
+
+def crew_tools(crew: Any, agents: Sequence[Any]) -> CrewTools:
+    """All tools that requests of these agents may carry; without a ``crew``, the agents' own."""
+    found = CrewTools([], {})
+    for agent in agents:
+        _take(found, agent.tools, [agent])
     if crew is None:
-        return own
+        return found
     from crewai import Process  # noqa: PLC0415 - CrewAI loads slowly
 
-    found = own + [schema for task in crew.tasks for schema in schemas(task.tools or [])]
-    if crew.process == Process.hierarchical or any(agent.allow_delegation for agent in crew.agents):
-        found += schemas(_delegation(crew.agents))
+    hierarchical = crew.process == Process.hierarchical
+    for task in crew.tasks:
+        _take(found, task.tools, [crew.manager_agent if hierarchical else task.agent])
+    if hierarchical or any(agent.allow_delegation for agent in crew.agents):
+        delegating = [crew.manager_agent] if hierarchical else [one for one in crew.agents if one.allow_delegation]
+        _take(found, _delegation(crew.agents), delegating)
     memory = getattr(crew, "_memory", None)
     if memory is not None:
         from crewai.tools.memory_tools import create_memory_tools  # noqa: PLC0415 - CrewAI loads slowly
 
-        found += schemas(create_memory_tools(memory))
+        _take(found, create_memory_tools(memory), agents)
     return found
+
+
+def _take(found: CrewTools, tools: Sequence[Any] | None, askers: Sequence[Any]) -> None:
+    """Add tools, with the models that their ``askers`` ask."""
+    asked = frozenset(str(getattr(getattr(one, "llm", None), "model", "")) for one in askers)
+    for schema in schemas(tools or []):
+        name, known = name_of(schema), any(name_of(one) == name_of(schema) for one in found.schemas)
+        found.schemas.append(schema)
+        # CrewAI makes a manager only as it begins, and an agent may get its model later: any may be asked then.
+        if "" in asked or (known and name not in found.models):
+            found.models.pop(name, None)
+        else:
+            found.models[name] = found.models.get(name, frozenset()) | asked
 
 
 def _delegation(agents: Sequence[Any]) -> list[Any]:
@@ -112,8 +148,8 @@ def ordered(tool: Any) -> Any:
     return {key: ordered(tool[key]) for key in keys}
 
 
-def adopt(binding: Binding, tools: Sequence[Mapping[str, Any]]) -> None:
-    """Add the tools of what is installed to those that the session's requests share.
+def adopt(binding: Binding, tools: Sequence[Mapping[str, Any]], models: Mapping[str, frozenset[str]] = NONE) -> None:
+    """Add the tools of what is installed to those that the session's requests share; ``models`` as ``crew_tools`` says.
 
     Where two of one name differ, ``binding.clash`` names them and nothing is added.
     """
@@ -121,8 +157,15 @@ def adopt(binding: Binding, tools: Sequence[Mapping[str, Any]]) -> None:
         binding.clash = _added(binding, tools, of_run=False)
     if not binding.clash:
         binding.tools |= frozenset(map(name_of, tools))
+        binding.part(RunTools).asked("", map(name_of, tools), models)
+        _MODELS.setdefault(binding.session, Bounded(_KEEP_TOOLS)).update(models)
         # Privacy: the next crew may be made for another user, and what describes its tools may speak of that one.
         binding.session.bring_tools(binding.owner, binding.tools)
+
+
+def known_models(session: AdapterSession) -> Mapping[str, frozenset[str]]:
+    """The models that are asked with the tools of a session's crews, by the tools' names."""
+    return _MODELS.get(session, NONE)
 
 
 class RunTools:
@@ -134,6 +177,8 @@ class RunTools:
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
         self._asked: Bounded[str, bool] = Bounded(_KEEP_RUNS)
+        self._models: Bounded[str, dict[str, frozenset[str] | None]] = Bounded(_KEEP_RUNS)
+        """The models that are asked with a tool, None where any may be, by the run that it came with (``""``: none)."""
 
     @property
     def installed(self) -> frozenset[str]:
@@ -146,8 +191,27 @@ class RunTools:
         run = self._run
         return self._binding.session.tools_open_to(Whose(run)) - self.installed if run else frozenset()
 
-    def bring(self, tools: Sequence[Mapping[str, Any]], *, asks: bool, grows: bool) -> None:
-        """Let the run under way here carry tools that it comes with.
+    def asked(self, run: str, names: Iterable[str], models: Mapping[str, frozenset[str]]) -> None:
+        """Note with which models tools are asked that came with a run, or with the installation."""
+        known = self._models.of(run, dict)
+        for name in names:
+            asked, before = models.get(name), known.get(name, frozenset())
+            known[name] = None if asked is None or before is None else before | asked
+
+    def asks(self, name: str, model: str) -> bool:
+        """Whether a model may be asked with a shared tool here, as far as is known."""
+        found = [known[name] for run in ("", self._run) if (known := self._models.get(run)) and name in known]
+        return not found or any(models is None or model in models for models in found)
+
+    def bring(
+        self,
+        tools: Sequence[Mapping[str, Any]],
+        models: Mapping[str, frozenset[str]] = NONE,
+        *,
+        asks: bool,
+        grows: bool,
+    ) -> None:
+        """Let the run under way here carry tools that it comes with; ``models`` as ``crew_tools`` says.
 
         ``asks`` with its first request: what comes behind that would change its prompts from their beginning. ``grows``
         where tools that are new to the session may join its others.
@@ -168,10 +232,12 @@ class RunTools:
             # Privacy: another's tool of the same name says something else.
             differ = {name_of(tool) for tool in tools if known.get(name_of(tool)) != _meaning(tool)}
             session.bring_tools(Whose(run), set(map(name_of, tools)), differ)
+            self.asked(run, map(name_of, tools), models)
 
     def ended(self, run: str) -> None:
         """A run is over."""
         self._asked.pop(run, None)
+        self._models.pop(run, None)
         self._binding.session.drop_tools(Whose(run))
 
     @property
@@ -196,10 +262,12 @@ def _added(binding: Binding, tools: Sequence[Mapping[str, Any]], *, of_run: bool
     return ""
 
 
-def _shown(binding: Binding, own: Sequence[Any] | None) -> list[Any]:
-    """The shared tools that a request of the run under way here may carry, which has tools of its ``own``."""
-    tools, here = binding.session.prefix.tools, binding.part(RunTools).here
-    shown = binding.part(RunTools).installed | here
+def _shown(binding: Binding, model: str, own: Sequence[Any] | None) -> list[Any]:
+    """The shared tools that a request of the run under way here to a model may carry, with tools of its ``own``."""
+    tools, known = binding.session.prefix.tools, binding.part(RunTools)
+    here, always = known.here, {*map(name_of, own or ()), *binding.session.team.given.tool_names}
+    # Money: the provider shares nothing between models, so that a tool which another one is asked with is paid in vain.
+    shown = frozenset(name for name in known.installed | here if name in always or known.asks(name, model))
     rosters = {tool.name: _roster(_native(tool)) for tool in tools if tool.name in DELEGATION & here}
     for one in own or ():
         # Crews of one flow delegate to their own agents each.
@@ -208,10 +276,10 @@ def _shown(binding: Binding, own: Sequence[Any] | None) -> list[Any]:
     return [tool for tool in tools if tool.name in shown]
 
 
-def differing(binding: Binding, tools: Sequence[Any] | None) -> str:
+def differing(binding: Binding, tools: Sequence[Any] | None, model: str = "") -> str:
     """The name of a tool of a request that the union has with another meaning; empty where there is none."""
     session = binding.session
-    by_name = {tool.name: _native(tool) for tool in _shown(binding, tools)}
+    by_name = {tool.name: _native(tool) for tool in _shown(binding, model, tools)}
     for tool in map(ordered, tools or ()):
         name = name_of(tool)
         if name in by_name and name not in DELEGATION and _meaning(by_name[name]) != _meaning(tool):
@@ -222,7 +290,7 @@ def differing(binding: Binding, tools: Sequence[Any] | None) -> str:
 
 def offer(binding: Binding, model: str, llm: Any, tools: Sequence[Any] | None) -> Offer:
     """The union in place of a request's tools, none of which contradicts it."""
-    session, union = binding.session, _shown(binding, tools)
+    session, union = binding.session, _shown(binding, model, tools)
     tools = [ordered(tool) for tool in tools or ()]
     if not union:
         return Offer(tools or None)
