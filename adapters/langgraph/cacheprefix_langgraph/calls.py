@@ -49,7 +49,7 @@ from cacheprefix_langgraph.request_bodies import (
 from cacheprefix_langgraph.schemas import adopt_foreseen
 from cacheprefix_langgraph.sdk_clients import summariser
 from cacheprefix_langgraph.sending import session_in
-from cacheprefix_langgraph.state import conversation_of, ledger_in, sent_alike
+from cacheprefix_langgraph.state import conversation_of, ledger_in, resume_inside, sent_alike
 from cacheprefix_langgraph.tools import (
     Union,
     by_provider,
@@ -108,6 +108,9 @@ def enter(
         return Entered(given, config, kwargs, sending)
     if session.mode == "observe":
         return Entered(given, config, kwargs, sending)
+    sending.step, talk = settled, frame.state
+    if talk is not None:
+        session.attempt("ledger", lambda: resume_inside(session, talk, settled), None)
     config = session.attempt("tracing", lambda: traced_config(config, settled, frame, sending), config)
     made = _made(model, given, kwargs, frame, sending, whole=whole, asks=waited is None)
     return Entered(given, config, kwargs, sending) if made is None else Entered(made[0], config, made[1], sending)
