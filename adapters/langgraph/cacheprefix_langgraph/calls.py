@@ -57,6 +57,7 @@ from cacheprefix_langgraph.tools import (
     name_of,
     one_call,
     union_of,
+    usable,
     with_union,
     without_limit,
 )
@@ -283,8 +284,8 @@ class _Asked:
 
     def _tools(self) -> OwnTools:
         """The tools that the role bound and those it may use, for the planner to choose what is sent."""
-        frame, allowed = self.frame, self.frame.allowed
-        bound = self.bound
+        frame, bound = self.frame, self.bound
+        allowed = usable(frame.session, frame.role, frame.allowed, bound)
         if self.union.tools is None:
             return OwnTools(bound, allowed, carried="own", differ=())
         if allowed is not None and not self.union.differ:

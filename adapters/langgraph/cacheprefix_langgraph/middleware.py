@@ -31,7 +31,6 @@ from cacheprefix.adapter import (
     VolatileRole,
     check_volatile,
     given_or_configured,
-    names_in,
     tail_text,
     users_session,
 )
@@ -41,7 +40,7 @@ from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.parts import missing
 from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, level_of, update_of
 from cacheprefix_langgraph.tool_cache import CachedTools, Scope
-from cacheprefix_langgraph.tools import adopt, made_with, render
+from cacheprefix_langgraph.tools import adopt, check_names, made_with, name_of, names_given, render, usable
 
 _CLEARED = (
     "ContextEditingMiddleware clears another tool result with nearly every request, and what stands behind it is not "
@@ -105,10 +104,11 @@ _STATES: dict[tuple[bool, bool], type[Any]] = {
 class PrefixMiddleware(AgentMiddleware):
     """Moves the agent's system prompt to the end of the request and shares everything before it.
 
-    ``role`` names the agent in the prompt and in reports. ``tools`` names the tools it may use; by default
-    those it was created with. With ``pinned=True`` the role's text stands where the agent was entered, before
-    its own tool loop: cheaper when the loop is not handed on to other agents; by default it is at the very
-    end, so that everything the agent reads can be shared with those who come after it. Where the session has no
+    ``role`` names the agent in the prompt and in reports. ``tools`` are those it may use, or their names; by default
+    all it was created with. Making the agent raises ``SetupError`` for a name that none of them has; where they are
+    known in a request alone, that is warned about. With ``pinned=True`` the role's text stands where the agent was
+    entered, before its own tool loop: cheaper when the loop is not handed on to other agents; by default it is at the
+    very end, so that everything the agent reads can be shared with those who come after it. Where the session has no
     other role, nothing moves: the agent's system text is the prefix, and only what a fork adds to it goes to the end.
     Where the session has a tool cache, repeated tool calls are answered from it, as ``cached_tools`` describes;
     ``scope`` is the tenant whose results they are.
@@ -124,7 +124,7 @@ class PrefixMiddleware(AgentMiddleware):
         *,
         role: str = "agent",
         instruction: str = "",
-        tools: Sequence[str] | None = None,
+        tools: Sequence[Any] | None = None,
         pinned: bool = False,
         volatile: Callable[[Any], Mapping[str, str]] | None = None,
         volatile_role: VolatileRole = "user",
@@ -142,7 +142,9 @@ class PrefixMiddleware(AgentMiddleware):
         self._base: str | None = None
         self.role = role
         self.instruction = instruction
-        self.allowed = names_in("tools", tools)
+        self.allowed = names_given(tools)
+        self._open = False
+        """Whether no tool of the agent's last request had a name in ``allowed``, so that nothing is refused by it."""
         self.pinned = pinned
         self.volatile = volatile
         self.volatile_role = volatile_role
@@ -174,6 +176,8 @@ class PrefixMiddleware(AgentMiddleware):
         """None of its own. LangChain asks for them while an agent is made, and its tools are shared from then on."""
         if self._session.mode != "observe":
             self._session.attempt("tools", self._adopt, None)
+        if self.allowed and not self._session.off:
+            check_names(self.role, self.allowed, self._session.attempt("tools", _names_in_the_making, ()))
         return ()
 
     def _adopt(self) -> None:
@@ -253,6 +257,9 @@ class PrefixMiddleware(AgentMiddleware):
         known = _ledger_in(request) or {}
         talk = conversation_of(self._session, config, known, request.messages, returned=returned, key="messages")
         frame = self._fork.frame(talk, said, scope=scope_of(config))
+        if self.allowed:
+            named = [name_of(tool) for tool in request.tools]
+            self._open = usable(self._session, self.role, self.allowed, named) is None
         model = self._model(request.model)
         if self._session.alone and not self.instruction:
             # Nobody else shares, so the agent's own system text is the prefix: its forks begin with it.
@@ -303,7 +310,7 @@ class PrefixMiddleware(AgentMiddleware):
     def _refusal(self, request: ToolCallRequest) -> ToolMessage | None:
         """The answer to a call of another role's tool, which the union showed to the model; None where it may go on."""
         name = request.tool_call["name"]
-        if self.allowed is None or name in self.allowed:
+        if self.allowed is None or self._open or name in self.allowed:
             if request.tool is not None or name not in self._session.prefix.tool_names:
                 return None
             reason = "this agent was created without it"
@@ -394,6 +401,12 @@ def _agent_in_the_making() -> Mapping[str, Any] | None:
     while frame is not None and frame.f_code is not inspect.unwrap(create_agent).__code__:
         frame = frame.f_back
     return None if frame is None else frame.f_locals
+
+
+def _names_in_the_making() -> tuple[str, ...]:
+    """Names of the tools of the agent that is just being made; none where they are not known."""
+    given = _agent_in_the_making()
+    return () if given is None else tuple(map(name_of, _tools_in(given)))
 
 
 def _text_in(given: Mapping[str, Any], instruction: str) -> str:
