@@ -42,6 +42,7 @@ from cacheprefix_langgraph.schemas import decorated, foresee
 from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in, update_of, with_update
 from cacheprefix_langgraph.subgraphs import subgraph
 from cacheprefix_langgraph.tools import names_given
+from cacheprefix_langgraph.unwrapped import note_unwrapped
 
 _ORIGINAL = "__cacheprefix_original__"
 """The attribute of a forked object that keeps the object, with which it shares its state."""
@@ -137,11 +138,12 @@ def forked(
                 f"forked decorates a node (a function, method, callable or Runnable), found {type(given).__name__}: "
                 "pass the node itself"
             )
+        name = role or _name_of(given, len(bound.team.roles))
+        note_unwrapped(bound, name, given)
         if bound.mode == "observe" and not inspect.isfunction(given):
             # LangGraph and applications go by which object a node is and by what it holds. What its models ask is told
             # by the node's name; only a function, which passes for itself under a wrapper, tells its role's.
             return node
-        name = role or _name_of(given, len(bound.team.roles))
         bound.join(name)
         bound.attempt("tools", lambda: decorated(bound, name, given), None)
         foresee(bound, given)

@@ -28,6 +28,7 @@ from cacheprefix_langgraph.state import (
     writes_of,
 )
 from cacheprefix_langgraph.tools import adopt, made_with, render
+from cacheprefix_langgraph.unwrapped import note_unwrapped
 
 G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
 
@@ -65,9 +66,10 @@ def subgraph(
     check_text("role", role, optional=True)
     check_text("instruction", instruction)
     bound = session.adapter
+    name = role or graph.get_name()
+    note_unwrapped(bound, name, graph)
     if bound.mode == "observe":
         return graph
-    name = role or graph.get_name()
     nodes = [node.bound for node in graph.nodes.values()]
     tools = [tool for node in nodes if isinstance(node, ToolNode) for tool in node.tools_by_name.values()]
     bound.attempt("tools", lambda: made_with(bound, "graph", name, tools, instruction), None)

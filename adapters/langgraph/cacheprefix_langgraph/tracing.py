@@ -11,7 +11,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from typing_extensions import override
 
 from cacheprefix.adapter import AdapterSession
-from cacheprefix_langgraph.fork_context import Frame, configurable, running
+from cacheprefix_langgraph.fork_context import FRAME, Frame, configurable, running
 
 if TYPE_CHECKING:
     from cacheprefix_langgraph.pending import Sending
@@ -78,7 +78,14 @@ def agent_in(config: Mapping[str, Any]) -> str:
 
 def outside(session: AdapterSession, config: Mapping[str, Any]) -> None:
     """Warn, once, of a wrapped model that a graph calls where no fork is in force."""
-    metadata = config.get("metadata") or {}
+    metadata, around = config.get("metadata") or {}, FRAME.get()
+    if around is not None and not session.related(around.session):
+        session.warn_once(
+            f"other-session:{around.role}",
+            f"the role {around.role!r} is one of another session than its model, so its prompt is not shared: give "
+            "forked(...) or PrefixMiddleware the session that the model was wrapped with (wrap_model)",
+        )
+        return
     node, source = metadata.get("langgraph_node"), metadata.get("lc_source")
     if source or str(node or "").endswith(_HOOKS):
         # Middleware asks for itself, and nobody can decorate it.
