@@ -49,8 +49,8 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
     seen = [preview_of(one) for one in dry.rehearsals]
     notes = dict.fromkeys([*dry.notes, *(note for one in seen for note in one.notes)])
     requests = (request for one in seen for request in one.requests)
-    # What a function says itself, mostly the shared text, would cost it unmodified: without it that is no cost of its.
-    told = (replace(one, unmodified_units=None) if one.agent in dry.functions else one for one in requests)
+    # What a function or middleware says, mostly the shared text, would cost it unmodified: without it that is no cost.
+    told = (replace(one, unmodified_units=None) if one.agent in dry.known_in_part else one for one in requests)
     return Preview(tuple(told), tuple(notes))
 
 
@@ -68,8 +68,8 @@ class _DryRun:
 
     def __init__(self, session: AdapterSession, state: dict[str, Any]) -> None:
         self.notes: list[str] = []
-        self.functions: set[str] = set()
-        """Agents whose requests a function makes, which is not run."""
+        self.known_in_part: set[str] = set()
+        """Agents whose requests are made by functions that are not run: a node's own, or those of their middleware."""
         self._session, self._state = session, state
         self._asked: set[int] = set()
         """Graphs that a tool asks, which are shown once."""
@@ -137,7 +137,7 @@ class _DryRun:
             "request costs unmodified is unknown"
         )
         model, options = found[0]
-        self.functions.add(self._ask(model, messages, options, frame, who))
+        self.known_in_part.add(self._ask(model, messages, options, frame, who))
 
     def _by_tool(self, tool: Any) -> None:
         """What agents ask first that a tool asks, as deepagents' helpers; the run's last message is their task."""
@@ -199,7 +199,9 @@ class _DryRun:
         binds = closed_over(made["_execute_model_sync"])["_get_bound_model"]
         asked, options = _unbound(binds(request)[0])
         said = [request.system_message] if request.system_message else []
-        self._ask(asked, [*said, *request.messages], options, frame, who)
+        counted = self._ask(asked, [*said, *request.messages], options, frame, who)
+        if others:
+            self.known_in_part.add(counted)
 
     # ------------------------------------------------------------------ one request
 
