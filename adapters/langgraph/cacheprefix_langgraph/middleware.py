@@ -38,7 +38,7 @@ from cacheprefix.errors import check_text
 from cacheprefix_langgraph.fork_context import ForkSettings, Frame, scope_of, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.parts import missing
-from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, level_of, update_of
+from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, level_of, update_of, write_beside
 from cacheprefix_langgraph.tool_cache import CachedTools, Scope
 from cacheprefix_langgraph.tools import adopt, check_names, made_with, name_of, names_given, render, usable
 
@@ -301,6 +301,8 @@ class PrefixMiddleware(AgentMiddleware):
         def answered() -> Any:
             update = update_of(self._session, talk, before)
             if not update:
+                return response
+            if write_beside(var_child_runnable_config.get(), update):
                 return response
             command: Command[Any] = Command(update={CHANNEL: update})
             return ExtendedModelResponse(model_response=response, command=command)

@@ -94,6 +94,21 @@ def keep_inside(session: AdapterSession, talk: Conversation, config: Mapping[str
         writes.append((INSIDE, update))
 
 
+def write_beside(config: Mapping[str, Any] | None, update: Mapping[str, Any]) -> bool:
+    """Save decisions with the step that runs here, beside what its node gives back; False where that cannot be done.
+
+    A step has one write of the key: two would be two updates in streams.
+    """
+    read, writes = configurable(config, "__pregel_read"), _writes(config)
+    if writes is None or not callable(read) or not has_channel(read):
+        return False
+    before = next((one for one in writes if one[0] == CHANNEL), None)
+    if before is not None:
+        writes.remove(before)
+    writes.append((CHANNEL, dict(update)))
+    return True
+
+
 def _inside(config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """What the channel of the graph that runs here holds; None where that graph has none."""
     read = configurable(config, "__pregel_read")
