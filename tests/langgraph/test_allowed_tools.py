@@ -5,11 +5,13 @@ import warnings
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware import AgentMiddleware, dynamic_prompt
+from langchain_anthropic.middleware import AnthropicPromptCachingMiddleware
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.graph import START, MessagesState, StateGraph
 
+from cacheprefix import Session, SharedPrefix
 from cacheprefix.errors import SetupError
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
@@ -108,3 +110,27 @@ def test_an_agent_whose_names_are_all_wrong_runs_what_it_calls(chat):
     with pytest.warns(UserWarning, match="raed_file"):
         out = agent(chat, session, ["raed_file"], Changes()).invoke({"messages": [HumanMessage("Begin.")]})
     assert "12 passed" in out["messages"][-2].text
+
+
+def says(request):
+    """The system prompt of a request, made at the call."""
+    return "You read."
+
+
+KEEPING = {
+    "dynamic_prompt": lambda: dynamic_prompt(says),
+    "marks": lambda: AnthropicPromptCachingMiddleware(unsupported_model_behavior="ignore"),
+}
+
+
+@pytest.mark.parametrize("kind", KEEPING)
+def test_an_agents_tools_are_known_when_it_is_made_beside_middleware_that_keeps_them(chat, kind):
+    """Else they come with its first request, stay outside, and what follows them is read by nobody else."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    for role, others in (("reader", [KEEPING[kind]()]), ("writer", [])):
+        ours = PrefixMiddleware(session, role=role)
+        create_agent(chat.model(), TOOLS[: 1 + (role == "reader")], middleware=[*others, ours])
+    assert set(session.prefix.tool_names) == {"read_file", "run_tests"}
+    other = Session(SharedPrefix(system=HANDBOOK))
+    create_agent(chat.model(), TOOLS, middleware=[Changes(), PrefixMiddleware(other, role="reader")])
+    assert not other.prefix.tool_names

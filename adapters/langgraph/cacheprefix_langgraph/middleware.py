@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware, AgentState
+from langchain.agents.middleware import AgentMiddleware, AgentState, dynamic_prompt
 from langchain.agents.middleware.types import (
     ExtendedModelResponse,
     ModelRequest,
@@ -65,6 +65,10 @@ def advise(session: AdapterSession, messages: Sequence[BaseMessage]) -> None:
 
 _CHANGES = ("wrap_model_call", "awrap_model_call")
 """Hooks that may give a request other tools than the agent was made with."""
+
+_MARKS = ("langchain_anthropic", "AnthropicPromptCachingMiddleware")
+"""Marks the tools that there are, read in langchain-anthropic 1.x on 2026-11-28. That of ``dynamic_prompt`` changes the
+system prompt alone."""
 
 ENTRY = "cacheprefix_entry"
 """The state's key for the number of messages that an agent with a pinned role was entered with."""
@@ -420,7 +424,7 @@ def _text_in(given: Mapping[str, Any], instruction: str) -> str:
 def _tools_in(given: Mapping[str, Any]) -> Iterator[Any]:
     """The tools of an agent by the arguments of ``create_agent``."""
     others = [one for one in given["middleware"] if not isinstance(one, PrefixMiddleware)]
-    if any(getattr(type(one), name) is not getattr(AgentMiddleware, name) for one in others for name in _CHANGES):
+    if any(_may_change_tools(type(one)) for one in others):
         return
     for one in others:
         yield from getattr(one, "tools", ())
@@ -430,6 +434,15 @@ def _tools_in(given: Mapping[str, Any]) -> Iterator[Any]:
     form = given["response_format"]
     if isinstance(form, ToolStrategy):
         yield from (OutputToolBinding.from_schema_spec(spec).tool for spec in form.schema_specs)
+
+
+def _may_change_tools(kind: Any) -> bool:
+    """Whether middleware may give a request other tools than the agent's, as far as is known of its class."""
+    hooks = [getattr(kind, name) for name in _CHANGES if getattr(kind, name) is not getattr(AgentMiddleware, name)]
+    if (kind.__module__.partition(".")[0], kind.__name__) == _MARKS:
+        return False
+    words = f"{dynamic_prompt.__name__}."
+    return not all(one.__module__ == dynamic_prompt.__module__ and one.__qualname__.startswith(words) for one in hooks)
 
 
 def _run_in(runtime: Any) -> dict[str, Any] | None:
