@@ -94,8 +94,8 @@ def forked(
     called in ``observe`` mode.
     Takes what LangGraph takes as a node: functions, coroutine functions, generators of both kinds, methods, partials,
     callables, and Runnables (a copy of which is given back, with the same state; of a compiled graph, what ``subgraph``
-    makes of it). In ``observe`` mode all but a function is given back as it is, and its calls are told by the node's
-    name.
+    makes of it). In ``observe`` mode all but a function is given back as it is, and its calls are told by the name of
+    the graph's node, inside another graph behind that one's (``answer/critic``), and not by ``role``.
     ``forked`` without a session makes one by ``Session.from_config()``, and attaches it as ``cacheprefix_session`` to
     whatever it does not give back as it is.
     Raises ``SetupError`` for anything else.
