@@ -18,7 +18,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, Preview, drive, preview_of
+from cacheprefix.adapter import AdapterSession, Preview, drive, known_in_part, preview_of
 from cacheprefix_langgraph.calls import enter
 from cacheprefix_langgraph.converse import converse_of
 from cacheprefix_langgraph.fork_context import FORK, Frame, within_frame
@@ -49,9 +49,7 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
     seen = [preview_of(one) for one in dry.rehearsals]
     notes = dict.fromkeys([*dry.notes, *(note for one in seen for note in one.notes)])
     requests = (request for one in seen for request in one.requests)
-    # What a function or middleware says, mostly the shared text, would cost it unmodified: without it that is no cost.
-    told = (replace(one, unmodified_units=None) if one.agent in dry.known_in_part else one for one in requests)
-    return Preview(tuple(told), tuple(notes))
+    return Preview(tuple(requests), tuple(notes))
 
 
 def _state(task: object) -> dict[str, Any]:
@@ -68,8 +66,6 @@ class _DryRun:
 
     def __init__(self, session: AdapterSession, state: dict[str, Any]) -> None:
         self.notes: list[str] = []
-        self.known_in_part: set[str] = set()
-        """Agents whose requests are made by functions that are not run: a node's own, or those of their middleware."""
         self._session, self._state = session, state
         self._asked: set[int] = set()
         """Graphs that a tool asks, which are shown once."""
@@ -137,7 +133,7 @@ class _DryRun:
             "request costs unmodified is unknown"
         )
         model, options = found[0]
-        self.known_in_part.add(self._ask(model, messages, options, frame, who))
+        self._ask(model, messages, options, frame, who, whole=False)
 
     def _by_tool(self, tool: Any) -> None:
         """What agents ask first that a tool asks, as deepagents' helpers; the run's last message is their task."""
@@ -199,9 +195,7 @@ class _DryRun:
         binds = closed_over(made["_execute_model_sync"])["_get_bound_model"]
         asked, options = _unbound(binds(request)[0])
         said = [request.system_message] if request.system_message else []
-        counted = self._ask(asked, [*said, *request.messages], options, frame, who)
-        if others:
-            self.known_in_part.add(counted)
+        self._ask(asked, [*said, *request.messages], options, frame, who, whole=not others)
 
     # ------------------------------------------------------------------ one request
 
@@ -216,11 +210,18 @@ class _DryRun:
         return wrapped_with(shadow(model, session), replace(known, session=session, held=None, views=Views()))
 
     def _ask(
-        self, given: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], frame: Frame | None, who: str
-    ) -> str:
+        self,
+        given: Any,
+        messages: Sequence[BaseMessage],
+        kwargs: Mapping[str, Any],
+        frame: Frame | None,
+        who: str,
+        *,
+        whole: bool,
+    ) -> None:
         """Lay out a model's request in the rehearsal, up to where its class would send it; nothing is sent.
 
-        Gives back the name under which the request is counted.
+        ``whole`` is False where functions that are not run make it: a node's own, or those of an agent's middleware.
         """
         known = wrapping_of(given)
         inside = known is not None and any(known.session is made for made in self.rehearsals)
@@ -237,7 +238,10 @@ class _DryRun:
                     model._get_request_payload(ready.messages, stop=None, **ready.kwargs)
         if sending.pending is not None:
             sending.pending.finish(None)
-        return sending.agent if sending.frame is None else sending.session.team.agent(sending.frame.role)
+        if not whole:
+            session = sending.session
+            asks = sending.agent if sending.frame is None else session.team.agent(sending.frame.role)
+            known_in_part(session, asks)
 
 
 def _steps(graph: Any) -> dict[str, int]:
