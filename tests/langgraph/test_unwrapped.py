@@ -1,9 +1,11 @@
 """Models that a role asks past the session, or through another one: said once, in words that name what to do."""
 
+import functools
 import warnings
 
 import pytest
 from langchain.agents import create_agent
+from langchain.chat_models import init_chat_model
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langgraph.graph import START, MessagesState, StateGraph
@@ -39,6 +41,7 @@ NODES = {
     "function": function,
     "object": Planner,
     "method": lambda model: Planner(model).__call__,
+    "partial": lambda model: functools.partial(function(model)),
     "chain": lambda model: PROMPT | model,
     "agent": lambda model: create_agent(model, TOOLS),
     "graph": lambda model: (
@@ -86,3 +89,11 @@ def test_a_model_of_another_session_than_its_node_is_told_as_that(chat):
     said = [str(one.message) for one in caught if "cacheprefix" in type(one.message).__name__.lower()]
     assert len(said) == 1
     assert "role 'planner' is one of another session than its model" in said[0]
+
+
+def test_a_model_that_is_made_when_it_is_called_is_not_looked_into(chat):
+    """Which one it will be is known in the run."""
+    session = chat.session(HANDBOOK, mode="observe")
+    forked(session, role="planner")(function(init_chat_model(configurable_fields=("model", "model_provider"))))
+    forked(session, role="critic")(init_chat_model())
+    assert not session.failures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Iterator
@@ -42,24 +43,35 @@ def _unwrapped(node: Any) -> Iterator[BaseChatModel]:
         for one in node.nodes.values():
             yield from _unwrapped(one.bound)
         return
-    function = getattr(node, "func", None) or getattr(node, "afunc", None) or node
+    function = _function(node)
     if getattr(function, "__module__", "") == AGENTS:
         made = closed_over(function)
         # Whoever moves the agent's prompt wraps its model itself.
         ours = getattr(sys.modules.get("cacheprefix_langgraph.middleware"), "PrefixMiddleware", ())
         given = [] if any(isinstance(one, ours) for one in middleware_in(made)) else [made.get("model")]
     elif isinstance(node, RunnableSequence):
-        given = [*node.steps, *(one for step in node.steps for one in named(getattr(step, "func", step)))]
+        given = [*node.steps, *(one for step in node.steps for one in named(_function(step)))]
     else:
         given = [node, *named(function)]
     for each in given:
         model: Any = each
         while isinstance(model, Runnable) and not isinstance(model, BaseChatModel):
-            steps = model.steps if isinstance(model, RunnableSequence) else [getattr(model, "bound", None)]
             # Structured output is a model with a parser behind it.
-            model = steps[0]
+            model = model.steps[0] if isinstance(model, RunnableSequence) else _attribute(model, "bound")
         if isinstance(model, BaseChatModel) and wrapping_of(model) is None:
             yield model
+
+
+def _function(node: Any) -> Any:
+    """The function that a node runs; the node itself where it is or holds one."""
+    while isinstance(node, functools.partial):
+        node = node.func
+    return _attribute(node, "func") or _attribute(node, "afunc") or node
+
+
+def _attribute(one: Any, name: str) -> Any:
+    """What an object itself has under a name. Models that are made when they are called would be made for the rest."""
+    return getattr(one, "__dict__", {}).get(name)
 
 
 def closed_over(function: Any) -> dict[str, Any]:
@@ -73,11 +85,11 @@ def closed_over(function: Any) -> dict[str, Any]:
 
 def named(function: Any) -> Iterator[Any]:
     """What a function's code names: its own variables and defaults, the module's, and what its object has."""
-    function = inspect.unwrap(function)
+    function = inspect.unwrap(function) if inspect.isroutine(function) else function
     if inspect.ismethod(function):
         yield from vars(function.__self__).values() if hasattr(function.__self__, "__dict__") else ()
         function = function.__func__
-    code = getattr(function, "__code__", None)
+    code = getattr(function, "__code__", None) if inspect.isroutine(function) else None
     if code is None:
         yield from vars(function).values() if hasattr(function, "__dict__") else ()
         return
