@@ -109,12 +109,13 @@ from cacheprefix.watched_clients import compacts_by, derived, vendor_of, watched
 from cacheprefix.wrapped_parts import Wrap, claimed, named, released
 
 if TYPE_CHECKING:
-    from cacheprefix.dry_run import Preview, Unsent, preview_of, rehearsed, unsent_client, until_sent
+    from cacheprefix.dry_run import Preview, Unsent, known_in_part, preview_of, rehearsed, unsent_client, until_sent
     from cacheprefix.layout.known_crews import AHEAD, ITEMS, CrewAhead, CrewTask, KnownCrews, Part
     from cacheprefix.toolcache import AnswerForm, Attempt, NotKeptError, Origin, looks_like_error, origin_of
 
 _LATER = {
-    **dict.fromkeys(("Preview", "Unsent", "preview_of", "rehearsed", "unsent_client", "until_sent"), "dry_run"),
+    **dict.fromkeys(("Preview", "Unsent", "known_in_part", "preview_of", "rehearsed"), "dry_run"),
+    **dict.fromkeys(("unsent_client", "until_sent"), "dry_run"),
     **dict.fromkeys(("AHEAD", "ITEMS", "CrewAhead", "CrewTask", "KnownCrews", "Part"), "layout.known_crews"),
     **dict.fromkeys(("AnswerForm", "Attempt", "NotKeptError", "Origin", "looks_like_error", "origin_of"), "toolcache"),
 }
@@ -227,6 +228,7 @@ __all__ = [
     "in_role",
     "inside",
     "instruction_of",
+    "known_in_part",
     "loads",
     "looks_like_error",
     "majority_text",

@@ -466,9 +466,13 @@ class AdapterSession:
         """Where the roles' texts stand in a conversation, as plain data for a framework's own state."""
         return self.shared.positions.saved(conversation.scope, conversation.id)
 
-    def restore_places(self, conversation: Conversation, saved: Mapping[str, Any]) -> None:
-        """Go on with places that another process has saved, so that requests begin with the same bytes."""
-        self.attempt("places", lambda: self.shared.positions.load(conversation.scope, conversation.id, saved), None)
+    def restore_places(self, conversation: Conversation, saved: Mapping[str, Any], *, merge: bool = False) -> None:
+        """Go on with places that another process has saved, so that requests begin with the same bytes.
+
+        With ``merge`` beside those that came about here, as ``merged_places`` says.
+        """
+        load = partial(self.shared.positions.load, conversation.scope, conversation.id, saved, merge=merge)
+        self.attempt("places", load, None)
 
     # ------------------------------------------------------------------ conversations
 

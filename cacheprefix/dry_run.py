@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cacheprefix.bodies import Role, fork_body
@@ -149,7 +149,20 @@ def play(session: AdapterSession, requests: Iterable[object]) -> Preview:
 
 def preview_of(rehearsal: AdapterSession, notes: Iterable[str] = ()) -> Preview:
     """What a dry run came to, from the session that it was made in; for adapters, with what they could not know."""
-    return Preview(tuple(map(_seen, rehearsal.shared.totals.calls)), (*notes, *_notes(rehearsal)))
+    part = rehearsal.beside.get(_PART, ())
+    seen = map(_seen, rehearsal.shared.totals.calls)
+    # What is said in a run alone, mostly the shared text, would cost it unmodified: without it that is no cost of its.
+    told = (replace(one, unmodified_units=None) if one.agent in part else one for one in seen)
+    return Preview(tuple(told), (*notes, *_notes(rehearsal)))
+
+
+def known_in_part(rehearsal: AdapterSession, agent: str) -> None:
+    """Say that a run adds to what an agent says here, so that its unmodified cost is unknown; for adapters."""
+    rehearsal.beside.setdefault(_PART, set()).add(agent)
+
+
+_PART = "known in part"
+"""The key under which a rehearsal keeps those agents."""
 
 
 def rehearsed(

@@ -111,6 +111,11 @@ class Session:
         counting = TokenCounting(caching.counter, known)
         registry, notices = (caching.profiles or default_registry()).copy(), Notices()
         known.call_all("profiles", register=registry.register)
+        if caching.provider and not registry.knows(caching.provider):
+            raise SetupError(
+                f"Caching(provider={caching.provider!r}) names no provider and no row of rules; there are: "
+                f"{', '.join(registry.names)}; leave it out for another one, or add a row for it (profiles=)"
+            )
         asked, override = mode, mode_override()
         if override is not None and mode not in ("off", override):
             mode = override

@@ -215,6 +215,12 @@ def _named(option: str, given: Any) -> dict[str, str]:
 
 
 def _kept(tool: Any) -> Any:
+    # A framework's own objects are read by its adapter, later; no framework has Python's own values for tools.
+    if not isinstance(tool, Mapping) and type(tool).__module__ == "builtins" and not callable(tool):
+        raise SetupError(
+            f"SharedPrefix(tools=...) holds {type(tool).__name__} {tool!r:.40}, which is no tool; give tool dicts, "
+            "functions or the framework's tool objects themselves"
+        )
     return tool_of(copy.deepcopy(dict(tool))) if isinstance(tool, Mapping) else tool
 
 

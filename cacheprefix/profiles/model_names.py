@@ -60,6 +60,11 @@ def provider_of(name: str | None) -> str | None:
     return _PROVIDERS.get(lowered, lowered)
 
 
+def is_known(name: str | None) -> bool:
+    """Whether ``provider_of`` gave the name of somebody whom frameworks or gateways name, with rules or without."""
+    return name in _GATEWAYS or name in _PROVIDERS.values() or any(name == provider for _, provider in _HOSTS)
+
+
 def provider_at(base_url: str | None) -> str | None:
     """The provider that answers at ``base_url``; ``None`` for a proxy or an address of one's own."""
     if not base_url:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cacheprefix.errors import ProfileError, named
 from cacheprefix.locks import Lock
-from cacheprefix.profiles.model_names import provider_at, provider_of, read_model
+from cacheprefix.profiles.model_names import is_known, provider_at, provider_of, read_model
 from cacheprefix.profiles.profile import CacheprefixProfileWarning, Profile
 from cacheprefix.profiles.rows import Row, load_rows
 
@@ -43,6 +43,11 @@ class Registry:
     def names(self) -> tuple[str, ...]:
         """Names of all rows."""
         return tuple(self._rows)
+
+    def knows(self, provider: str) -> bool:
+        """Whether a name is a row's, or a provider's in any spelling that frameworks and gateways have for it."""
+        served_by = provider_of(provider)
+        return provider in self._rows or is_known(served_by) or served_by in {one.provider for one in self}
 
     def copy(self) -> Registry:
         """A registry with the same rows; what is registered there does not show here."""

@@ -83,7 +83,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "began_without_us": "its conversation began without cacheprefix, and the provider may still hold its requests",
         "text_not_found": "the text to share does not stand in it as it was given, and is not shared there ({name})",
         "tool_schema_differs": "tool {name!r} has another schema than the shared one of that name",
-        "made_too_late": "tool {name!r} came after the first request and stays outside the shared tools",
+        "made_too_late": "tool {name!r} was not known before the first request and stays outside the shared tools",
         "other_model": "it asks {name}, and all others so far another model: nothing is shared between models",
         "observe_mode": "the session only observes",
         "outside_fork": "the call was made outside of any role",

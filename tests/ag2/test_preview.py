@@ -112,7 +112,7 @@ async def test_policies_of_the_applications_own_are_not_run(fresh):
 
     async with configured("openai-chat", fresh("openai-chat")) as config:
         seen = await foreseen(agent("planner", config, assembly=[Own()]), Session(), task=TASK)
-    assert [one.agent for one in seen.requests] == ["planner"]
+    assert [(one.agent, one.unmodified_units) for one in seen.requests] == [("planner", None)]
     assert any("what its own assembly policies change is known" in note for note in seen.notes)
 
 

@@ -15,6 +15,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -28,6 +29,7 @@ from typing_extensions import TypedDict
 
 from cacheprefix import Session, ToolResultBudget
 from cacheprefix.errors import ConfigError, SetupError
+from cacheprefix.server import Reply, ToolCall
 from cacheprefix_langgraph import PrefixChannel, PrefixMiddleware, PrefixState, forked, subgraph, wrap_model
 from cacheprefix_langgraph.model import session_of
 from cacheprefix_langgraph.teams.worker import session_for
@@ -657,7 +659,7 @@ def test_observed_runnables_are_the_very_same_objects(chat):
     assert subgraph(nodes["team"], session) is nodes["team"]
     assert forked(session)(model) is model
     graph.compile().invoke({"messages": [BEGIN]})
-    assert [call.agent for call in session.calls] == ["critic", "team", "writer"]
+    assert [call.agent for call in session.calls] == ["critic", "team/step", "writer"]
 
 
 def test_observed_objects_methods_and_partials_are_the_very_same_nodes(chat):
@@ -785,3 +787,64 @@ def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(op
         forked(Session(), **option)(lambda state: state)
     with pytest.raises(SetupError, match=re.escape(named)):
         PrefixMiddleware(Session(), **option)
+
+
+class Speaker:
+    """A node of a class of its own, which has another prompt than its siblings."""
+
+    def __init__(self, model, role):
+        self.model, self.role = model, role
+
+    def __call__(self, state):
+        return self.said(state)
+
+    def said(self, state):
+        """The same as a method."""
+        return {"messages": [self.model.invoke([SystemMessage(f"You are the {self.role}."), *state["messages"]])]}
+
+
+@pytest.mark.parametrize("kind", ["object", "method"])
+def test_observed_nodes_of_an_inner_graph_are_told_apart(chat, kind):
+    """Under one name each would be told that the other's prompt is its own, changed."""
+    session = chat.session(HANDBOOK, mode="observe")
+    model = wrap_model(chat.model(), session)
+    inner = StateGraph(MessagesState)
+    for role in ("writer", "critic"):
+        speaker = Speaker(model, role)
+        inner.add_node(role, forked(session, role=role)(speaker if kind == "object" else speaker.said))
+    compiled = inner.add_edge(START, "writer").add_edge("writer", "critic").compile()
+
+    def twice(state):
+        compiled.invoke(state)
+        return compiled.invoke(state)
+
+    for node in (compiled, twice):
+        outer = StateGraph(MessagesState).add_node("answer", node).add_edge(START, "answer").compile()
+        for _ in range(2):
+            outer.invoke({"messages": [HumanMessage("Hello " * 900)]})
+    assert {call.agent for call in session.calls} == {"answer/writer", "answer/critic"}
+    assert "system_changed" not in {call.verdict.cause for call in session.calls}
+
+
+def test_an_observed_agents_tool_that_asks_a_model_is_not_the_agent(chat):
+    """The agent itself has its own name, or that of the node it is."""
+    session = chat.session(HANDBOOK, mode="observe")
+    model = wrap_model(chat.model(), session)
+
+    @tool
+    def check(text: str) -> str:
+        """Check a text."""
+        return model.invoke([SystemMessage("You check."), HumanMessage(text)]).text
+
+    def script(request):
+        done = "You check." in request.text or "c1" in str(request.body)
+        return Reply("Done.") if done else Reply(tool_calls=(ToolCall("check", {"text": "x"}, id="c1"),))
+
+    chat.script(script)
+    for name in (None, "clerk"):
+        agent = create_agent(model, [check], system_prompt="You are the clerk.", name=name)
+        StateGraph(MessagesState).add_node("office", agent).add_edge(START, "office").compile().invoke(
+            {"messages": [HumanMessage("Begin.")]}
+        )
+    names = [call.agent for call in session.calls]
+    assert names == ["office", "office/tools", "office", "clerk", "clerk/tools", "clerk"]

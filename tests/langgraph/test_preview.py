@@ -4,6 +4,7 @@ import json
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import dynamic_prompt
 from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 
@@ -276,3 +277,28 @@ def test_a_function_inside_a_fork_of_a_whole_graph_has_no_unmodified_cost(chat):
 
     seen = preview(subgraph(parallel({"remember": remember}), session, role="memory"), session, task="Go.")
     assert [(one.agent, one.unmodified_units) for one in seen.requests] == [("memory", None)]
+
+
+def test_what_middleware_says_in_a_run_leaves_the_unmodified_cost_unknown(chat):
+    """An agent whose system prompt is made at the call would else be reckoned without its handbook."""
+
+    @dynamic_prompt
+    def who(request):
+        return f"You are the planner.\n\n{HANDBOOK}"
+
+    session = chat.session(HANDBOOK)
+    graph = parallel(
+        {
+            name: create_agent(
+                chat.model(),
+                tools=TOOLS,
+                system_prompt=None if own else f"You are the {name}.\n\n{HANDBOOK}",
+                middleware=[*own, PrefixMiddleware(session, role=name)],
+                name=name,
+            )
+            for name, own in (("critic", []), ("planner", [who]))
+        }
+    )
+    found = preview(graph, session, task=TASK)
+    assert {one.agent: one.unmodified_units is None for one in found.requests} == {"critic": False, "planner": True}
+    assert found.ratio is None

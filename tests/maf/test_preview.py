@@ -122,6 +122,7 @@ async def test_nothing_of_the_application_is_run(servers):
         assert not provider.requests
     assert not ran
     assert [one.agent for one in seen.requests] == ["planner", "critic"]
+    assert [one.unmodified_units for one in seen.requests] == [None, None]
     told = "\n".join(seen.notes)
     assert "planner: what its own middleware changes" in told
     assert "planner: what its context providers add" in told

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+from dataclasses import replace
 
 import openai
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from cacheprefix import Caching, Gate, History, Session, SharedPrefix, wrap
 from cacheprefix.adapter import Request, given_or_configured
 from cacheprefix.errors import SetupError, ToolClashError
-from cacheprefix.profiles import CacheprefixProfileWarning
+from cacheprefix.profiles import CacheprefixProfileWarning, default_registry
 from cacheprefix.server import SimulatedProvider
 
 LONG = "The handbook says that every statement needs a source. " * 90
@@ -109,6 +110,54 @@ def test_clashing_tools_are_an_error_where_the_session_is_made():
     tools = [{"name": "t", "input_schema": {"a": 1}}, {"name": "t", "input_schema": {"a": 2}}]
     with pytest.raises(ToolClashError):
         Session(SharedPrefix(system="s", tools=tools))
+
+
+@pytest.mark.parametrize("tool", [42, "search", None, True, ["search"]], ids=repr)
+def test_what_is_no_tool_is_an_error_in_the_prefix(tool):
+    """A framework's objects are read later; none of them is one of Python's own values."""
+    with pytest.raises(SetupError, match=rf"holds {type(tool).__name__} .*, which is no tool"):
+        SharedPrefix(system="s", tools=[tool])
+
+
+def test_objects_and_functions_are_taken_as_tools():
+    """They are read by the adapter of the framework that they are of."""
+
+    def search(query: str) -> str:
+        """Search."""
+        return query
+
+    assert len(SharedPrefix(system="s", tools=[search, Mine()]).tools) == 2
+
+
+@pytest.mark.parametrize("given", ["opnai", "openai 5.6"])
+def test_a_provider_that_nobody_is_called_is_an_error_with_the_names_there_are(given):
+    """A slip in it would have all requests reckoned as if nothing were known of the provider."""
+    with pytest.raises(SetupError, match=rf"provider='{given}'.* names no provider .*anthropic, .*openai-5\.6, "):
+        Session(SharedPrefix(system="s"), caching=Caching(provider=given))
+
+
+class Mine:
+    """A plugin with rules of its own."""
+
+    def cacheprefix_profiles(self, register):
+        """One row, of a provider that has no other."""
+        register(replace(default_registry().get("openai"), name="my-proxy", provider="mine"))
+
+
+@pytest.mark.parametrize("name", ["openai", "openai-5.6", "Google_GenAI", "azure_openai", "openrouter", ""])
+def test_providers_rows_and_gateways_are_taken_by_all_their_names(name):
+    """Frameworks have names of their own for them, and some have no rules here."""
+    assert Session(SharedPrefix(system="s"), caching=Caching(provider=name))
+
+
+@pytest.mark.parametrize("name", ["my-proxy", "mine"])
+def test_rules_of_ones_own_are_taken_by_name_and_by_provider(name):
+    """From a plugin, and from a registry that is given."""
+    prefix, registry = SharedPrefix(system="s"), default_registry().copy()
+    Mine().cacheprefix_profiles(registry.register)
+    for options in ({"plugins": [Mine()]}, {}):
+        caching = Caching(provider=name, profiles=None if options else registry)
+        assert Session(prefix, caching=caching, **options).adapter.profile("gpt-5.2").name == "my-proxy"
 
 
 def test_wrapping_what_no_adapter_knows_names_the_adapters():

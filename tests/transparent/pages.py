@@ -22,10 +22,12 @@ END = "<!-- made until here -->"
 
 _HEAD = """## What changes in your application
 
-In `observe`: nothing. The tests in `tests/transparent` run each construct of the framework unmodified, observed and
+In `observe`: nothing{}. The tests in `tests/transparent` run each construct of the framework unmodified, observed and
 forked against the same scripted provider, and compare results and their types, metadata, usage, events and their order,
 callbacks, graphs, schemas, saved states, exceptions and stream chunks; observed, also the bytes of every request.
 """
+_BUT = {"langgraph": ", but for the key of a state that you mix `PrefixState` into (below)"}
+"""What an application itself adds in every mode."""
 _NOTHING = "In `fork`, apart from the requests themselves: nothing either."
 _LISTED = "In `fork`, apart from the requests themselves, this and nothing else:\n\n| what | why |\n| --- | --- |"
 
@@ -39,7 +41,7 @@ def section(framework: str) -> str:
     """The section as it must stand on the page, its marks included."""
     told = dict.fromkeys((one.what, one.reason) for one in allowed_in(framework))
     body = "\n".join([_LISTED, *(f"| {what} | {why} |" for what, why in told)]) if told else _NOTHING
-    return f"{BEGIN}\n{_HEAD}\n{body}\n{END}"
+    return f"{BEGIN}\n{_HEAD.format(_BUT.get(framework, ''))}\n{body}\n{END}"
 
 
 def current(framework: str) -> str | None:

@@ -284,8 +284,15 @@ def astream_every_mode(stage):
     return asyncio.run(gather(app.astream({"messages": [BEGIN]}, THREAD, stream_mode=ALL_MODES)))
 
 
+class Kept(MessagesState):
+    """The application's state."""
+
+
+Plain = Kept
+
+
 class Kept(MessagesState, PrefixState):
-    """A state that keeps our decisions, as the application chose."""
+    """The application's state."""
 
 
 @once()
@@ -298,7 +305,9 @@ def a_state_that_keeps_decisions(stage):
     def beta(state):
         llm.bind_tools([look]).invoke([you("beta"), *state["messages"]])
 
-    app = stage.chain(stage.speaks("alpha", llm), beta, state=Kept, checkpointer=InMemorySaver())
+    # Observed it is there as well, which is the application's own doing.
+    state = Kept if stage.mode == "forked" else Plain
+    app = stage.chain(stage.speaks("alpha", llm), beta, state=state, checkpointer=InMemorySaver())
     streamed = list(app.stream({"messages": [BEGIN]}, THREAD, stream_mode="updates"))
     return {"streamed": streamed, "state": app.get_state(THREAD), "graph": everything(app)}
 

@@ -15,7 +15,7 @@ from ag2.events import ModelMessage, ModelResponse
 from ag2.tools.final import FunctionTool
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, Preview, Unsent, rehearsed, unsent_client, users_session
+from cacheprefix.adapter import AdapterSession, Preview, Unsent, known_in_part, rehearsed, unsent_client, users_session
 from cacheprefix_ag2.client import PrefixConfig
 from cacheprefix_ag2.front_door import agents_in, known, wrap
 
@@ -56,7 +56,7 @@ class _Config(PrefixConfig):
 
 async def _played(agents: Sequence[Any], session: AdapterSession, task: object, notes: list[str]) -> None:
     asked = [agent for agent in agents if _asks(agent, notes)]
-    made = wrap([_alike(agent, users_session(session), notes) for agent in asked], users_session(session))
+    made = wrap([_alike(agent, session, notes) for agent in asked], users_session(session))
     for agent in made:
         await agent.ask(task if isinstance(task, str) else "")
     if len(session.shared.totals.calls) > 1:
@@ -71,7 +71,7 @@ def _asks(agent: Any, notes: list[str]) -> bool:
     return True
 
 
-def _alike(agent: Any, session: Session, notes: list[str]) -> Agent[Any]:
+def _alike(agent: Any, session: AdapterSession, notes: list[str]) -> Agent[Any]:
     """An agent that asks as this one does, of what it has that is known before a run."""
     tools = [tool for tool in agent.tools if isinstance(tool, FunctionTool)]
     # The framework's own have no effects before a request.
@@ -83,7 +83,9 @@ def _alike(agent: Any, session: Session, notes: list[str]) -> Agent[Any]:
         "what its own assembly policies change": len(policies) < len(agent.assembly),
     }
     notes += [f"{agent.name}: {what} is known when it is asked" for what, there in unknown.items() if there]
-    config: ModelConfig = _Config(agent.config, session)
+    if any(unknown.values()):
+        known_in_part(session, agent.name)
+    config: ModelConfig = _Config(agent.config, users_session(session))
     return Agent(
         agent.name,
         list(agent.system_prompt),

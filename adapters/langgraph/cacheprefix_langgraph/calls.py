@@ -49,7 +49,7 @@ from cacheprefix_langgraph.request_bodies import (
 from cacheprefix_langgraph.schemas import adopt_foreseen
 from cacheprefix_langgraph.sdk_clients import summariser
 from cacheprefix_langgraph.sending import session_in
-from cacheprefix_langgraph.state import conversation_of, ledger_in, sent_alike
+from cacheprefix_langgraph.state import conversation_of, ledger_in, resume_inside, sent_alike
 from cacheprefix_langgraph.tools import (
     Union,
     by_provider,
@@ -57,6 +57,7 @@ from cacheprefix_langgraph.tools import (
     name_of,
     one_call,
     union_of,
+    usable,
     with_union,
     without_limit,
 )
@@ -108,6 +109,9 @@ def enter(
         return Entered(given, config, kwargs, sending)
     if session.mode == "observe":
         return Entered(given, config, kwargs, sending)
+    sending.step, talk = settled, frame.state
+    if talk is not None:
+        session.attempt("ledger", lambda: resume_inside(session, talk, settled), None)
     config = session.attempt("tracing", lambda: traced_config(config, settled, frame, sending), config)
     made = _made(model, given, kwargs, frame, sending, whole=whole, asks=waited is None)
     return Entered(given, config, kwargs, sending) if made is None else Entered(made[0], config, made[1], sending)
@@ -280,8 +284,8 @@ class _Asked:
 
     def _tools(self) -> OwnTools:
         """The tools that the role bound and those it may use, for the planner to choose what is sent."""
-        frame, allowed = self.frame, self.frame.allowed
-        bound = self.bound
+        frame, bound = self.frame, self.bound
+        allowed = usable(frame.session, frame.role, frame.allowed, bound)
         if self.union.tools is None:
             return OwnTools(bound, allowed, carried="own", differ=())
         if allowed is not None and not self.union.differ:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware, AgentState
+from langchain.agents.middleware import AgentMiddleware, AgentState, dynamic_prompt
 from langchain.agents.middleware.types import (
     ExtendedModelResponse,
     ModelRequest,
@@ -31,7 +31,6 @@ from cacheprefix.adapter import (
     VolatileRole,
     check_volatile,
     given_or_configured,
-    names_in,
     tail_text,
     users_session,
 )
@@ -39,9 +38,9 @@ from cacheprefix.errors import check_text
 from cacheprefix_langgraph.fork_context import ForkSettings, Frame, scope_of, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.parts import missing
-from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, level_of, update_of
+from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, level_of, update_of, write_beside
 from cacheprefix_langgraph.tool_cache import CachedTools, Scope
-from cacheprefix_langgraph.tools import adopt, made_with, render
+from cacheprefix_langgraph.tools import adopt, check_names, made_with, name_of, names_given, render, usable
 
 _CLEARED = (
     "ContextEditingMiddleware clears another tool result with nearly every request, and what stands behind it is not "
@@ -66,6 +65,10 @@ def advise(session: AdapterSession, messages: Sequence[BaseMessage]) -> None:
 
 _CHANGES = ("wrap_model_call", "awrap_model_call")
 """Hooks that may give a request other tools than the agent was made with."""
+
+_MARKS = ("langchain_anthropic", "AnthropicPromptCachingMiddleware")
+"""Marks the tools that there are, read in langchain-anthropic 1.x on 2026-11-28. That of ``dynamic_prompt`` changes the
+system prompt alone."""
 
 ENTRY = "cacheprefix_entry"
 """The state's key for the number of messages that an agent with a pinned role was entered with."""
@@ -105,10 +108,11 @@ _STATES: dict[tuple[bool, bool], type[Any]] = {
 class PrefixMiddleware(AgentMiddleware):
     """Moves the agent's system prompt to the end of the request and shares everything before it.
 
-    ``role`` names the agent in the prompt and in reports. ``tools`` names the tools it may use; by default
-    those it was created with. With ``pinned=True`` the role's text stands where the agent was entered, before
-    its own tool loop: cheaper when the loop is not handed on to other agents; by default it is at the very
-    end, so that everything the agent reads can be shared with those who come after it. Where the session has no
+    ``role`` names the agent in the prompt and in reports. ``tools`` are those it may use, or their names; by default
+    all it was created with. Making the agent raises ``SetupError`` for a name that none of them has; where they are
+    known in a request alone, that is warned about. With ``pinned=True`` the role's text stands where the agent was
+    entered, before its own tool loop: cheaper when the loop is not handed on to other agents; by default it is at the
+    very end, so that everything the agent reads can be shared with those who come after it. Where the session has no
     other role, nothing moves: the agent's system text is the prefix, and only what a fork adds to it goes to the end.
     Where the session has a tool cache, repeated tool calls are answered from it, as ``cached_tools`` describes;
     ``scope`` is the tenant whose results they are.
@@ -124,7 +128,7 @@ class PrefixMiddleware(AgentMiddleware):
         *,
         role: str = "agent",
         instruction: str = "",
-        tools: Sequence[str] | None = None,
+        tools: Sequence[Any] | None = None,
         pinned: bool = False,
         volatile: Callable[[Any], Mapping[str, str]] | None = None,
         volatile_role: VolatileRole = "user",
@@ -142,7 +146,9 @@ class PrefixMiddleware(AgentMiddleware):
         self._base: str | None = None
         self.role = role
         self.instruction = instruction
-        self.allowed = names_in("tools", tools)
+        self.allowed = names_given(tools)
+        self._open = False
+        """Whether no tool of the agent's last request had a name in ``allowed``, so that nothing is refused by it."""
         self.pinned = pinned
         self.volatile = volatile
         self.volatile_role = volatile_role
@@ -174,6 +180,8 @@ class PrefixMiddleware(AgentMiddleware):
         """None of its own. LangChain asks for them while an agent is made, and its tools are shared from then on."""
         if self._session.mode != "observe":
             self._session.attempt("tools", self._adopt, None)
+        if self.allowed and not self._session.off:
+            check_names(self.role, self.allowed, self._session.attempt("tools", _names_in_the_making, ()))
         return ()
 
     def _adopt(self) -> None:
@@ -253,6 +261,9 @@ class PrefixMiddleware(AgentMiddleware):
         known = _ledger_in(request) or {}
         talk = conversation_of(self._session, config, known, request.messages, returned=returned, key="messages")
         frame = self._fork.frame(talk, said, scope=scope_of(config))
+        if self.allowed:
+            named = [name_of(tool) for tool in request.tools]
+            self._open = usable(self._session, self.role, self.allowed, named) is None
         model = self._model(request.model)
         if self._session.alone and not self.instruction:
             # Nobody else shares, so the agent's own system text is the prefix: its forks begin with it.
@@ -295,6 +306,8 @@ class PrefixMiddleware(AgentMiddleware):
             update = update_of(self._session, talk, before)
             if not update:
                 return response
+            if write_beside(var_child_runnable_config.get(), update):
+                return response
             command: Command[Any] = Command(update={CHANNEL: update})
             return ExtendedModelResponse(model_response=response, command=command)
 
@@ -303,7 +316,7 @@ class PrefixMiddleware(AgentMiddleware):
     def _refusal(self, request: ToolCallRequest) -> ToolMessage | None:
         """The answer to a call of another role's tool, which the union showed to the model; None where it may go on."""
         name = request.tool_call["name"]
-        if self.allowed is None or name in self.allowed:
+        if self.allowed is None or self._open or name in self.allowed:
             if request.tool is not None or name not in self._session.prefix.tool_names:
                 return None
             reason = "this agent was created without it"
@@ -396,6 +409,12 @@ def _agent_in_the_making() -> Mapping[str, Any] | None:
     return None if frame is None else frame.f_locals
 
 
+def _names_in_the_making() -> tuple[str, ...]:
+    """Names of the tools of the agent that is just being made; none where they are not known."""
+    given = _agent_in_the_making()
+    return () if given is None else tuple(map(name_of, _tools_in(given)))
+
+
 def _text_in(given: Mapping[str, Any], instruction: str) -> str:
     """What ``create_agent`` was told to tell an agent, beside our own ``instruction``."""
     told = given.get("system_prompt")
@@ -405,7 +424,7 @@ def _text_in(given: Mapping[str, Any], instruction: str) -> str:
 def _tools_in(given: Mapping[str, Any]) -> Iterator[Any]:
     """The tools of an agent by the arguments of ``create_agent``."""
     others = [one for one in given["middleware"] if not isinstance(one, PrefixMiddleware)]
-    if any(getattr(type(one), name) is not getattr(AgentMiddleware, name) for one in others for name in _CHANGES):
+    if any(_may_change_tools(type(one)) for one in others):
         return
     for one in others:
         yield from getattr(one, "tools", ())
@@ -415,6 +434,15 @@ def _tools_in(given: Mapping[str, Any]) -> Iterator[Any]:
     form = given["response_format"]
     if isinstance(form, ToolStrategy):
         yield from (OutputToolBinding.from_schema_spec(spec).tool for spec in form.schema_specs)
+
+
+def _may_change_tools(kind: Any) -> bool:
+    """Whether middleware may give a request other tools than the agent's, as far as is known of its class."""
+    hooks = [getattr(kind, name) for name in _CHANGES if getattr(kind, name) is not getattr(AgentMiddleware, name)]
+    if (kind.__module__.partition(".")[0], kind.__name__) == _MARKS:
+        return False
+    words = f"{dynamic_prompt.__name__}."
+    return not all(one.__module__ == dynamic_prompt.__module__ and one.__qualname__.startswith(words) for one in hooks)
 
 
 def _run_in(runtime: Any) -> dict[str, Any] | None:

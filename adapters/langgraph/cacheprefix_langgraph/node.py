@@ -23,7 +23,6 @@ from cacheprefix.adapter import (
     VolatileRole,
     check_volatile,
     given_or_configured,
-    names_in,
     users_session,
 )
 from cacheprefix.errors import SetupError, check_text
@@ -42,6 +41,8 @@ from cacheprefix_langgraph.fork_context import (
 from cacheprefix_langgraph.schemas import decorated, foresee
 from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in, update_of, with_update
 from cacheprefix_langgraph.subgraphs import subgraph
+from cacheprefix_langgraph.tools import names_given
+from cacheprefix_langgraph.unwrapped import note_unwrapped
 
 _ORIGINAL = "__cacheprefix_original__"
 """The attribute of a forked object that keeps the object, with which it shares its state."""
@@ -63,7 +64,7 @@ def forked(
     *,
     role: str | None = None,
     instruction: str = "",
-    tools: Sequence[str] | None = None,
+    tools: Sequence[Any] | None = None,
     messages_key: str = "messages",
     pinned: bool = False,
     volatile: Callable[[Any], Mapping[str, str]] | None = None,
@@ -75,7 +76,7 @@ def forked(
     *,
     role: str | None = None,
     instruction: str = "",
-    tools: Sequence[str] | None = None,
+    tools: Sequence[Any] | None = None,
     messages_key: str = "messages",
     pinned: bool = False,
     volatile: Callable[[Any], Mapping[str, str]] | None = None,
@@ -84,17 +85,17 @@ def forked(
 ) -> Any:
     """Make a node's calls of wrapped models forks of the session's prefix.
 
-    The node's body stays as it is: its own system message becomes the role's text at the end of the
-    prompt. ``role`` defaults to the function's name. ``tools`` names those the role may use, where that is
-    less than what it binds. ``pinned=True`` puts the role's text before the messages that the node adds
-    itself: cheaper for a node with a tool loop of its own that is not committed to the conversation.
+    The node's body stays as it is: its own system message becomes the role's text at the end of the prompt. ``role``
+    defaults to the function's name. ``tools`` are those the role may use, or their names, where that is less than what
+    it binds; a name that no tool has is warned about. ``pinned=True`` puts the role's text before the messages that the
+    node adds itself: cheaper for a node with a tool loop of its own that is not committed to the conversation.
     ``volatile`` gives text for this call only (time, retrieval) from the state; it stands behind everything, said by
     ``volatile_role`` (Anthropic's API knows the user's there alone). What it raises is the node's error; it is not
     called in ``observe`` mode.
     Takes what LangGraph takes as a node: functions, coroutine functions, generators of both kinds, methods, partials,
     callables, and Runnables (a copy of which is given back, with the same state; of a compiled graph, what ``subgraph``
-    makes of it). In ``observe`` mode all but a function is given back as it is, and its calls are told by the node's
-    name.
+    makes of it). In ``observe`` mode all but a function is given back as it is, and its calls are told by the name of
+    the graph's node, inside another graph behind that one's (``answer/critic``), and not by ``role``.
     ``forked`` without a session makes one by ``Session.from_config()``, and attaches it as ``cacheprefix_session`` to
     whatever it does not give back as it is.
     Raises ``SetupError`` for anything else.
@@ -106,6 +107,7 @@ def forked(
     check_volatile(volatile, volatile_role)
     check_text("role", role, optional=True)
     check_text("instruction", instruction)
+    allowed = names_given(tools)
     bound = given_or_configured(session)
 
     def decorate(node: F) -> F:
@@ -136,15 +138,15 @@ def forked(
                 f"forked decorates a node (a function, method, callable or Runnable), found {type(given).__name__}: "
                 "pass the node itself"
             )
+        name = role or _name_of(given, len(bound.team.roles))
+        note_unwrapped(bound, name, given)
         if bound.mode == "observe" and not inspect.isfunction(given):
             # LangGraph and applications go by which object a node is and by what it holds. What its models ask is told
             # by the node's name; only a function, which passes for itself under a wrapper, tells its role's.
             return node
-        name = role or _name_of(given, len(bound.team.roles))
         bound.join(name)
         bound.attempt("tools", lambda: decorated(bound, name, given), None)
         foresee(bound, given)
-        allowed = names_in("tools", tools)
         fork = ForkSettings(bound, name, instruction, allowed, messages_key, pinned, volatile, volatile_role, policy)
         make = _runnable if isinstance(given, Runnable) else _function if inspect.isroutine(given) else _object
         return cast("F", make(given, fork))

@@ -30,6 +30,8 @@ class Sending:
     conversation: str
     scope: str | None = None
     """Whose cache it is; None for the session's."""
+    step: Mapping[str, Any] | None = None
+    """The configuration of the step that makes the call, where that is a fork's."""
     traced: dict[str, Any] | None = None
     """The metadata that callbacks were given for this call."""
     plan: RequestPlan[BaseMessage] | None = None

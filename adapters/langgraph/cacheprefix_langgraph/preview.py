@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.middleware.types import ModelRequest
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableSequence
@@ -20,7 +18,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, Preview, drive, preview_of
+from cacheprefix.adapter import AdapterSession, Preview, drive, known_in_part, preview_of
 from cacheprefix_langgraph.calls import enter
 from cacheprefix_langgraph.converse import converse_of
 from cacheprefix_langgraph.fork_context import FORK, Frame, within_frame
@@ -33,11 +31,9 @@ from cacheprefix_langgraph.schemas import STRUCTURED
 from cacheprefix_langgraph.sending import finished, prepared
 from cacheprefix_langgraph.state import conversation_of, messages_in
 from cacheprefix_langgraph.subgraphs import fork_of
+from cacheprefix_langgraph.unwrapped import AGENTS, closed_over, middleware_in, named
 from cacheprefix_langgraph.views import Views
 from cacheprefix_langgraph.wrapping import wrapped_with, wrapping_of
-
-_AGENTS = "langchain.agents.factory"
-_DEPTH = 8
 
 
 def preview(target: object, session: Session, task: object = None) -> Preview | None:
@@ -53,9 +49,7 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
     seen = [preview_of(one) for one in dry.rehearsals]
     notes = dict.fromkeys([*dry.notes, *(note for one in seen for note in one.notes)])
     requests = (request for one in seen for request in one.requests)
-    # What a function says itself, mostly the shared text, would cost it unmodified: without it that is no cost of its.
-    told = (replace(one, unmodified_units=None) if one.agent in dry.functions else one for one in requests)
-    return Preview(tuple(told), tuple(notes))
+    return Preview(tuple(requests), tuple(notes))
 
 
 def _state(task: object) -> dict[str, Any]:
@@ -72,8 +66,6 @@ class _DryRun:
 
     def __init__(self, session: AdapterSession, state: dict[str, Any]) -> None:
         self.notes: list[str] = []
-        self.functions: set[str] = set()
-        """Agents whose requests a function makes, which is not run."""
         self._session, self._state = session, state
         self._asked: set[int] = set()
         """Graphs that a tool asks, which are shown once."""
@@ -126,7 +118,7 @@ class _DryRun:
                 self.notes.append(f"{fork.role}: what it says for one call alone is known at the call")
             session = self._of(fork.session)
             frame = entered(replace(fork, session=session, volatile=None), self._state, {})
-        if getattr(function, "__module__", "") == _AGENTS:
+        if getattr(function, "__module__", "") == AGENTS:
             self._agent(function, frame, who)
             return
         found = list(_models(function, bound))
@@ -141,7 +133,7 @@ class _DryRun:
             "request costs unmodified is unknown"
         )
         model, options = found[0]
-        self.functions.add(self._ask(model, messages, options, frame, who))
+        self._ask(model, messages, options, frame, who, whole=False)
 
     def _by_tool(self, tool: Any) -> None:
         """What agents ask first that a tool asks, as deepagents' helpers; the run's last message is their task."""
@@ -170,11 +162,11 @@ class _DryRun:
 
     def _agent(self, node: Any, frame: Frame | None, who: str) -> None:
         """An agent of ``create_agent``: its model's node makes the request as it does in a run."""
-        made = _closed_over(node)
+        made = closed_over(node)
         if "default_tools" not in made:
             return
         messages = list(self._state.get("messages") or ())
-        model, doors = made["model"], list(_middleware(made.get("wrap_model_call_handler")))
+        model, doors = made["model"], list(middleware_in(made))
         door = next((one for one in doors if isinstance(one, PrefixMiddleware)), None)
         name = who if door is None else door.role
         others = [type(one).__name__ for one in doors if not isinstance(one, PrefixMiddleware)]
@@ -200,10 +192,10 @@ class _DryRun:
         else:
             self.notes.append(f"{name}: its model is not wrapped, so its requests are neither changed nor measured")
             return
-        binds = _closed_over(made["_execute_model_sync"])["_get_bound_model"]
+        binds = closed_over(made["_execute_model_sync"])["_get_bound_model"]
         asked, options = _unbound(binds(request)[0])
         said = [request.system_message] if request.system_message else []
-        self._ask(asked, [*said, *request.messages], options, frame, who)
+        self._ask(asked, [*said, *request.messages], options, frame, who, whole=not others)
 
     # ------------------------------------------------------------------ one request
 
@@ -218,11 +210,18 @@ class _DryRun:
         return wrapped_with(shadow(model, session), replace(known, session=session, held=None, views=Views()))
 
     def _ask(
-        self, given: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], frame: Frame | None, who: str
-    ) -> str:
+        self,
+        given: Any,
+        messages: Sequence[BaseMessage],
+        kwargs: Mapping[str, Any],
+        frame: Frame | None,
+        who: str,
+        *,
+        whole: bool,
+    ) -> None:
         """Lay out a model's request in the rehearsal, up to where its class would send it; nothing is sent.
 
-        Gives back the name under which the request is counted.
+        ``whole`` is False where functions that are not run make it: a node's own, or those of an agent's middleware.
         """
         known = wrapping_of(given)
         inside = known is not None and any(known.session is made for made in self.rehearsals)
@@ -239,7 +238,10 @@ class _DryRun:
                     model._get_request_payload(ready.messages, stop=None, **ready.kwargs)
         if sending.pending is not None:
             sending.pending.finish(None)
-        return sending.agent if sending.frame is None else sending.session.team.agent(sending.frame.role)
+        if not whole:
+            session = sending.session
+            asks = sending.agent if sending.frame is None else session.team.agent(sending.frame.role)
+            known_in_part(session, asks)
 
 
 def _steps(graph: Any) -> dict[str, int]:
@@ -259,36 +261,11 @@ def _steps(graph: Any) -> dict[str, int]:
 # ---------------------------------------------------------------------- what a node's code names
 
 
-def _closed_over(function: Any) -> dict[str, Any]:
-    """The variables that a function uses of the function around it, by name, as far as they are set yet."""
-    found = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):
-            found[name] = cell.cell_contents
-    return found
-
-
-def _named(function: Any) -> Iterator[Any]:
-    """What a function's code names: its own variables and defaults, the module's, and what its object has."""
-    function = inspect.unwrap(function)
-    if inspect.ismethod(function):
-        yield from vars(function.__self__).values() if hasattr(function.__self__, "__dict__") else ()
-        function = function.__func__
-    code = getattr(function, "__code__", None)
-    if code is None:
-        yield from vars(function).values() if hasattr(function, "__dict__") else ()
-        return
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
-    yield from _closed_over(function).values()
-    yield from (function.__globals__[name] for name in code.co_names if name in function.__globals__)
-
-
 def _models(function: Any, bound: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The wrapped models that a node names, with the options that were bound to them."""
-    given: Iterable[Any] = _named(function)
+    given: Iterable[Any] = named(function)
     if isinstance(bound, RunnableSequence):
-        given = [*bound.steps, *(one for step in bound.steps for one in _named(getattr(step, "func", step)))]
+        given = [*bound.steps, *(one for step in bound.steps for one in named(getattr(step, "func", step)))]
     elif isinstance(bound, Runnable):
         given = [bound, *given]
     for one in given:
@@ -314,24 +291,13 @@ def _graphs(function: Any) -> Iterator[Any]:
     """The compiled graphs that a tool's function closes over, by themselves or by name, under their bindings."""
     if getattr(function, "__code__", None) is None:
         return
-    for one in _closed_over(inspect.unwrap(function)).values():
+    for one in closed_over(inspect.unwrap(function)).values():
         for given in one.values() if isinstance(one, Mapping) else (one,):
             graph = given
             while not isinstance(graph, Pregel) and isinstance(graph, Runnable) and hasattr(graph, "bound"):
                 graph = graph.bound
             if isinstance(graph, Pregel):
                 yield graph
-
-
-def _middleware(handler: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """The middleware that a handler of ``create_agent`` is composed of, the outermost first."""
-    owner = getattr(handler, "__self__", None)
-    if isinstance(owner, AgentMiddleware):
-        yield owner
-    elif depth and getattr(handler, "__closure__", None):
-        for one in _closed_over(handler).values():
-            if callable(one):
-                yield from _middleware(one, depth - 1)
 
 
 def _quiet(name: str, function: Any) -> bool:

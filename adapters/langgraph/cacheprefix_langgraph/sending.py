@@ -39,6 +39,7 @@ from cacheprefix_langgraph.request_bodies import (
     readable,
     shows_body,
 )
+from cacheprefix_langgraph.state import keep_inside
 from cacheprefix_langgraph.tools import CHOSEN
 from cacheprefix_langgraph.whole_answers import can_stream
 from cacheprefix_langgraph.wrapping import wrapping
@@ -393,6 +394,7 @@ def close(sending: Sending, usage: Any, *, cut: bool = False) -> None:
     if sending.pending is None:
         return
     pending, traced = sending.pending, sending.traced
+    session, talk = sending.session, None if sending.frame is None else sending.frame.state
 
     def told() -> None:
         verdict = pending.finish(usage, cut=cut)
@@ -400,7 +402,9 @@ def close(sending: Sending, usage: Any, *, cut: bool = False) -> None:
             traced["cacheprefix_cause"] = str(verdict.cause)
 
     # The answer is there, whatever becomes of what we make of it.
-    sending.session.attempt("finish", told, None)
+    session.attempt("finish", told, None)
+    if talk is not None:
+        session.attempt("ledger", lambda: keep_inside(session, talk, sending.step), None)
 
 
 def message_of(result: Any) -> Any:

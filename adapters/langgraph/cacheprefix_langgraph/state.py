@@ -58,6 +58,70 @@ class _Decided(BinaryOperatorAggregate[dict[str, Any]]):
 DECIDED = _Decided(dict, merge_state)
 """What an agent of ours adds to its state."""
 
+INSIDE = "__cacheprefix_inside__"
+"""The channel of a graph that ``subgraph`` made: what was decided while it runs, in its own checkpoints alone.
+
+The graph around it learns of that when it ends, and an interrupt comes before.
+"""
+
+
+def with_inside(graph: Any) -> None:
+    """Give a copied graph the channel for what is decided inside. No input, output or stream of it has that."""
+    if INSIDE in graph.channels:
+        return
+    graph.stream_channels = graph.stream_channels_asis
+    graph.channels = {**graph.channels, INSIDE: _Decided(dict, merge_state)}
+
+
+def resume_inside(session: AdapterSession, talk: Conversation, config: Mapping[str, Any] | None) -> None:
+    """Go on with what was decided in the graph that runs here before it was interrupted, maybe in another process."""
+    saved = _inside(config)
+    if not saved:
+        return
+    talk.merge(saved)
+    session.restore_places(talk, saved.get(_PLACES) or {}, merge=True)
+    session.resume_tools(talk)
+
+
+def keep_inside(session: AdapterSession, talk: Conversation, config: Mapping[str, Any] | None) -> None:
+    """Save what was decided for a call with the step that makes it, where the graph that runs here has a place for it.
+
+    By LangGraph's own sender, which is internal and may be absent.
+    """
+    writes, saved = _writes(config), _inside(config)
+    update = {} if writes is None or saved is None else update_of(session, talk, saved)
+    if update:
+        writes.append((INSIDE, update))
+
+
+def write_beside(config: Mapping[str, Any] | None, update: Mapping[str, Any]) -> bool:
+    """Save decisions with the step that runs here, beside what its node gives back; False where that cannot be done.
+
+    A step has one write of the key: two would be two updates in streams.
+    """
+    read, writes = configurable(config, "__pregel_read"), _writes(config)
+    if writes is None or not callable(read) or not has_channel(read):
+        return False
+    before = next((one for one in writes if one[0] == CHANNEL), None)
+    if before is not None:
+        writes.remove(before)
+    writes.append((CHANNEL, dict(update)))
+    return True
+
+
+def _inside(config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What the channel of the graph that runs here holds; None where that graph has none."""
+    read = configurable(config, "__pregel_read")
+    if not callable(read) or not has_channel(read, INSIDE):
+        return None
+    return read(INSIDE, False) or {}  # noqa: FBT003 - LangGraph takes it by position
+
+
+def _writes(config: Mapping[str, Any] | None) -> Any:
+    """What the step that runs here has written so far; None where LangGraph does not show it."""
+    writes = getattr(configurable(config, "__pregel_send"), "__self__", None)
+    return writes if isinstance(writes, deque) else None
+
 
 if TYPE_CHECKING:
 
@@ -194,6 +258,7 @@ def conversation_of(
     if key and not level:
         found.messages_seen.setdefault(level, None)
     if ledger is None:
+        resume_inside(session, found, config)
         return found
     known = Ledger.from_json(ledger)
     # Where the outermost graph has forks, they drop what is gone from it: a subgraph may have been given less.
@@ -210,6 +275,7 @@ def conversation_of(
 
     talk = found.at(checkpoint_of(config), known, returned=returned, first=restored)
     session.resume_tools(talk)
+    resume_inside(session, talk, config)
     return talk
 
 
@@ -306,9 +372,8 @@ def writes_of(config: Mapping[str, Any] | None) -> Any:
     By LangGraph's own sender, which is internal and may be absent. Once a step: two writes of a key are two updates in
     streams, and in a node of ours its own result has it.
     """
-    read = configurable(config, "__pregel_read")
-    writes = getattr(configurable(config, "__pregel_send"), "__self__", None)
-    if FRAME.get() is not None or not callable(read) or not has_channel(read) or not isinstance(writes, deque):
+    read, writes = configurable(config, "__pregel_read"), _writes(config)
+    if FRAME.get() is not None or not callable(read) or not has_channel(read) or writes is None:
         return None
     return None if any(one[0] == CHANNEL for one in writes) else writes
 

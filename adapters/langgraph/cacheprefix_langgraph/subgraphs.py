@@ -17,8 +17,18 @@ from cacheprefix.adapter import AdapterSession, VolatileRole, check_volatile
 from cacheprefix.errors import SetupError, check_text
 from cacheprefix_langgraph.fork_context import FORK, ForkSettings, Frame, aunder, runs, scope_of, under
 from cacheprefix_langgraph.schemas import foresee
-from cacheprefix_langgraph.state import conversation_of, hand_on, ledger_in, messages_in, update_of, writes_of
+from cacheprefix_langgraph.state import (
+    conversation_of,
+    hand_on,
+    keep_inside,
+    ledger_in,
+    messages_in,
+    update_of,
+    with_inside,
+    writes_of,
+)
 from cacheprefix_langgraph.tools import adopt, made_with, render
+from cacheprefix_langgraph.unwrapped import note_unwrapped
 
 G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
 
@@ -56,9 +66,10 @@ def subgraph(
     check_text("role", role, optional=True)
     check_text("instruction", instruction)
     bound = session.adapter
+    name = role or graph.get_name()
+    note_unwrapped(bound, name, graph)
     if bound.mode == "observe":
         return graph
-    name = role or graph.get_name()
     nodes = [node.bound for node in graph.nodes.values()]
     tools = [tool for node in nodes if isinstance(node, ToolNode) for tool in node.tools_by_name.values()]
     bound.attempt("tools", lambda: made_with(bound, "graph", name, tools, instruction), None)
@@ -70,6 +81,7 @@ def subgraph(
     bound.join(name)
 
     copy = graph.copy()
+    bound.attempt("channel", lambda: with_inside(copy), None)
     base = type(graph).__mro__[1] if FORK in graph.__dict__ else type(graph)
     object.__setattr__(copy, "__class__", _subclass(base))
     copy.__dict__[FORK] = ForkSettings(
@@ -120,6 +132,8 @@ def _left(session: AdapterSession, frame: Frame | None, state: Any, config: Any)
     if frame is not None and frame.state is not None:
         talk = frame.state
         session.attempt("ledger", lambda: hand_on(config, update_of(session, talk, ledger_in(state, session))), None)
+        # The graph around it may be inside another one, and be interrupted itself.
+        session.attempt("ledger", lambda: keep_inside(session, talk, config), None)
 
 
 @functools.lru_cache(maxsize=16)

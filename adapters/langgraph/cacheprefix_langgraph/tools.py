@@ -9,7 +9,7 @@ from weakref import WeakSet
 from langchain_core.messages import AIMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from cacheprefix.adapter import AdapterSession, ToolSet, loads
+from cacheprefix.adapter import AdapterSession, ToolSet, loads, names_in
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix_langgraph.converse import CONFIG, is_point, system_tool
 from cacheprefix_langgraph.fork_context import Frame, running_scope, runs
@@ -87,6 +87,50 @@ def name_of(tool: Any) -> str:
         found = inner.get("name") if isinstance(inner, Mapping) else tool.get("name")
         return str(found or tool.get("type") or "")
     return str(getattr(tool, "name", None) or getattr(tool, "__name__", ""))
+
+
+def names_given(tools: Sequence[Any] | None) -> tuple[str, ...] | None:
+    """The names of the tools that a role may use, given by name or as they are. Raises ``SetupError`` for all else."""
+    given = names_in("tools", tools)
+    if given is None:
+        return None
+    for tool in given:
+        if not name_of(tool):
+            raise SetupError(f"tools takes tools or their names, found {type(tool).__name__}")
+    return tuple(map(name_of, given))
+
+
+def usable(
+    session: AdapterSession, role: str, allowed: tuple[str, ...] | None, bound: Sequence[str]
+) -> tuple[str, ...] | None:
+    """Those tools that a role may use which there are; None where it may use all of ``bound``, what it binds.
+
+    A name that no tool has is warned about, once a role.
+    """
+    if not allowed or not bound:
+        return allowed
+    known = {*bound, *session.prefix.tool_names}
+    strange = [name for name in allowed if name not in known]
+    if not strange:
+        return allowed
+    left = tuple(name for name in allowed if name in known)
+    done = "only the others are allowed" if left else "it may use all of them"
+    session.warn_once(f"tools {role}", f"{_unnamed(role, strange, bound)}; {done} until the names are right")
+    # A restriction that nothing answers to would take all its tools away, which nobody has asked for.
+    return left or None
+
+
+def check_names(role: str, allowed: tuple[str, ...] | None, known: Sequence[str]) -> None:
+    """Raise ``SetupError`` for a name that none of the ``known`` tools of an agent has; not where none is known."""
+    strange = [name for name in allowed or () if name not in known]
+    if known and strange:
+        raise SetupError(_unnamed(role, strange, known))
+
+
+def _unnamed(role: str, strange: Sequence[str], known: Sequence[str]) -> str:
+    return (
+        f"tools= of the role {role!r} names {', '.join(map(repr, strange))}; its tools are {', '.join(sorted(known))}"
+    )
 
 
 _LIMIT = "parallel_tool_calls"

@@ -11,7 +11,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from typing_extensions import override
 
 from cacheprefix.adapter import AdapterSession
-from cacheprefix_langgraph.fork_context import Frame, configurable, running
+from cacheprefix_langgraph.fork_context import FRAME, Frame, configurable, running
 
 if TYPE_CHECKING:
     from cacheprefix_langgraph.pending import Sending
@@ -58,17 +58,34 @@ def traced_config(config: Any, settled: Mapping[str, Any], frame: Frame, sending
     return {**(config or {}), "metadata": metadata, "callbacks": callbacks}
 
 
+_OF_AGENTS = ("model", "agent")
+"""The nodes by which the agents of ``create_agent`` and ``create_react_agent`` ask."""
+
+
 def agent_in(config: Mapping[str, Any]) -> str:
-    """Who asks, as far as a graph's own metadata tell: an agent's name, the node it is, or the node that asks."""
+    """Who asks, as far as a graph's own metadata tell: an agent's name, the node it is, or the node that asks.
+
+    A node inside of either has both names: another one there asks with another prompt.
+    """
     metadata = config.get("metadata") or {}
-    nodes = [part.partition(":")[0] for part in str(metadata.get("langgraph_checkpoint_ns") or "").split("|")]
-    around = nodes[-2] if len(nodes) > 1 else None
-    return str(metadata.get("lc_agent_name") or around or metadata.get("langgraph_node") or "")
+    path = str(metadata.get("langgraph_checkpoint_ns") or "").split("|")
+    # A number counts the graphs that one node has run.
+    nodes = [part.partition(":")[0] for part in path if not part.isdigit()]
+    node = str(metadata.get("langgraph_node") or "")
+    agent = str(metadata.get("lc_agent_name") or (nodes[-2] if len(nodes) > 1 else ""))
+    return f"{agent}/{node}" if agent and node and node not in _OF_AGENTS else agent or node
 
 
 def outside(session: AdapterSession, config: Mapping[str, Any]) -> None:
     """Warn, once, of a wrapped model that a graph calls where no fork is in force."""
-    metadata = config.get("metadata") or {}
+    metadata, around = config.get("metadata") or {}, FRAME.get()
+    if around is not None and not session.related(around.session):
+        session.warn_once(
+            f"other-session:{around.role}",
+            f"the role {around.role!r} is one of another session than its model, so its prompt is not shared: give "
+            "forked(...) or PrefixMiddleware the session that the model was wrapped with (wrap_model)",
+        )
+        return
     node, source = metadata.get("langgraph_node"), metadata.get("lc_source")
     if source or str(node or "").endswith(_HOOKS):
         # Middleware asks for itself, and nobody can decorate it.

@@ -12,7 +12,7 @@ from typing import Any
 from agent_framework import Agent, InMemoryHistoryProvider, Message
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, Preview, Unsent, rehearsed, unsent_client
+from cacheprefix.adapter import AdapterSession, Preview, Unsent, known_in_part, rehearsed, unsent_client
 from cacheprefix_maf.client_requests import api_of, unwatched
 from cacheprefix_maf.front_door import agents_of, bind, known, member_of, without_ours
 
@@ -34,7 +34,7 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
 async def _played(target: Any, session: AdapterSession, task: Any, notes: list[str]) -> None:
     """Bind copies of the agents, and let each of them come to its first request, in the workflow's order."""
     clients: dict[int, Any] = {}
-    found = [(_copied(agent, clients, notes), leads, member_of(agent)) for agent, leads in agents_of(target)]
+    found = [(_copied(agent, clients, session, notes), leads, member_of(agent)) for agent, leads in agents_of(target)]
     bind(found, session, together=not isinstance(target, (Agent, list, tuple, dict)))
     for agent, leads, _ in found:
         if leads:
@@ -48,9 +48,9 @@ async def _played(target: Any, session: AdapterSession, task: Any, notes: list[s
         notes.append("what agents answer is not known before the run, and not counted in what others read")
 
 
-def _copied(agent: Any, clients: dict[int, Any], notes: list[str]) -> Any:
+def _copied(agent: Any, clients: dict[int, Any], session: AdapterSession, notes: list[str]) -> Any:
     """A copy that shares nothing with the application's agent which binding or a run could change."""
-    made = copy.copy(agent)
+    made, said = copy.copy(agent), len(notes)
     made.default_options = dict(agent.default_options)
     others = without_ours(agent)
     made.middleware = [one for one in others if _frameworks_own(one)] or None
@@ -68,12 +68,20 @@ def _copied(agent: Any, clients: dict[int, Any], notes: list[str]) -> Any:
             clients[id(client)] = twin = unwatched(client)
             sdk = next(name for name in _SDK_CLIENTS if hasattr(client, name))
             setattr(twin, sdk, unsent_client(getattr(client, sdk)))
-            others = list(getattr(client, "chat_middleware", None) or ())
+            others = _middleware(client)
             twin.chat_middleware = [one for one in others if _frameworks_own(one)]
             if len(twin.chat_middleware) < len(others):
                 notes.append(f"{type(client).__name__}: what its own middleware changes is known when it is asked")
         made.client = clients[id(client)]
+    fewer = len(_middleware(made.client)) < len(_middleware(client))
+    if fewer or len(notes) > said:
+        known_in_part(session, _name(agent))
     return made
+
+
+def _middleware(client: Any) -> list[Any]:
+    """The middleware that a client has itself."""
+    return list(getattr(client, "chat_middleware", None) or ())
 
 
 def _name(agent: Any) -> str:
