@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -91,9 +91,11 @@ def name_of(tool: Any) -> str:
 
 def names_given(tools: Sequence[Any] | None) -> tuple[str, ...] | None:
     """The names of the tools that a role may use, given by name or as they are. Raises ``SetupError`` for all else."""
-    given = names_in("tools", tools)
-    if given is None:
+    if tools is None:
         return None
+    if isinstance(tools, str) or not isinstance(tools, Iterable):
+        return names_in("tools", tools)
+    given = tuple(tools)
     for tool in given:
         if not name_of(tool):
             raise SetupError(f"tools takes tools or their names, found {type(tool).__name__}")
