@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
+from inspect import iscoroutinefunction
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -315,6 +316,8 @@ def check_volatile(volatile: object, role: object = "user") -> None:
         kind = type(volatile).__name__
         message = f"volatile is called for each request and gives texts by name, found {kind}; use lambda: {{...}}"
         raise SetupError(message)
+    if iscoroutinefunction(volatile):
+        raise SetupError("volatile is called where nothing can be awaited, found an async function: use a plain one")
     if role not in get_args(VolatileRole):
         raise SetupError(f"volatile_role is one of {', '.join(map(repr, get_args(VolatileRole)))}, found {role!r}")
 

@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
 from cacheprefix.adapter import AdapterSession
+from cacheprefix.errors import SetupError
 from cacheprefix.layout.economics import SelectorChoice
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_autogen import session_of, wrap
@@ -340,3 +341,54 @@ async def test_a_response_cache_around_the_client_answers_without_a_call(provide
     for _ in range(2):
         await client.create([UserMessage(content=TASK, source="user")])
     assert len(provider.requests) == len(session.calls) == 1
+
+
+def look(q: str) -> str:
+    """Look."""
+    return f"saw {q}"
+
+
+_LOOK = FunctionTool(look, description="Look.")
+_PARAMETERS = _LOOK.schema["parameters"]
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": _PARAMETERS}},
+        {"name": "look", "description": "Look.", "input_schema": _PARAMETERS},
+        _LOOK.schema,
+        _LOOK,
+        look,
+    ],
+    ids=["openai", "anthropic", "schema", "tool", "function"],
+)
+async def test_a_shared_tool_is_sent_whole_in_whatever_form_it_was_given(provide, new_client, api, given):
+    """AutoGen reads a schema of one form alone: of others it took no parameters, or raised in each request."""
+    session = Session(SharedPrefix(system=HANDBOOK, tools=[given]))
+    provider = provide(api, Says())
+    agents = [
+        role(name, new_client(provider, api=api), tools=[_LOOK] if name == ROLES[0] else None) for name in ROLES[:2]
+    ]
+    await wrap(RoundRobinGroupChat(agents, max_turns=4), session).run(task=TASK)
+    asked = [request.json["tools"][0] for request in provider.requests]
+    assert len(asked) == 4
+    schemas = [one.get("input_schema") or one["function"]["parameters"] for one in asked]
+    assert [list(one["properties"]) for one in schemas] == [["q"]] * 4
+    assert not session.failures
+
+
+def test_what_cannot_be_wrapped_or_called_for_text_is_refused_at_once(provide, new_client):
+    """A client that is wrapped already would be counted twice or by nobody; what is awaited gives no text."""
+    client = new_client(provide("openai", Says()))
+    with pytest.raises(SetupError, match="wrapped already"):
+        wrap(wrap(client, Session()), Session())
+
+    async def looked_up():
+        return {"time": "noon"}
+
+    with pytest.raises(SetupError, match="async function"):
+        wrap(RoundRobinGroupChat([role(ROLES[0], client)]), Session(), volatile=looked_up)
+    with pytest.raises(SetupError, match=r"holds a \w*Path"):
+        wrap(RoundRobinGroupChat([role(ROLES[0], client)]), Session(SharedPrefix(tools=[Path()])))

@@ -17,6 +17,7 @@ from cacheprefix.errors import SetupError
 from cacheprefix_autogen.binding import binding_of
 from cacheprefix_autogen.member import Member, system_texts
 from cacheprefix_autogen.provider_clients import Request, api_of, body_beside, sender
+from cacheprefix_autogen.tool_restriction import shared_schema
 from cacheprefix_autogen.transcript import View
 
 
@@ -45,7 +46,7 @@ async def ask(target: BaseChatAgent | BaseGroupChat, text: str, **options: Unpac
     messages += [form for entry in view.everything() for form in entry.forms]
     # Privacy: of the tools that others brought to the session, those alone that the conversation's requests carry.
     talk = session.conversation(member.conversation, scope=member.options.scope)
-    tools = [tool.native for tool in session.prefix.among(session.union_in(talk))]
+    tools = list(map(shared_schema, session.prefix.among(session.union_in(talk))))
     body = body_beside(native, api, Request(messages, tools))
 
     async def run_tool(_: str, name: str, arguments: Mapping[str, Any]) -> str:

@@ -68,6 +68,8 @@ def wrap(
     check_text("scope", scope, optional=True)
     if not known(target):
         raise SetupError(f"wrap takes an AutoGen agent, team or model client, found {type(target).__name__}")
+    if isinstance(target, PrefixClient):
+        raise SetupError("the client is wrapped already; unwrap it first")
     if isinstance(target, ChatCompletionClient):
         return PrefixClient(target, session)  # type: ignore[return-value]
     if binding_of(target) is not None:

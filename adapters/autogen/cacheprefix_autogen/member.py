@@ -61,7 +61,15 @@ from cacheprefix_autogen.provider_clients import Forms, Request, model_of, name_
 from cacheprefix_autogen.run_plan import RunPlan
 from cacheprefix_autogen.settings import PrefixSettings, settings_of
 from cacheprefix_autogen.summaries import Answered, Holds, NewestAnswered
-from cacheprefix_autogen.tool_restriction import Restriction, frozen_schema, own_tools, restricted, set_apart
+from cacheprefix_autogen.tool_restriction import (
+    Restriction,
+    frozen_schema,
+    own_tools,
+    rendered,
+    restricted,
+    set_apart,
+    shared_schema,
+)
 from cacheprefix_autogen.tool_servers import ask_servers, served
 from cacheprefix_autogen.transcript import FROM_OUTSIDE, Entry, Transcript, View
 
@@ -370,7 +378,7 @@ class Member:
             return Request([*asked.given.messages[: len(asked.texts)], *said], asked.given.tools)
         text = [SystemMessage(content=prefix.text)] if prefix.text else []
         # Privacy: as in ``ask``, no tools of other conversations.
-        return Request([*text, *said], [tool.native for tool in prefix.among(self.session.union_in(asked.talk))])
+        return Request([*text, *said], list(map(shared_schema, prefix.among(self.session.union_in(asked.talk)))))
 
     @property
     def held_talk(self) -> Conversation | None:
@@ -433,11 +441,12 @@ class Member:
 
         ``of_run`` says that they come with a run: they may be made for its user, and others' requests go without.
         """
-        if not tools or self.keeps_tools:
+        # What the user gave to the session is read by the first agent, whether that has tools or not.
+        if not (tools or self.session.prefix.unfrozen) or self.keeps_tools:
             return
         frozen = [frozen_schema(tool) for tool in tools]
         try:
-            self.session.adopt_tools(frozen, dict, grows=True, of_run=of_run)
+            self.session.adopt_tools(frozen, rendered, grows=True, of_run=of_run)
         except ToolClashError as error:
             self.keeps_tools = True
             self.session.note(f"agent {self.name!r} keeps its own tools, which others share no cache with: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,11 @@ from autogen_core.models import (
     FunctionExecutionResultMessage,
     LLMMessage,
 )
-from autogen_core.tools import Tool, ToolSchema
+from autogen_core.tools import FunctionTool, Tool, ToolSchema
 
 from cacheprefix.adapter import AdapterSession, Carried, OwnTools, Reason, RequestPlan, loads, reason
+from cacheprefix.adapter import Tool as SharedTool
+from cacheprefix.errors import SetupError
 from cacheprefix_autogen.messages import ANSWER, NOT_RUN
 from cacheprefix_autogen.provider_clients import Request, name_of, schema_of
 
@@ -104,6 +107,30 @@ def frozen_schema(tool: Tool | ToolSchema) -> dict[str, Any]:
     return copy.deepcopy(dict(schema_of(tool)))
 
 
+def rendered(tool: Any) -> Mapping[str, Any]:
+    """The schema of what may be given to the session as a tool: AutoGen's own, a schema, or a plain function."""
+    if isinstance(tool, Mapping):
+        return tool
+    if isinstance(tool, Tool):
+        return frozen_schema(tool)
+    if not callable(tool):
+        raise SetupError(
+            f"SharedPrefix(tools=...) holds a {type(tool).__name__}: on AutoGen give tool dicts, AutoGen's own tools "
+            "or functions"
+        )
+    return FunctionTool(tool, description=inspect.getdoc(tool) or "").schema
+
+
+def shared_schema(tool: SharedTool) -> Any:
+    """A tool of the union in AutoGen's form, whatever form it was given in."""
+    native = tool.native
+    if isinstance(native, Tool):
+        return schema_of(native)
+    inner = native.get("function", native) if isinstance(native, Mapping) else None
+    # AutoGen reads no other name for the parameters, and would leave them out.
+    return inner if isinstance(inner, Mapping) and "input_schema" not in inner else loads(tool.schema)
+
+
 def own_tools(given: Request, own: Sequence[Tool | ToolSchema], carried: Carried) -> OwnTools:
     """A role's tools, as the planner takes them.
 
@@ -137,7 +164,7 @@ def restricted(
         return Restriction(given.tools, given.tool_choice)
     if names:
         shared = [tool for tool in session.prefix.tools if tool.name in names]
-        tools: list[Any] = [t.native if isinstance(t.native, Mapping) else loads(t.schema) for t in shared]
+        tools: list[Any] = [shared_schema(tool) for tool in shared]
         extra = [tool for tool in given.tools if name_of(tool) not in names]
         if extra:
             listed = ", ".join(sorted(name_of(tool) for tool in extra))
