@@ -254,6 +254,17 @@ async def test_structured_answers_are_a_lane_of_their_own_with_their_own_tools(p
     assert any('{"verdict":"good"}' in section.text for section in again.prompt.sections)
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+@pytest.mark.parametrize("written", ['{"verdict": "good-0"}', '{\n  "verdict": "good-0"\n}', '{"verdict":"good-0"}'])
+async def test_a_structured_answer_stands_once_in_the_next_request_of_its_agent(provide, new_client, written):
+    """AutoGen tells the others the value that it read, in JSON of its own; the agent's context has the model's."""
+    provider = provide("openai", Says({"critic": (written, '{"verdict": "good-1"}')}))
+    agents = [role("planner", new_client(provider)), role("critic", new_client(provider), output_content_type=Verdict)]
+    types = [StructuredMessage[Verdict]]
+    await wrap(RoundRobinGroupChat(agents, max_turns=4, custom_message_types=types), Session()).run(task=TASK)
+    assert provider.requests[-1].body.count(b"good-0") == 1
+
+
 async def test_large_tool_results_are_shortened_once_for_everyone(provide, new_client):
     """In the agent's own loop and in what the others are told, a result stands in the same short form."""
     steps = {"planner": (ToolCall("search", {"query": "q"}),)}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from autogen_core import FunctionCall
 from autogen_core.models import (
@@ -93,7 +94,7 @@ def own_of_turn(
 
     def stands(text: str) -> bool:
         """Whether the agent's public messages hold a text."""
-        return any(find_text(text, one) is not None for one in said)
+        return any(find_text(text, one) is not None or _says(one, text) for one in said)
 
     done = _with_results(messages)
     left = [one for one in messages if not _is_answer(one, stands) and not _unanswered(one, done)]
@@ -102,6 +103,27 @@ def own_of_turn(
     if asked is not None and isinstance(results, FunctionExecutionResultMessage):
         left[-2:] = _untold(asked, results, public, stands, shorten)
     return [Own(at, message) for message in left]
+
+
+def _says(public: str, answer: str) -> bool:
+    """Whether a public message is a structured answer, as AutoGen writes it anew from the value that it read.
+
+    Equal information: spaces and the order of fields are no content, and fields with defaults are added.
+    """
+    try:
+        # Its first line says who speaks (``spoken``).
+        return _within(json.loads(answer), json.loads(public.partition("\n")[2]))
+    except ValueError:
+        return False
+
+
+def _within(value: Any, other: Any) -> bool:
+    """Whether all that a JSON value says stands in another one."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        return all(name in other and _within(one, other[name]) for name, one in value.items())
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(_within, value, other))
+    return bool(value == other)
 
 
 def _calls(message: LLMMessage) -> Sequence[FunctionCall]:
