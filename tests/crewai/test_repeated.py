@@ -77,7 +77,10 @@ def never_rises(provider: Any, session: Session, rules: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("build", "way"), RUNS, ids=[f"{build.__name__}-{way}" for build, way in RUNS])
 def test_a_documented_crew_costs_no_more_each_time(servers, new_llm, tmp_path, monkeypatch, build, way) -> None:
-    """Kickoffs in a row never rise in cost; of those under way together none is laid out in two ways."""
+    """Kickoffs in a row never rise in cost; of those under way together none is laid out in two ways.
+
+    But for what the guard returns: of thirty such short requests at once each is dearer as a fork, and it sees that.
+    """
     monkeypatch.chdir(tmp_path)
     provider = servers("exact", CrewModel())
     made, inputs = build(new_llm(provider))
@@ -89,7 +92,8 @@ def test_a_documented_crew_costs_no_more_each_time(servers, new_llm, tmp_path, m
         never_rises(provider, session, "exact")
     layouts: dict[str, set[str]] = {}
     for call in session.calls:
-        layouts.setdefault(call.agent, set()).add(call.layout)
+        if call.reasons[-1].why != "dearer_as_fork":
+            layouts.setdefault(call.agent, set()).add(call.layout)
     assert {len(found) for found in layouts.values()} == {1}
 
 
