@@ -113,9 +113,9 @@ class Asked:
 class Member:
     """One agent's state: what it has seen, and how its next request is laid out. Its model client asks it.
 
-    ``view`` is None where the client was built by configuration and knows no team: then the layout depends on nothing
-    but the request's messages. With ``alone`` (a single agent with nobody to share with) the messages stay as they
-    are; only the tools are kept in requests that AutoGen sends without them.
+    ``view`` is None where the client was built by configuration and knows no team: then who saw a message, and to which
+    conversation a request belongs, is read from the request's messages. With ``alone`` (a single agent with nobody to
+    share with) the messages stay as they are; only the tools are kept in requests that AutoGen sends without them.
     """
 
     asked = 0
@@ -550,15 +550,12 @@ class Member:
             carried = ()
         elif lane is not None and self.group is not None:
             carried = tuple(self.group.tools_of(lane.names))
-        # A client without a team or a named conversation remembers no place for the role's text: it goes to the end.
-        ends = self.view is None and not asked.talk.named
         behind = [*(one.message for one in heard.own), *heard.now]
         tools = own_tools(asked.given, self.tools, carried)
         plan = self.session.plan(
             replace(
                 self._request(asked, heard.public, behind, tools),
                 known=(*set_apart(asked.given), *self._late(asked.given)),
-                place="end" if ends else "cheapest",
                 holds=True,
                 resumed=self.resumed,
                 alike=self._alike(asked),
@@ -568,7 +565,7 @@ class Member:
                 ahead=run,
             )
         )
-        if not ends:
+        if self.view is not None:
             cheaper = plan.reasons[-1].why in ("role_costs_more", "little_to_share")
             self.keeps_layout, self.resumed = cheaper or (run is not None and plan.at is None), False
         return plan

@@ -1,0 +1,101 @@
+"""A client that stands by itself, as a core agent uses it: what a conversation with a tool loop costs, turn by turn."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from autogen_core.models import (
+    AssistantMessage,
+    FunctionExecutionResult,
+    FunctionExecutionResultMessage,
+    SystemMessage,
+    UserMessage,
+)
+from autogen_core.tools import FunctionTool
+from autogen_ext.models.anthropic import AnthropicChatCompletionClient
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.server import Reply, SimulatedProvider, ToolCall
+from cacheprefix_autogen import PrefixClient
+
+HANDBOOK = "\n".join(f"Rule {n}: a claim about part {n} names the file and the line." for n in range(1, 100))
+INFO = {"vision": False, "function_calling": True, "json_output": True, "family": "unknown", "structured_output": True}
+
+
+def _ledger(question: str) -> str:
+    """Read the ledger."""
+    return f"{question}: " + "entry 1234 " * 300
+
+
+LEDGER = FunctionTool(_ledger, description="Read the ledger.", name="ledger")
+
+
+def _script(request):
+    """Calls the tool, and answers behind its result."""
+    if request.index % 2 == 0:
+        return Reply("", tool_calls=(ToolCall("ledger", {"question": f"q{request.index}"}, f"c{request.index}"),))
+    return Reply(f"Answer {request.index}. " + "said " * 80)
+
+
+def _native(provider, kind):
+    if kind == "anthropic":
+        return AnthropicChatCompletionClient(
+            model="claude-sonnet-4-5", base_url=provider.anthropic_base_url, api_key="k", model_info=INFO
+        )
+    model = {"openai": "gpt-4.1-2025-04-14", "openai-5.6": "gpt-5.6"}[kind]
+    return OpenAIChatCompletionClient(model=model, base_url=provider.openai_base_url, api_key="k", model_info=INFO)
+
+
+async def _turn(client, name, said):
+    """One turn of an agent that keeps its own messages ``said``, and runs what the model calls."""
+    while True:
+        asked = [SystemMessage(content=f"You are the {name}.\n\n{HANDBOOK}"), *said]
+        answer = await client.create(asked, tools=[LEDGER])
+        said.append(AssistantMessage(content=answer.content, source=name))
+        if isinstance(answer.content, str):
+            return answer.content
+        done = [
+            FunctionExecutionResult(call_id=one.id, name=one.name, content=_ledger(one.id), is_error=False)
+            for one in answer.content
+        ]
+        said.append(FunctionExecutionResultMessage(content=done))
+
+
+async def _played(kind, names, conversations, *, wrapped):
+    """The requests of core agents that speak in turns, and what the simulator says that these cost."""
+    with SimulatedProvider(kind, _script, keep=1_000) as provider:
+        native = _native(provider, kind)
+        session = Session(SharedPrefix(system=HANDBOOK), gate=None)
+        clients = {name: PrefixClient(native, session, role=name) if wrapped else native for name in names}
+        said = {(talk, name): [] for talk in range(conversations) for name in names}
+        for turn in range(8):
+            for talk in range(conversations):
+                for name in names:
+                    said[talk, name].append(UserMessage(content=f"Question {turn} of {talk}.", source="user"))
+                for name in names:
+                    answer = await _turn(clients[name], name, said[talk, name])
+                    for other in set(names) - {name}:
+                        said[talk, other].append(UserMessage(content=answer, source=name))
+        await native.close()
+        rules = provider.simulator.profile_for
+        cost = sum(one.outcome.cost_units(rules(one.model, one.api)) for one in provider.requests)
+        return [json.loads(one.body) for one in provider.requests], cost
+
+
+@pytest.mark.parametrize("kind", ["openai", "openai-5.6", "anthropic"])
+@pytest.mark.parametrize(("names", "conversations"), [(("analyst",), 1), (("analyst",), 2), (("analyst", "critic"), 1)])
+async def test_a_tool_loop_by_itself_is_not_dearer_than_without_us(kind, names, conversations):
+    """Invariant 6, at three providers: one role, one that serves two conversations, and two that hear each other."""
+    _, own = await _played(kind, names, conversations, wrapped=False)
+    _, forked = await _played(kind, names, conversations, wrapped=True)
+    assert forked <= own * 1.01
+
+
+async def test_its_requests_only_grow_at_their_end_and_hold_its_calls_as_calls():
+    """What was sent is never moved: no earlier round becomes text behind what was said."""
+    bodies, _ = await _played("openai", ("analyst",), 1, wrapped=True)
+    for before, after in pairwise(bodies):
+        assert after["messages"][: len(before["messages"])] == before["messages"]
+    calls = [one for one in bodies[-1]["messages"] if one.get("tool_calls")]
+    assert len(calls) == 8
