@@ -1,4 +1,7 @@
-"""AutoGen: single agents, round robins, selectors, swarms and graphs, each person's team on clients that all share."""
+"""AutoGen: single agents, round robins, selectors, swarms and graphs, each person's team on clients that all share.
+
+And agents of the application's own class on such clients, as with AutoGen's core alone.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import json
 import random
 import re
 from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -17,22 +21,36 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.messages import MultiModalMessage, TextMessage
 from autogen_agentchat.teams import DiGraphBuilder, GraphFlow, RoundRobinGroupChat, SelectorGroupChat, Swarm
 from autogen_core import CancellationToken, Image
-from autogen_core.model_context import BufferedChatCompletionContext
-from autogen_core.models import ChatCompletionClient, ModelFamily, ModelInfo
+from autogen_core.model_context import (
+    BufferedChatCompletionContext,
+    ChatCompletionContext,
+    UnboundedChatCompletionContext,
+)
+from autogen_core.models import (
+    AssistantMessage,
+    ChatCompletionClient,
+    CreateResult,
+    FunctionExecutionResult,
+    FunctionExecutionResultMessage,
+    ModelFamily,
+    ModelInfo,
+    SystemMessage,
+    UserMessage,
+)
 from autogen_core.tools import FunctionTool
 from autogen_ext.models.anthropic import AnthropicChatCompletionClient
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 from cacheprefix.layout.framing import unframed
 from cacheprefix.server import Reply, Request, SimulatedProvider, ToolCall
-from cacheprefix_autogen import forget_sessions, wrap
+from cacheprefix_autogen import ForkContext, PrefixClient, forget_sessions, wrap
 from cacheprefix_autogen.messages import ABOVE, ANSWER, MEMORY, STANDS
 from tests.transparent.test_autogen import Characters
 from tests.trial.applications import IMAGE, Answers, Application, Person, Role, Tool, Turn, asking, hooks
 from tests.trial.checks import Framing
 from tests.trial.playing import Driver
 
-KINDS = ("agent", "round", "round", "selector", "swarm", "graph")
+KINDS = ("agent", "round", "round", "selector", "swarm", "graph", "core", "core")
 SELECTOR = "selector"
 _SPOKEN = re.compile(r"^\[(?:tool \w+|\w+ calls (?P<tool>\w+)|\w+)\](?:\s|$)")
 _EARLIER = re.compile(r'<earlier_call tool="(\w+)">|</?result>|</earlier_call>')
@@ -103,7 +121,13 @@ class Trial(Driver):
         """Each turn's people at once, or one after the other."""
         self.rng = random.Random(f"autogen/{self.app.seed}")
         few = len(self.app.roles) < 2
-        self.kind = "agent" if few else self.rng.choice(KINDS)
+        self.kind = self.rng.choice(("agent", "core")) if few else self.rng.choice(KINDS)
+        if self.kind == "core":
+            # A client by itself knows conversations by what was said in them, but where a context of ours is saved.
+            self.app = replace(self.app, named=few)
+            if not few:
+                asks = (replace(one, act="ask" if one.act == "resume" else one.act) for one in self.app.turns)
+                self.app = replace(self.app, turns=tuple(asks))
         self.streams = self.rng.random() < 0.3
         self.shape = {
             role.name: (self.rng.random() < 0.5, self.rng.choice((1, 1, 3)), self.rng.random() < 0.1)
@@ -128,6 +152,7 @@ class Trial(Driver):
         self.whose = {person.name: person.tenant if apart else "" for person in self.app.people}
         names = (SELECTOR, *(one.name for one in self.app.roles))
         self.clients = {(role, whose): self._client(role) for role in names for whose in {*self.whose.values()}}
+        self.alone: dict[tuple[int, str, str, str], PrefixClient] = {}
         self.teams = {person.name: self._team(person) for person in self.app.people}
         self.states: dict[str, list[Any]] = {person.name: [] for person in self.app.people}
         saw: dict[str, list[Any]] = {person.name: [] for person in self.app.people}
@@ -190,7 +215,7 @@ class Trial(Driver):
             await self.teams[person.name].load_state(json.loads(self.states[person.name][-1]))
             return "cancelled"
         with asking(person, turn, "", attempt):
-            if turn.way == "left" and self.kind == "agent":
+            if turn.way == "left" and self.kind in ("agent", "core"):
                 async with contextlib.aclosing(team.run_stream(task=task)) as events:
                     return await anext(events)
             if turn.way == "stream":
@@ -203,6 +228,8 @@ class Trial(Driver):
             return sorted(gave, key=lambda one: getattr(one, "source", "~")) if self.kind == "graph" else gave
 
     def _team(self, person: Person) -> Any:
+        if self.kind == "core":
+            return _Core(self, person)
         agents = [self._agent(role, person) for role in self.app.roles]
         turns, client = len(agents) + 1, self.clients[SELECTOR, self.whose[person.name]]
         made: Any = agents[0]
@@ -236,6 +263,20 @@ class Trial(Driver):
             model_context=BufferedChatCompletionContext(5) if bounded else None,
         )
 
+    def asks(self, role: str, person: Person) -> ChatCompletionClient:
+        """A core agent's client: one for all people of a tenant, whose conversations it tells apart."""
+        whose, native = self.whose[person.name], self.clients[role, self.whose[person.name]]
+        if self.unmodified:
+            return native
+        key = self.process, role, whose, person.tenant
+        if key not in self.alone:
+            self.alone[key] = PrefixClient(native, self.session_of(person), role=role)
+        return self.alone[key]
+
+    def tools(self, role: Role, person: Person) -> Sequence[FunctionTool]:
+        """A role's, that answer one person."""
+        return [self._tool(tool, person) for tool in self.app.tools(role, person)]
+
     def _tool(self, tool: Tool, person: Person) -> FunctionTool:
         def run(at: str) -> str:
             return self.app.run_tool(tool.name, person, at)
@@ -268,3 +309,81 @@ class Trial(Driver):
         self.patched.undo()
         forget_sessions()
         self.teams.clear()
+        self.alone.clear()
+
+
+class _Core:
+    """Agents that keep what they heard themselves and run their tools, one after the other; saved as a team is."""
+
+    def __init__(self, trial: Trial, person: Person) -> None:
+        self.trial, self.person, self.roles = trial, person, trial.app.roles
+        ours = len(self.roles) < 2 and not trial.unmodified
+        make: Any = ForkContext if ours else UnboundedChatCompletionContext
+        self.heard: dict[str, ChatCompletionContext] = {role.name: make() for role in self.roles}
+
+    async def reset(self, _: CancellationToken | None = None) -> None:
+        """Forget all that was said."""
+        for context in self.heard.values():
+            await context.clear()
+
+    async def save_state(self) -> dict[str, Any]:
+        """What each agent heard."""
+        return {name: dict(await context.save_state()) for name, context in self.heard.items()}
+
+    async def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what was saved."""
+        for name, context in self.heard.items():
+            await context.load_state(state[name])
+
+    async def run(self, task: Any, cancellation_token: CancellationToken | None = None) -> list[Any]:
+        """What each agent answered."""
+        return [one async for one in self._turns(task, cancellation_token, streams=False)]
+
+    async def run_stream(self, task: Any) -> AsyncGenerator[Any, None]:
+        """What each agent answered, piece by piece."""
+        async with contextlib.aclosing(self._turns(task, None, streams=True)) as pieces:
+            async for one in pieces:
+                yield one
+
+    async def _turns(self, task: Any, token: CancellationToken | None, *, streams: bool) -> AsyncGenerator[Any, None]:
+        for context in self.heard.values():
+            await context.add_message(UserMessage(content=task.content, source="user"))
+        for role in self.roles:
+            said = ""
+            async with contextlib.aclosing(self._answer(role, token, streams=streams)) as pieces:
+                async for one in pieces:
+                    said = one[1] if isinstance(one, tuple) else said
+                    yield one
+            for other in self.roles:
+                if other != role:
+                    await self.heard[other.name].add_message(UserMessage(content=said or "Nothing.", source=role.name))
+
+    async def _answer(self, role: Role, token: CancellationToken | None, *, streams: bool) -> AsyncGenerator[Any, None]:
+        """A role's rounds of tools, and its answer: why it ended, and what it says."""
+        context, client = self.heard[role.name], self.trial.asks(role.name, self.person)
+        tools = self.trial.tools(role, self.person)
+        system = SystemMessage(content=self.trial.app.system(role, self.person))
+        for _ in range(9):
+            asked: dict[str, Any] = {"tools": tools, "cancellation_token": token}
+            messages = [system, *await context.get_messages()]
+            if streams:
+                found: Any = None
+                async with contextlib.aclosing(client.create_stream(messages, **asked)) as pieces:
+                    async for found in pieces:
+                        if isinstance(found, str):
+                            yield found
+            else:
+                found = await client.create(messages, **asked)
+            if not isinstance(found, CreateResult) or not found.content:
+                # AutoGen takes what is no stream for an empty answer, which providers refuse in a history.
+                raise ValueError("no answer came")
+            await context.add_message(AssistantMessage(content=found.content, thought=found.thought, source=role.name))
+            if isinstance(found.content, str):
+                yield found.finish_reason, found.content
+                return
+            done = []
+            for call in found.content:
+                tool = next(one for one in tools if one.name == call.name)
+                text = tool.return_value_as_string(await tool.run_json(json.loads(call.arguments), CancellationToken()))
+                done.append(FunctionExecutionResult(content=text, name=call.name, call_id=call.id, is_error=False))
+            await context.add_message(FunctionExecutionResultMessage(content=done))
