@@ -235,6 +235,8 @@ def prefix_stands(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> I
         for first, second in pairwise(keys):
             if framing.apart and any(turn.together for turn in _between(app, first, second)):
                 continue
+            if _asked_inside(runs["forked"], first, second):
+                continue
             olds, news = (before[first].prompt, before[second].prompt), (after[first].prompt, after[second].prompt)
             paths = [[one.path for one in old.sections[: len(olds[0].sections)]] for old in olds if old]
             if None in (*olds, *news) or not _begins(olds[1].sections, olds[0].sections) or paths[0] != paths[1]:
@@ -343,6 +345,16 @@ def _asks_another(record: Record, turn: str) -> bool:
     """Whether a request is of the conversation in which one agent asks another, which begins with what that is told."""
     told = f"{turn.split('/', maxsplit=1)[0]}-inner-"
     return record.prompt is not None and any(told in one.text for one in record.prompt.tier("messages")[:2])
+
+
+def _asked_inside(run: Run, first: Key, second: Key) -> bool:
+    """Whether another agent asked a role, as its tool, while it was asked itself under the same conversation's name.
+
+    Each time it begins what it was not told before, and has its text where that costs least.
+    """
+    turns, asked = {first[0], second[0]}, first[1].partition("#")[0]
+    inner = (key for key, record in run.by_key.items() if key[0] in turns and _asks_another(record, key[0]))
+    return any(key[1].partition("#")[0] == asked for key in inner)
 
 
 def _asked_together(app: Application, key: Key) -> bool:

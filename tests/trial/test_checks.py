@@ -306,3 +306,13 @@ def test_a_text_stands_elsewhere_only_where_nobody_can_tell_whose_a_request_is(n
         numbers(prefix_stands(app, runs(sent(OWN), sent(grown(OWN), 1), forked=(sent(FORK), sent(moved, 1))), ()))
         == broken
     )
+
+
+@pytest.mark.parametrize(("asks", "broken"), [("planner#writer", set()), ("critic#writer", {7})])
+def test_a_role_that_is_asked_as_a_tool_too_begins_what_it_is_told_there(asks, broken):
+    """Under the name of the conversation that it is asked in itself, and at the same time."""
+    inner = sent([FORK[0], {"role": "user", "content": "Ask xalice-inner-0."}], 1)
+    inner.agent = asks
+    moved = [FORK[0], FORK[2], FORK[1], *SAID]
+    own = (sent(OWN), sent(grown(OWN), 1))
+    assert numbers(prefix_stands(APP, runs(*own, forked=(sent(FORK), sent(moved, 1), inner)), ())) == broken
