@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from langchain.agents import create_agent
 from langchain.chat_models import init_chat_model
 from langchain_anthropic import ChatAnthropic
 from langchain_core.caches import InMemoryCache
@@ -27,7 +28,8 @@ from cacheprefix import CacheprefixWarning, Caching, Session, SharedPrefix
 from cacheprefix.errors import SetupError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Queue, Reply, ToolCall
-from cacheprefix_langgraph import forked, wrap_model
+from cacheprefix_langgraph import PrefixMiddleware, ask, forked, wrap_model
+from cacheprefix_langgraph.model import session_of
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 ROLES = {"planner": "You plan.", "critic": "You criticise."}
@@ -459,6 +461,106 @@ def test_what_init_chat_model_leaves_open_is_wrapped_when_it_is_made(bench, boun
     assert first.model == which
     assert shared_alike([first, second])
     assert len(session.calls) == 2
+
+
+def left_open(chat, **options):
+    """A model of which the run says which one it is."""
+    options = {"base_url": chat.provider.openai_base_url, "api_key": "k", "model_provider": "openai", **options}
+    return init_chat_model(stream_usage=True, **options)
+
+
+CHOSEN = {"configurable": {"model": "gpt-5.6", "model_provider": "openai"}}
+
+
+@pytest.mark.parametrize("way", ["invoke", "stream", "ainvoke", "astream", "batch", "abatch"])
+@pytest.mark.parametrize("kind", ["open", "default", "bound", "fallbacks", "alternatives", "model"])
+def test_a_model_is_a_node_whatever_it_is_made_of(chat, kind, way):
+    """LangChain's Runnables answer for others, some of which are not made yet, and are asked for nothing."""
+    session = chat.session(HANDBOOK)
+    forked(session, role="critic")(lambda state: state)
+    plain = chat.model()
+    model = wrap_model(plain if kind in ("fallbacks", "alternatives", "model") else left_open(chat), session)
+    if kind == "default":
+        # As it stands it cannot be made: it has no key.
+        model = wrap_model(init_chat_model("gpt-5.6", model_provider="openai", configurable_fields="any"), session)
+    elif kind == "bound":
+        model = model.bind_tools(chat.tools).with_config(tags=["mine"])
+    elif kind == "fallbacks":
+        model = model.with_fallbacks([wrap_model(chat.model(), session)])
+    elif kind == "alternatives":
+        model = model.configurable_alternatives(ConfigurableField("which"), small=chat.model())
+    before = set(vars(model))
+    node = forked(session, role="planner")(model)
+    said = {"stream_usage": True, "base_url": chat.provider.openai_base_url, "api_key": "k"}
+    config = {"configurable": {**CHOSEN["configurable"], **(said if kind == "default" else {})}}
+    config = {} if kind in ("fallbacks", "alternatives", "model") else config
+    asked = [SystemMessage("You plan."), *ASKED]
+
+    async def later():
+        if way == "astream":
+            return [one async for one in node.astream(asked, config)]
+        return await (node.ainvoke(asked, config) if way == "ainvoke" else node.abatch([asked], config))
+
+    if way in ("ainvoke", "astream", "abatch"):
+        asyncio.run(later())
+    elif way == "stream":
+        list(node.stream(asked, config))
+    else:
+        node.batch([asked], config) if way == "batch" else node.invoke(asked, config)
+    (prompt,) = chat.prompts()
+    assert "You plan." in prompt.sections[-1].text
+    assert [(call.agent, call.layout) for call in session.calls] == [("planner", "fork")]
+    # LangChain itself adds how a model is written in traces.
+    assert set(vars(model)) - {"_serialized"} == before
+    assert not session.failures
+
+
+@pytest.mark.parametrize("kind", ["open", "default", "fallbacks", "alternatives"])
+def test_an_agents_model_may_be_chosen_in_the_run(chat, kind):
+    """What is wrapped already inside of it is not wrapped again."""
+    session = chat.session(HANDBOOK)
+    forked(session, role="critic")(lambda state: state)
+    model = wrap_model(chat.model() if kind in ("fallbacks", "alternatives") else left_open(chat), session)
+    if kind == "default":
+        model = wrap_model(left_open(chat, model="gpt-5.6", configurable_fields=("model",)), session)
+    elif kind == "fallbacks":
+        model = model.with_fallbacks([wrap_model(chat.model(), session)])
+    elif kind == "alternatives":
+        model = model.configurable_alternatives(ConfigurableField("which"), small=chat.model())
+    assert session_of(model) is session
+    middleware = [PrefixMiddleware(session, role="planner")]
+    agent = create_agent(model, [], system_prompt="You plan.", middleware=middleware)
+    agent.invoke({"messages": ASKED}, CHOSEN)
+    (prompt,) = chat.prompts()
+    assert "You plan." in prompt.sections[-1].text
+    assert [(call.agent, call.layout) for call in session.calls] == [("planner", "fork")]
+    assert not session.failures
+
+
+def test_a_thread_is_not_asked_by_a_model_that_the_run_chooses(chat):
+    """Nothing says which one that would be."""
+    session = chat.session(HANDBOOK)
+    for model in (left_open(chat), left_open(chat, model="gpt-5.6", configurable_fields="any")):
+        with pytest.raises(SetupError, match="ask takes a model from wrap_model"):
+            ask(wrap_model(model, session), "And?", ASKED, role="planner")
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["stream", "astream"])
+def test_what_cannot_stream_is_laid_out_once_where_a_stream_is_asked_for(bench, later):
+    """Its class calls the model itself then, with what is laid out; the role was said twice, so was the time."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(disable_streaming=True), session)
+    asked = [SystemMessage("You plan."), *ASKED]
+
+    async def astreamed():
+        return [one async for one in model.astream(asked)]
+
+    how = {"role": "planner", "instruction": "Be short.", "volatile": lambda _: {"now": "noon"}}
+    node = forked(session, **how)(lambda state: asyncio.run(astreamed()) if later else list(model.stream(asked)))
+    node({"messages": ASKED})
+    (prompt,) = bench.prompts()
+    text = "\n".join(section.text for section in prompt.sections)
+    assert [text.count(one) for one in ("Be short.", "You plan.", "noon")] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["batch", "abatch"])

@@ -35,7 +35,7 @@ from cacheprefix_langgraph.fork_context import FRAME, Frame, configurable, scope
 from cacheprefix_langgraph.history import Decided
 from cacheprefix_langgraph.layout import history_of, laid_out, settled, summarise_first, together
 from cacheprefix_langgraph.parts import Parts, completed, instruction_of, leads, missing, taken_apart
-from cacheprefix_langgraph.pending import Sending
+from cacheprefix_langgraph.pending import SENDING, Sending
 from cacheprefix_langgraph.request_bodies import (
     base_of,
     cached_elsewhere,
@@ -96,6 +96,27 @@ def enter(
     something may still be taken from it. ``waited`` is the fork for which ``ahead`` has waited: nothing is waited for
     here any more.
     """
+    now = _under_way(given)
+    if now is not None:
+        return Entered(given, config, kwargs, now)
+    made = _entered(model, given, config, kwargs, whole=whole, waited=waited)
+    made.sending.made = made.given
+    return made
+
+
+def _under_way(given: Any) -> Sending | None:
+    """The request in force, where its model's class calls the model itself with it; else None.
+
+    Classes that cannot stream do, asked for a stream: what is laid out is not laid out, and said, again.
+    """
+    now = SENDING.get()
+    return now if now is not None and now.made is given else None
+
+
+def _entered(
+    model: Any, given: Any, config: Any, kwargs: dict[str, Any], *, whole: bool, waited: Frame | None
+) -> Entered:
+    """A model call as it goes on to the model's class, as ``enter`` says."""
     session = session_in(model)
     settled = ensure_config(config)
     frame = _frame(model, session, settled, given) if waited is None else waited
@@ -150,7 +171,7 @@ def _made(
 def waiting(model: Any, given: Any, config: Any) -> Frame | None:
     """The fork for which an asynchronous call must await ``ahead`` first; None where there is nothing to wait for."""
     session = session_in(model)
-    if session.mode == "observe":
+    if session.mode == "observe" or _under_way(given) is not None:
         return None
     frame = _frame(model, session, ensure_config(config), given)
     return frame if frame is not None and _summarises(frame.session) else None
