@@ -30,6 +30,7 @@ from cacheprefix.adapter import (
     tail_text,
 )
 from cacheprefix.errors import BudgetError
+from cacheprefix.wire.openai_chat import tool_name
 from cacheprefix_langgraph.converse import CONFIG, SCHEMA, converse_of, in_blocks, words_itself
 from cacheprefix_langgraph.fork_context import FRAME, Frame, configurable, scope_of, thread_of
 from cacheprefix_langgraph.history import Decided
@@ -186,8 +187,8 @@ async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | N
         told = frame.session.told(now.request())
         summarise = summariser(model, now.frame, now.options(told.tools, told.restriction), later=True)
         views, name = wrapping(model).views, model_name(model)
-        tools = told.carries(now.bound)
-        await summarise_first(now.parts, now.frame, views, told.text, tools, model=name, summarise=summarise)
+        tools, own = told.carries(now.bound), now.declared
+        await summarise_first(now.parts, now.frame, views, told.text, tools, own, model=name, summarise=summarise)
     except Exception as error:
         frame.session.failed("summary", error)
 
@@ -248,7 +249,8 @@ class _Asked:
             if self.kept:
                 self.decided = Decided(self.parts.rest, len(self.parts.rest), (), lossless=True)
             else:
-                self.decided = settled(self.parts, frame, views, name, told.text, told.carries(self.bound), ask)
+                carried, own = told.carries(self.bound), self.declared
+                self.decided = settled(self.parts, frame, views, name, told.text, carried, own, ask)
             return history_of(self.decided, frame, name, told.text)
 
         made = AgentRequest(
@@ -293,10 +295,19 @@ class _Asked:
         kind = choice.get("type", next(iter(choice), None)) if isinstance(choice, Mapping) else choice
         if kind not in (None, False, "auto", "none", "allowed_tools"):
             yield reason("forced_tool")
-        tools = [*(self.kwargs.get("tools") or ()), *(self.kwargs.get(CONFIG) or {}).get("tools", ())]
-        theirs = sorted(name_of(tool) for tool in tools if by_provider(tool))
+        theirs = sorted(name_of(tool) for tool in self._given if by_provider(tool))
         if theirs:
             yield reason("provider_tools", ", ".join(theirs))
+
+    @property
+    def _given(self) -> list[Any]:
+        """The tools that the application bound, wherever its model's class has them."""
+        return [*(self.kwargs.get("tools") or ()), *(self.kwargs.get(CONFIG) or {}).get("tools", ())]
+
+    @property
+    def declared(self) -> list[Any]:
+        """Those of them that the provider runs, or that are named where the core looks: nobody may share them."""
+        return [tool for tool in self._given if by_provider(tool) or tool_name(tool)]
 
     @property
     def bound(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
@@ -143,12 +143,20 @@ def laid_out(parts: Parts, done: Decided, frame: Frame, plan: RequestPlan[BaseMe
 
 
 async def summarise_first(
-    parts: Parts, frame: Frame, views: Views, text: str, tools: Sequence[str], *, model: str, summarise: AsyncSummarise
+    parts: Parts,
+    frame: Frame,
+    views: Views,
+    text: str,
+    tools: Sequence[str],
+    declared: Sequence[Any],
+    *,
+    model: str,
+    summarise: AsyncSummarise,
 ) -> None:
     """Where a compaction is due, have its summary written; ``settled``, which does not wait, repeats what is recorded.
 
-    ``text`` is the role's, ``tools`` are the names of those that it carries. A budget that cannot be met is left
-    for ``settled`` to raise.
+    ``text`` is the role's, ``tools`` are the names of those that it carries, ``declared`` those that the application
+    bound. A budget that cannot be met is left for ``settled`` to raise.
     """
     work = _settling(parts, frame, views, model, text, tools)
     if work is None:
@@ -158,7 +166,7 @@ async def summarise_first(
         return await summarise(work.sent(), request)
 
     with suppress(BudgetError):
-        beside = RestOfRequest(work.static, work.own, work.front_moves(), work.tools)
+        beside = RestOfRequest(work.static, work.own, work.front_moves(), work.tools, declared)
         await work.session.histories.acondense(work.state, work.seen, model, rest=beside, ask=ask)
         work.refreshed()
 
@@ -170,11 +178,13 @@ def settled(
     model: str,
     tail: str,
     tools: Sequence[str],
+    declared: Sequence[Any] = (),
     summarise: Summarise | None = None,
 ) -> Decided:
     """The conversation with large tool results cut, and compacted where that is due; both as recorded once.
 
-    ``tail`` is the role's text, ``tools`` the names of those that the request carries.
+    ``tail`` is the role's text, ``tools`` the names of those that the request carries, ``declared`` those that the
+    application bound.
     """
     work, messages = _settling(parts, frame, views, model, tail, tools), parts.rest
     if work is None:
@@ -182,7 +192,7 @@ def settled(
     session, state = work.session, work.state
     condense = partial(session.histories.condense, state, work.seen, model)
     asks = None if summarise is None else lambda request: summarise(work.sent(), request)
-    rest = RestOfRequest(work.static, work.own, work.front_moves(), work.tools)
+    rest = RestOfRequest(work.static, work.own, work.front_moves(), work.tools, declared)
     decisions = condense(rest=rest, ask=asks)
     if work.refreshed():
         decisions = condense(rest=replace(rest, front_moves=False))
