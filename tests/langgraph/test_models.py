@@ -826,6 +826,46 @@ def test_a_turn_that_the_provider_paused_goes_on_from_its_end(servers, way):
     assert session.failures == {}
 
 
+@pytest.mark.parametrize("layout", ["fork", "pinned", "own", "failed", "agent"])
+@pytest.mark.parametrize("results", [False, True], ids=["paused", "with results"])
+def test_no_passing_text_stands_behind_a_turn_that_the_provider_paused(servers, layout, results, monkeypatch):
+    """The turn goes on from its end in every layout."""
+    provider = servers("anthropic")
+    provider.simulator.script = Queue(["fine"])
+    handbook = "Be brief." if layout == "own" else HANDBOOK
+    session = Session(SharedPrefix(system=handbook), caching=Caching(provider="anthropic", counter=ESTIMATE))
+    forked(session, role="other")(lambda state: state)
+    options = {"base_url": provider.anthropic_base_url, "api_key": "k", "max_retries": 0}
+    plain = ChatAnthropic(model="claude-sonnet-4-6", **options)
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+    web = {"type": "web_search_20250305", "name": "web_search"}
+    turn = [AIMessage([{"type": "text", "text": "I search."}, search])]
+    if results:
+        call = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
+        turn = [AIMessage([search, call], tool_calls=[{"id": "toolu_1", "name": "read", "args": {}}])]
+        turn.append(ToolMessage("It was read.", tool_call_id="toolu_1"))
+    how = {"role": "critic", "volatile": lambda _: {"now": "It is noon."}, "pinned": layout == "pinned"}
+    broke = layout in ("failed", "agent")
+    if broke:
+        step = "calls._asked" if layout == "failed" else "middleware.conversation_of"
+        monkeypatch.setattr(f"cacheprefix_langgraph.{step}", lambda *_, **__: 1 / 0)
+    if layout == "agent":
+        agent = create_agent(plain, [web], middleware=[PrefixMiddleware(session, **how)])
+        agent.invoke({"messages": [*ASKED, *turn]})
+    else:
+        model = wrap_model(plain, session).bind_tools([web])
+        graph = StateGraph(MessagesState).add_edge(START, "critic")
+        graph.add_node("critic", forked(session, **how)(lambda state: {"messages": [model.invoke(state["messages"])]}))
+        graph.compile().invoke({"messages": [*ASKED, *turn]})
+    said = provider.requests[0].json["messages"]
+    (at,) = (at for at, message in enumerate(said) if "It is noon." in str(message))
+    assert [message["role"] for message in said[at + 1 :]] == ["assistant", "user"][: len(turn)]
+    # A model that the middleware could not wrap is not measured.
+    seen = {"agent": [], "fork": ["fork"], "pinned": ["fork"]}.get(layout, ["own"])
+    assert [call.layout for call in session.calls] == seen
+    assert bool(session.failures) is broke
+
+
 @pytest.mark.parametrize("way", ["model", "call"])
 def test_beside_what_was_cached_by_name_nothing_is_added_to_the_system_text(servers, way):
     """Gemini refuses system text and tools there: what was cached has them. The role's text stands at the end."""

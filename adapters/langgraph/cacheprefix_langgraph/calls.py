@@ -30,12 +30,11 @@ from cacheprefix.adapter import (
     tail_text,
 )
 from cacheprefix.errors import BudgetError
-from cacheprefix.wire.openai_chat import tool_name
 from cacheprefix_langgraph.converse import CONFIG, SCHEMA, converse_of, in_blocks, words_itself
 from cacheprefix_langgraph.fork_context import FRAME, Frame, configurable, scope_of, thread_of
 from cacheprefix_langgraph.history import Decided
 from cacheprefix_langgraph.layout import history_of, laid_out, settled, summarise_first, together
-from cacheprefix_langgraph.parts import Parts, completed, instruction_of, leads, missing, taken_apart
+from cacheprefix_langgraph.parts import Parts, at_end, completed, instruction_of, leads, missing, taken_apart
 from cacheprefix_langgraph.pending import SENDING, Sending
 from cacheprefix_langgraph.request_bodies import (
     base_of,
@@ -307,7 +306,8 @@ class _Asked:
     @property
     def declared(self) -> list[Any]:
         """Those of them that the provider runs, or that are named where the core looks: nobody may share them."""
-        return [tool for tool in self._given if by_provider(tool) or tool_name(tool)]
+        named = {"function", "custom", "name"}
+        return [tool for tool in self._given if by_provider(tool) or (isinstance(tool, Mapping) and named & set(tool))]
 
     @property
     def bound(self) -> tuple[str, ...]:
@@ -391,7 +391,7 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
         # What it makes of the application's own messages is no fork with texts moved back: it joins others.
         done = replace(done, messages=in_blocks(done.messages), given=parts.given)
     if done.trailing and not shows_body(base_of(asked.model)):
-        done = replace(done, messages=[*done.messages, HumanMessage(done.trailing)], trailing="")
+        done = replace(done, messages=at_end(done.messages, [HumanMessage(done.trailing)]), trailing="")
     # What goes out where the fork cannot be begun says what the application left to us all the same.
     own = _own(parts, parts.rest, asked.plain, asked.kwargs)
     sending.given = asked.messages, asked.kwargs

@@ -37,7 +37,7 @@ from cacheprefix.adapter import (
 from cacheprefix.errors import check_text
 from cacheprefix_langgraph.fork_context import ForkSettings, Frame, scope_of, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
-from cacheprefix_langgraph.parts import missing
+from cacheprefix_langgraph.parts import at_end, missing
 from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, level_of, update_of, write_beside
 from cacheprefix_langgraph.tool_cache import CachedTools, Scope
 from cacheprefix_langgraph.tools import adopt, check_names, made_with, name_of, names_given, render, usable
@@ -219,7 +219,7 @@ class PrefixMiddleware(AgentMiddleware):
             # The wrapped model says what the application left to us to say.
             return plain, request
         text = self._session.attempt("middleware", lambda: tail_text(self.role, self.instruction, volatile=said), "")
-        return None, request.override(messages=[*request.messages, HumanMessage(text)]) if text else request
+        return None, request.override(messages=at_end(request.messages, [HumanMessage(text)])) if text else request
 
     @property
     def _fork(self) -> ForkSettings:
