@@ -559,14 +559,22 @@ def _forks_of(report: Report, agent: str) -> list[WentOut]:
 
 
 def _as_forks(layouts: Iterable[WentOut]) -> Iterable[str]:
-    """Why forks went out as they did, all agents' taken together: the reasons of the dearest requests."""
+    """Why forks went out as they did, all agents' taken together: the reasons of the dearest requests.
+
+    With the agents' names where those are few.
+    """
     found: dict[str, WentOut] = {}
+    agents: dict[str, list[str]] = {}
     for one in layouts:
         if one.layout == "fork" and not one.told:
             known = found.get(one.reason.why)
             found[one.reason.why] = one if known is None else _both(known, one)
-    for one in sorted(found.values(), key=lambda one: -one.units)[:_REASONS]:
-        yield f"{one.count} x {plain(one.reason.said)} ({one.units:,.0f} cost units)"
+            agents.setdefault(one.reason.why, []).append(plain(_short(one.agent)) or "unnamed")
+    for why, one in sorted(found.items(), key=lambda each: -each[1].units)[:_REASONS]:
+        # One agent may have several of a kind, which differ in the name of a provider, say.
+        names = dict.fromkeys(agents[why])
+        who = f"{', '.join(names)}: " if len(names) <= _FEW else ""
+        yield f"{one.count} x {who}{plain(one.reason.said)} ({one.units:,.0f} cost units)"
 
 
 def _both(a: WentOut, b: WentOut) -> WentOut:

@@ -370,8 +370,14 @@ def allowed_choice(names: Sequence[str]) -> Any:
     return {"type": "auto" if names else "none"}
 
 
-def with_last(history: Sequence[Any], text: str, role: str) -> list[Any]:  # noqa: ARG001 - as every API is asked
-    """The messages with a text behind them: a block of the user's, since no system message may stand there."""
+def with_last(history: Sequence[Any], text: str, role: str) -> list[Any]:
+    """The messages with a text behind them: a block of the user's, since no system message may stand there.
+
+    It stands in front of a paused turn, behind which none may.
+    """
+    held = paused_turn(history)
+    if held:
+        return [*with_last(history[:-held], text, role), *history[-held:]]
     block = {"type": "text", "text": text}
     last = history[-1] if history else {}
     if last.get("role") != "user":

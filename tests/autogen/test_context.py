@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat
-from autogen_core.models import UserMessage
+from autogen_core.models import AssistantMessage, UserMessage
+from autogen_core.tools import FunctionTool
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, tail_index
 
 from cacheprefix import History, Session, SharedPrefix
@@ -92,6 +93,35 @@ async def test_a_request_that_cannot_be_made_to_fit_is_refused(provide, new_clie
     )
     with pytest.raises(BudgetError):
         await client.create([UserMessage(content=TASK, source="user")])
+
+
+@pytest.mark.parametrize("how", ["cut", "summarised"])
+async def test_a_request_fits_the_window_with_tools_that_came_with_it(provide, new_client, how):
+    """Nobody shares them, and the model reads them all the same."""
+    provider = provide("openai", SummaryOr(Says()))
+    compaction = Compaction(50_000, summarise="fork") if how == "summarised" else None
+    limit = History(request_budget=RequestBudget(9_000))
+    session = Session(SharedPrefix(system=HANDBOOK), history=limit, compaction=compaction)
+    client = PrefixClient(new_client(provider), session)
+    said = [
+        one
+        for at in range(7)
+        for one in (
+            UserMessage(content=f"Question {at}: " + "and why? " * 400, source="user"),
+            AssistantMessage(content=f"Answer {at}.", source="critic"),
+        )
+    ]
+    await client.create(said[:1])
+
+    def house(room: str) -> str:
+        """Asks the house."""
+        return room
+
+    tool = FunctionTool(house, description="It has many rooms. " * 900)
+    await client.create([*said, UserMessage(content="And now?", source="user")], tools=[tool])
+    last = prompts(provider.requests)[-1]
+    assert 4_000 < last.tokens <= 9_000
+    assert session.failures == {}
 
 
 async def test_verdicts_are_live(provide, new_client):

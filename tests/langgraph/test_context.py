@@ -167,6 +167,32 @@ def test_a_request_budget_holds_the_whole_request(bench):
     assert bench.prompts()[0].tokens <= 4_000
 
 
+@pytest.mark.parametrize("way", ["sync", "async", "summary"])
+@ONE
+def test_a_request_fits_the_window_with_tools_that_the_provider_runs(bench, way):
+    """Nobody shares them, and the model reads them all the same."""
+    compaction = Compaction(50_000, summarise="fork") if way == "summary" else None
+    limit = History(request_budget=RequestBudget(9_000))
+    session = bench.session(HANDBOOK, history=limit, compaction=compaction)
+    session.adapter.join("another")
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    search["allowed_domains"] = [f"{number}.example.org" for number in range(800)]
+    model = wrap_model(bench.model(), session).bind_tools([search])
+
+    async def aspeak(state):
+        return {"messages": [await model.ainvoke([SystemMessage("You read."), *state["messages"]])]}
+
+    def speak(state):
+        return {"messages": [model.invoke([SystemMessage("You read."), *state["messages"]])]}
+
+    graph = StateGraph(State).add_node("reader", forked(session, role="reader")(speak if way == "sync" else aspeak))
+    graph = graph.add_edge(START, "reader").compile()
+    given = {"messages": history(7)}
+    graph.invoke(given) if way == "sync" else asyncio.run(graph.ainvoke(given))
+    assert 4_000 < bench.prompts()[-1].tokens <= 9_000
+    assert not session.failures
+
+
 @ONE
 def test_observing_compacts_nothing(bench):
     """The bytes are those of the model itself."""

@@ -19,11 +19,12 @@ from langchain_anthropic.middleware import AnthropicPromptCachingMiddleware
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel
 
+from cacheprefix import ToolResultBudget
 from cacheprefix.notices import CacheprefixWarning
-from cacheprefix.server import Reply, ToolCall
+from cacheprefix.server import Reply, ToolCall, fill
 from cacheprefix_langgraph import PrefixMiddleware, subgraph, wrap_model
 from tests.langgraph.conftest import RULES, Bench
 from tests.langgraph.test_made_later import State, names
@@ -415,3 +416,33 @@ def test_a_model_that_keeps_its_tools_to_itself_is_asked_once_to_bind_them(claud
     agent = create_agent(model, claude.tools, middleware=[PrefixMiddleware(session, role="coder")])
     assert agent.invoke({"messages": [BEGIN]})["messages"][-1].content == "Done."
     assert (bound, dict(session.failures)) == ([len(claude.tools)], {})
+
+
+class Kept(InMemorySaver):
+    """One whose threads another process goes on with."""
+
+
+@pytest.mark.parametrize("how", ["kept", "short", "in memory", "budget", "alone"])
+def test_what_an_agent_as_a_node_loses_with_its_process_is_said(chat, how):
+    """Where its text stands is in its private state; a run in another process wrote the prompt anew (1.24)."""
+    limits = {"budget": ToolResultBudget(50_000)} if how == "budget" else {}
+    session = chat.session(HANDBOOK * 3, **limits)
+    chat.script(lambda asked: Reply(fill(f"Answer {asked.index}:", 200)))
+    saver, config = (InMemorySaver if how == "in memory" else Kept)(), {"configurable": {"thread_id": "one"}}
+
+    def agent(role):
+        text = f"You are the {role}. " * (10 if how == "short" else 200)
+        mine = {"middleware": [PrefixMiddleware(session, role=role)], "checkpointer": saver if how == "alone" else None}
+        return create_agent(chat.model(), [], system_prompt=f"{HANDBOOK * 3}\n\n{text}", name=role, **mine)
+
+    agents = [agent(role) for role in ("planner", "critic")]
+    graph = StateGraph(MessagesState).add_sequence([(one.name, one) for one in agents]).add_edge(START, "planner")
+    graph = graph.compile(checkpointer=saver)
+    for turn in range(3):
+        for one in agents if how == "alone" else [graph]:
+            one.invoke({"messages": [HumanMessage(f"Question {turn}?")]}, config)
+    said = [note for note in session.report().notes if "is a node of a graph" in note]
+    kept = any(one.why == "role_kept" for call in session.calls for one in call.reasons)
+    assert kept is (how != "short")
+    assert bool(said) is (how == "kept")
+    assert not session.failures

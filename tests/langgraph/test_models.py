@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from langchain.agents import create_agent
 from langchain.chat_models import init_chat_model
 from langchain_anthropic import ChatAnthropic
 from langchain_core.caches import InMemoryCache
@@ -27,7 +28,8 @@ from cacheprefix import CacheprefixWarning, Caching, Session, SharedPrefix
 from cacheprefix.errors import SetupError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Queue, Reply, ToolCall
-from cacheprefix_langgraph import forked, wrap_model
+from cacheprefix_langgraph import PrefixMiddleware, ask, forked, wrap_model
+from cacheprefix_langgraph.model import session_of
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 ROLES = {"planner": "You plan.", "critic": "You criticise."}
@@ -461,6 +463,106 @@ def test_what_init_chat_model_leaves_open_is_wrapped_when_it_is_made(bench, boun
     assert len(session.calls) == 2
 
 
+def left_open(chat, **options):
+    """A model of which the run says which one it is."""
+    options = {"base_url": chat.provider.openai_base_url, "api_key": "k", "model_provider": "openai", **options}
+    return init_chat_model(stream_usage=True, **options)
+
+
+CHOSEN = {"configurable": {"model": "gpt-5.6", "model_provider": "openai"}}
+
+
+@pytest.mark.parametrize("way", ["invoke", "stream", "ainvoke", "astream", "batch", "abatch"])
+@pytest.mark.parametrize("kind", ["open", "default", "bound", "fallbacks", "alternatives", "model"])
+def test_a_model_is_a_node_whatever_it_is_made_of(chat, kind, way):
+    """LangChain's Runnables answer for others, some of which are not made yet, and are asked for nothing."""
+    session = chat.session(HANDBOOK)
+    forked(session, role="critic")(lambda state: state)
+    plain = chat.model()
+    model = wrap_model(plain if kind in ("fallbacks", "alternatives", "model") else left_open(chat), session)
+    if kind == "default":
+        # As it stands it cannot be made: it has no key.
+        model = wrap_model(init_chat_model("gpt-5.6", model_provider="openai", configurable_fields="any"), session)
+    elif kind == "bound":
+        model = model.bind_tools(chat.tools).with_config(tags=["mine"])
+    elif kind == "fallbacks":
+        model = model.with_fallbacks([wrap_model(chat.model(), session)])
+    elif kind == "alternatives":
+        model = model.configurable_alternatives(ConfigurableField("which"), small=chat.model())
+    before = set(vars(model))
+    node = forked(session, role="planner")(model)
+    said = {"stream_usage": True, "base_url": chat.provider.openai_base_url, "api_key": "k"}
+    config = {"configurable": {**CHOSEN["configurable"], **(said if kind == "default" else {})}}
+    config = {} if kind in ("fallbacks", "alternatives", "model") else config
+    asked = [SystemMessage("You plan."), *ASKED]
+
+    async def later():
+        if way == "astream":
+            return [one async for one in node.astream(asked, config)]
+        return await (node.ainvoke(asked, config) if way == "ainvoke" else node.abatch([asked], config))
+
+    if way in ("ainvoke", "astream", "abatch"):
+        asyncio.run(later())
+    elif way == "stream":
+        list(node.stream(asked, config))
+    else:
+        node.batch([asked], config) if way == "batch" else node.invoke(asked, config)
+    (prompt,) = chat.prompts()
+    assert "You plan." in prompt.sections[-1].text
+    assert [(call.agent, call.layout) for call in session.calls] == [("planner", "fork")]
+    # LangChain itself adds how a model is written in traces.
+    assert set(vars(model)) - {"_serialized"} == before
+    assert not session.failures
+
+
+@pytest.mark.parametrize("kind", ["open", "default", "fallbacks", "alternatives"])
+def test_an_agents_model_may_be_chosen_in_the_run(chat, kind):
+    """What is wrapped already inside of it is not wrapped again."""
+    session = chat.session(HANDBOOK)
+    forked(session, role="critic")(lambda state: state)
+    model = wrap_model(chat.model() if kind in ("fallbacks", "alternatives") else left_open(chat), session)
+    if kind == "default":
+        model = wrap_model(left_open(chat, model="gpt-5.6", configurable_fields=("model",)), session)
+    elif kind == "fallbacks":
+        model = model.with_fallbacks([wrap_model(chat.model(), session)])
+    elif kind == "alternatives":
+        model = model.configurable_alternatives(ConfigurableField("which"), small=chat.model())
+    assert session_of(model) is session
+    middleware = [PrefixMiddleware(session, role="planner")]
+    agent = create_agent(model, [], system_prompt="You plan.", middleware=middleware)
+    agent.invoke({"messages": ASKED}, CHOSEN)
+    (prompt,) = chat.prompts()
+    assert "You plan." in prompt.sections[-1].text
+    assert [(call.agent, call.layout) for call in session.calls] == [("planner", "fork")]
+    assert not session.failures
+
+
+def test_a_thread_is_not_asked_by_a_model_that_the_run_chooses(chat):
+    """Nothing says which one that would be."""
+    session = chat.session(HANDBOOK)
+    for model in (left_open(chat), left_open(chat, model="gpt-5.6", configurable_fields="any")):
+        with pytest.raises(SetupError, match="ask takes a model from wrap_model"):
+            ask(wrap_model(model, session), "And?", ASKED, role="planner")
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["stream", "astream"])
+def test_what_cannot_stream_is_laid_out_once_where_a_stream_is_asked_for(bench, later):
+    """Its class calls the model itself then, with what is laid out; the role was said twice, so was the time."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(disable_streaming=True), session)
+    asked = [SystemMessage("You plan."), *ASKED]
+
+    async def astreamed():
+        return [one async for one in model.astream(asked)]
+
+    how = {"role": "planner", "instruction": "Be short.", "volatile": lambda _: {"now": "noon"}}
+    node = forked(session, **how)(lambda state: asyncio.run(astreamed()) if later else list(model.stream(asked)))
+    node({"messages": ASKED})
+    (prompt,) = bench.prompts()
+    text = "\n".join(section.text for section in prompt.sections)
+    assert [text.count(one) for one in ("Be short.", "You plan.", "noon")] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("later", [False, True], ids=["batch", "abatch"])
 def test_a_batch_inside_a_node_is_forked_and_follows_one_leader(bench, later):
     """Three questions at once on a cold prefix: one writes, two read."""
@@ -722,6 +824,46 @@ def test_a_turn_that_the_provider_paused_goes_on_from_its_end(servers, way):
     assert session.calls[0].layout == "fork"
     assert [message["role"] for message in said[at + 1 :]] == ["assistant", "user"][: len(turn)]
     assert session.failures == {}
+
+
+@pytest.mark.parametrize("layout", ["fork", "pinned", "own", "failed", "agent"])
+@pytest.mark.parametrize("results", [False, True], ids=["paused", "with results"])
+def test_no_passing_text_stands_behind_a_turn_that_the_provider_paused(servers, layout, results, monkeypatch):
+    """The turn goes on from its end in every layout."""
+    provider = servers("anthropic")
+    provider.simulator.script = Queue(["fine"])
+    handbook = "Be brief." if layout == "own" else HANDBOOK
+    session = Session(SharedPrefix(system=handbook), caching=Caching(provider="anthropic", counter=ESTIMATE))
+    forked(session, role="other")(lambda state: state)
+    options = {"base_url": provider.anthropic_base_url, "api_key": "k", "max_retries": 0}
+    plain = ChatAnthropic(model="claude-sonnet-4-6", **options)
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+    web = {"type": "web_search_20250305", "name": "web_search"}
+    turn = [AIMessage([{"type": "text", "text": "I search."}, search])]
+    if results:
+        call = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
+        turn = [AIMessage([search, call], tool_calls=[{"id": "toolu_1", "name": "read", "args": {}}])]
+        turn.append(ToolMessage("It was read.", tool_call_id="toolu_1"))
+    how = {"role": "critic", "volatile": lambda _: {"now": "It is noon."}, "pinned": layout == "pinned"}
+    broke = layout in ("failed", "agent")
+    if broke:
+        step = "calls._asked" if layout == "failed" else "middleware.conversation_of"
+        monkeypatch.setattr(f"cacheprefix_langgraph.{step}", lambda *_, **__: 1 / 0)
+    if layout == "agent":
+        agent = create_agent(plain, [web], middleware=[PrefixMiddleware(session, **how)])
+        agent.invoke({"messages": [*ASKED, *turn]})
+    else:
+        model = wrap_model(plain, session).bind_tools([web])
+        graph = StateGraph(MessagesState).add_edge(START, "critic")
+        graph.add_node("critic", forked(session, **how)(lambda state: {"messages": [model.invoke(state["messages"])]}))
+        graph.compile().invoke({"messages": [*ASKED, *turn]})
+    said = provider.requests[0].json["messages"]
+    (at,) = (at for at, message in enumerate(said) if "It is noon." in str(message))
+    assert [message["role"] for message in said[at + 1 :]] == ["assistant", "user"][: len(turn)]
+    # A model that the middleware could not wrap is not measured.
+    seen = {"agent": [], "fork": ["fork"], "pinned": ["fork"]}.get(layout, ["own"])
+    assert [call.layout for call in session.calls] == seen
+    assert bool(session.failures) is broke
 
 
 @pytest.mark.parametrize("way", ["model", "call"])

@@ -158,12 +158,20 @@ def test_of_a_role_that_pays_for_what_others_read_it_says_so():
 
 
 def test_why_forks_went_out_so_is_summed_up():
-    """Once for all agents, with how often, and what they cost."""
+    """Once for all agents, with how often, whose they were where that is short, and what they cost."""
     session = Session(SharedPrefix(system=HANDBOOK))
     for name in ("reader", "writer", "critic", "reader"):
         ask(session, name, f"You are the {name}. {HANDBOOK}", reads=True)
-    (said,) = (line for line in str(session.report()).splitlines() if "laid out as a fork" in line)
-    assert said.startswith("4 x laid out as a fork: ")
+
+    def told():
+        (said,) = (line for line in str(session.report()).splitlines() if "laid out as a fork" in line)
+        return said
+
+    assert told().startswith("4 x critic, reader, writer: laid out as a fork: ")
+    for name in ("one", "two", "three"):
+        ask(session, name, f"You are the {name}. {HANDBOOK}", reads=True)
+    said = told()
+    assert said.startswith("7 x laid out as a fork: ")
     assert said.endswith(f" ({session.report().total.cost_units:,.0f} cost units)")
 
 

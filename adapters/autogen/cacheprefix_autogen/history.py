@@ -117,14 +117,16 @@ def condensed(
     first_own: int = 0,
     beside: str = "",
     tools: Collection[str] | None = None,
+    declared: Sequence[Any] = (),
     zones: bool = True,
 ) -> Condensed:
     """The messages with the core's decisions carried out.
 
     Large tool results are cut once; where the session compacts, old messages are dropped or summed up. A message
     without a decision stays the same object. ``first_own`` is the index of the agent's first own message, ``beside``
-    this request's text outside of the messages, ``tools`` the names of the agent's tools. ``zones`` is False where the
-    conversation's zones are said elsewhere. Raises ``BudgetError`` where the session's request budget cannot be met.
+    this request's text outside of the messages, ``tools`` the names of the agent's tools, ``declared`` those that the
+    request has. ``zones`` is False where the conversation's zones are said elsewhere. Raises ``BudgetError`` where the
+    session's request budget cannot be met.
     """
     session = views.session
     zones = zones and session.mode != "observe" and bool(conversation.state.zones)
@@ -133,7 +135,8 @@ def condensed(
     found, epoch = views.history(messages), conversation.ledger.epoch
     moves = zones and conversation.zones_wait(found)
     static = views.static_tokens(conversation, tools)
-    rest = RestOfRequest(static, views.own_tokens(beside), front_moves=moves, tools=tools)
+    own = _schemas(declared)
+    rest = RestOfRequest(static, views.own_tokens(beside), front_moves=moves, tools=tools, declared=own)
     decisions = session.histories.condense(conversation, found, views.model, rest=rest)
     if zones and conversation.show_zones(found, rewritten=conversation.ledger.epoch > epoch):
         decisions = session.histories.condense(conversation, found, views.model, rest=rest)
@@ -179,6 +182,7 @@ async def summarised(
     ask: Ask,
     beside: str,
     tools: Collection[str] | None = None,
+    declared: Sequence[Any] = (),
 ) -> None:
     """If a compaction is due, have a fork write its summary (a paid call); ``condensed`` carries it out later."""
     session = views.session
@@ -186,8 +190,13 @@ async def summarised(
     if made is not None:
         found, static = made
         with suppress(BudgetError):  # raised again where the request is laid out
-            rest = RestOfRequest(static, views.own_tokens(beside), tools=tools)
+            rest = RestOfRequest(static, views.own_tokens(beside), tools=tools, declared=_schemas(declared))
             await session.histories.acondense(conversation, found, views.model, rest=rest, ask=ask)
+
+
+def _schemas(tools: Sequence[Any]) -> list[dict[str, Any]]:
+    """Tools as a request declares them."""
+    return [dict(schema_of(tool)) for tool in tools]
 
 
 def _is_said(message: UserMessage) -> bool:

@@ -367,7 +367,8 @@ class Member:
             # An empty answer has the extract written in its place.
             return "" if way is None else await way(request)
 
-        await summarised(asked.views, asked.talk, messages, ask, asked.beside, self._tool_names)
+        own = asked.given.tools
+        await summarised(asked.views, asked.talk, messages, ask, asked.beside, self._tool_names, own)
         return holds
 
     def _now(self, asked: Asked, messages: Sequence[LLMMessage]) -> Request:
@@ -622,6 +623,7 @@ class Member:
             first_own=len(heard.public),
             beside=asked.beside,
             tools=self._tool_names,
+            declared=asked.given.tools,
         )
         if self.view is None:
             # A client alone: decisions are carried out first, then public and own messages are told apart.
@@ -694,8 +696,9 @@ class Member:
         among = not (self.bounded or self.own_prompts)
         rest, further = self._with_told(asked.rest) if among else (asked.rest, self._said_to_all(asked.talk))
         unsaid = self._unsaid(given.messages, further)
+        names, own = self._tool_names, given.tools
         done = condensed(
-            asked.views, asked.talk, rest, beside=asked.beside, tools=self._tool_names, zones=among
+            asked.views, asked.talk, rest, beside=asked.beside, tools=names, declared=own, zones=among
         ).messages
         first = None if left_alone else self._shared_first(asked.texts, done)
         messages = first or [*given.messages[: len(asked.texts)], *done]

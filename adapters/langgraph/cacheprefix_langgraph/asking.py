@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import BaseMessage
+from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, ToolException
 from langgraph.prebuilt import ToolNode
@@ -17,13 +18,12 @@ from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.calls import enter
 from cacheprefix_langgraph.fork_context import FRAME, Frame, scope_of
 from cacheprefix_langgraph.layout import settled
-from cacheprefix_langgraph.model import bound_of
 from cacheprefix_langgraph.parts import taken_apart
 from cacheprefix_langgraph.request_bodies import hoists, model_name
 from cacheprefix_langgraph.sdk_clients import body_of, sender
 from cacheprefix_langgraph.state import CHANNEL, conversation_of, ledger_in, messages_in
 from cacheprefix_langgraph.tools import name_of, union_of, with_union
-from cacheprefix_langgraph.wrapping import wrapping
+from cacheprefix_langgraph.wrapping import wrapping, wrapping_of
 
 
 class ThreadOptions(AskOptions, total=False):
@@ -91,12 +91,14 @@ def _asked(model: Any, values: Any, options: ThreadOptions, *, later: bool) -> _
     """
     key, config = options.get("messages_key", "messages"), options.get("config")
     known = ask_options(options, ThreadOptions)
-    session = bound_of(model)
-    if session is None:
-        raise SetupError(f"ask takes a model from wrap_model(model, session), found {type(model).__name__}")
     bound: dict[str, Any] = {}
-    while hasattr(model, "bound"):
+    given = model
+    while isinstance(model, RunnableBindingBase):
         bound, model = {**model.kwargs, **bound}, model.bound
+    found = wrapping_of(model)
+    if found is None:
+        raise SetupError(f"ask takes a model from wrap_model(model, session), found {type(given).__name__}")
+    session = found.session
     history = messages_in(values, key)
     if history is None:
         raise SetupError(f"ask needs messages, or graph and config of a thread whose state has {key!r}")

@@ -34,8 +34,8 @@ from cacheprefix_langgraph.converse import CONFIG, SCHEMA, converse_of, in_block
 from cacheprefix_langgraph.fork_context import FRAME, Frame, configurable, scope_of, thread_of
 from cacheprefix_langgraph.history import Decided
 from cacheprefix_langgraph.layout import history_of, laid_out, settled, summarise_first, together
-from cacheprefix_langgraph.parts import Parts, completed, instruction_of, leads, missing, taken_apart
-from cacheprefix_langgraph.pending import Sending
+from cacheprefix_langgraph.parts import Parts, at_end, completed, instruction_of, leads, missing, taken_apart
+from cacheprefix_langgraph.pending import SENDING, Sending
 from cacheprefix_langgraph.request_bodies import (
     base_of,
     cached_elsewhere,
@@ -96,6 +96,27 @@ def enter(
     something may still be taken from it. ``waited`` is the fork for which ``ahead`` has waited: nothing is waited for
     here any more.
     """
+    now = _under_way(given)
+    if now is not None:
+        return Entered(given, config, kwargs, now)
+    made = _entered(model, given, config, kwargs, whole=whole, waited=waited)
+    made.sending.made = made.given
+    return made
+
+
+def _under_way(given: Any) -> Sending | None:
+    """The request in force, where its model's class calls the model itself with it; else None.
+
+    Classes that cannot stream do, asked for a stream: what is laid out is not laid out, and said, again.
+    """
+    now = SENDING.get()
+    return now if now is not None and now.made is given else None
+
+
+def _entered(
+    model: Any, given: Any, config: Any, kwargs: dict[str, Any], *, whole: bool, waited: Frame | None
+) -> Entered:
+    """A model call as it goes on to the model's class, as ``enter`` says."""
     session = session_in(model)
     settled = ensure_config(config)
     frame = _frame(model, session, settled, given) if waited is None else waited
@@ -150,7 +171,7 @@ def _made(
 def waiting(model: Any, given: Any, config: Any) -> Frame | None:
     """The fork for which an asynchronous call must await ``ahead`` first; None where there is nothing to wait for."""
     session = session_in(model)
-    if session.mode == "observe":
+    if session.mode == "observe" or _under_way(given) is not None:
         return None
     frame = _frame(model, session, ensure_config(config), given)
     return frame if frame is not None and _summarises(frame.session) else None
@@ -165,8 +186,8 @@ async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | N
         told = frame.session.told(now.request())
         summarise = summariser(model, now.frame, now.options(told.tools, told.restriction), later=True)
         views, name = wrapping(model).views, model_name(model)
-        tools = told.carries(now.bound)
-        await summarise_first(now.parts, now.frame, views, told.text, tools, model=name, summarise=summarise)
+        tools, own = told.carries(now.bound), now.declared
+        await summarise_first(now.parts, now.frame, views, told.text, tools, own, model=name, summarise=summarise)
     except Exception as error:
         frame.session.failed("summary", error)
 
@@ -227,7 +248,8 @@ class _Asked:
             if self.kept:
                 self.decided = Decided(self.parts.rest, len(self.parts.rest), (), lossless=True)
             else:
-                self.decided = settled(self.parts, frame, views, name, told.text, told.carries(self.bound), ask)
+                carried, own = told.carries(self.bound), self.declared
+                self.decided = settled(self.parts, frame, views, name, told.text, carried, own, ask)
             return history_of(self.decided, frame, name, told.text)
 
         made = AgentRequest(
@@ -272,10 +294,20 @@ class _Asked:
         kind = choice.get("type", next(iter(choice), None)) if isinstance(choice, Mapping) else choice
         if kind not in (None, False, "auto", "none", "allowed_tools"):
             yield reason("forced_tool")
-        tools = [*(self.kwargs.get("tools") or ()), *(self.kwargs.get(CONFIG) or {}).get("tools", ())]
-        theirs = sorted(name_of(tool) for tool in tools if by_provider(tool))
+        theirs = sorted(name_of(tool) for tool in self._given if by_provider(tool))
         if theirs:
             yield reason("provider_tools", ", ".join(theirs))
+
+    @property
+    def _given(self) -> list[Any]:
+        """The tools that the application bound, wherever its model's class has them."""
+        return [*(self.kwargs.get("tools") or ()), *(self.kwargs.get(CONFIG) or {}).get("tools", ())]
+
+    @property
+    def declared(self) -> list[Any]:
+        """Those of them that the provider runs, or that are named where the core looks: nobody may share them."""
+        named = {"function", "custom", "name"}
+        return [tool for tool in self._given if by_provider(tool) or (isinstance(tool, Mapping) and named & set(tool))]
 
     @property
     def bound(self) -> tuple[str, ...]:
@@ -359,7 +391,7 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
         # What it makes of the application's own messages is no fork with texts moved back: it joins others.
         done = replace(done, messages=in_blocks(done.messages), given=parts.given)
     if done.trailing and not shows_body(base_of(asked.model)):
-        done = replace(done, messages=[*done.messages, HumanMessage(done.trailing)], trailing="")
+        done = replace(done, messages=at_end(done.messages, [HumanMessage(done.trailing)]), trailing="")
     # What goes out where the fork cannot be begun says what the application left to us all the same.
     own = _own(parts, parts.rest, asked.plain, asked.kwargs)
     sending.given = asked.messages, asked.kwargs

@@ -7,19 +7,29 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from cacheprefix_langgraph.wrapping import Wrapping
 
-def configured(model: object, wrap: Callable[[BaseChatModel], BaseChatModel]) -> Any:
-    """A copy that wraps every model it makes; None for anything else."""
+_KNOWN = "__cacheprefix__"
+"""The attribute of the class of a copy: what the models that it makes are wrapped with."""
+
+
+def is_configured(model: object) -> bool:
+    """Whether it is such a model."""
     kind = type(model)
-    if kind.__module__ != "langchain.chat_models.base" or not hasattr(kind, "_model"):
-        return None
-    return _of(model, wrap)
+    return kind.__module__ == "langchain.chat_models.base" and hasattr(kind, "_model")
 
 
-def _of(model: Any, wrap: Callable[[BaseChatModel], BaseChatModel]) -> Any:
-    base = type(model)
+def known_to(model: object) -> Wrapping | None:
+    """What a copy wraps the models with that it makes; None for anything else."""
+    found = getattr(type(model), _KNOWN, None) if is_configured(model) else None
+    return found if isinstance(found, Wrapping) else None
 
-    class Wrapped(base):  # type: ignore[valid-type,misc]
+
+def configured(model: Any, known: Wrapping, wrap: Callable[[BaseChatModel], BaseChatModel]) -> Any:
+    """A copy that wraps every model it makes."""
+    base: Any = type(model).__mro__[1] if known_to(model) else type(model)
+
+    class Wrapped(base):  # type: ignore[misc]
         def _model(self, config: Any = None) -> Any:
             queued = self._queued_declarative_operations
             self_made = base(
@@ -38,13 +48,14 @@ def _of(model: Any, wrap: Callable[[BaseChatModel], BaseChatModel]) -> Any:
                 return found
 
             def queue(*args: Any, **kwargs: Any) -> Any:
-                return _of(found(*args, **kwargs), wrap)
+                return configured(found(*args, **kwargs), known, wrap)
 
             return queue
 
         def with_config(self, config: Any = None, **kwargs: Any) -> Any:
-            return _of(base.with_config(self, config, **kwargs), wrap)
+            return configured(base.with_config(self, config, **kwargs), known, wrap)
 
+    setattr(Wrapped, _KNOWN, known)
     copy = Wrapped.__new__(Wrapped)
     copy.__dict__.update(model.__dict__)
     Wrapped.__name__, Wrapped.__qualname__, Wrapped.__module__ = base.__name__, base.__qualname__, base.__module__

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from cacheprefix import Prompt
 from cacheprefix.adapter import (
@@ -24,10 +23,9 @@ from cacheprefix.adapter import (
     replay,
 )
 from cacheprefix.errors import BudgetError
-from cacheprefix.wire import paused_turn
 from cacheprefix_langgraph.fork_context import Frame, Rewritten
 from cacheprefix_langgraph.history import Decided, carried_out
-from cacheprefix_langgraph.parts import Parts
+from cacheprefix_langgraph.parts import Parts, paused
 from cacheprefix_langgraph.views import Views
 
 _BETWEEN: Final = "cacheprefix_between"
@@ -104,23 +102,13 @@ TAIL_KEY = "cacheprefix_tail"
 def history_of(done: Decided, frame: Frame, model: str, text: str) -> CountedHistory[BaseMessage]:
     """The conversation as decided on; ``text`` may stand anywhere in it, or where it is pinned, in the shared part."""
     count = frame.session.counter(model)
-    end = len(done.messages) - _held(done.messages)
+    end = len(done.messages) - paused(done.messages)
     end = min(done.border, end) if frame.pinned and text else end
 
     def tokens(message: BaseMessage) -> int:
         return sum(map(count, _said(message)))
 
     return CountedHistory(done.messages[:end], _digest, tokens, done.messages[end:])
-
-
-def _held(messages: Sequence[BaseMessage]) -> int:
-    """How many messages at the end are a turn that the provider runs on from there, behind which no text may stand."""
-    results = sum(1 for _ in takewhile(lambda one: isinstance(one, ToolMessage), reversed(messages)))
-    turn = messages[-results - 1] if results < len(messages) else None
-    if not isinstance(turn, AIMessage):
-        return 0
-    result = {"role": "user", "content": [{"type": "tool_result"}]}
-    return paused_turn([{"role": "assistant", "content": turn.content}, *([result] * results)])
 
 
 def laid_out(parts: Parts, done: Decided, frame: Frame, plan: RequestPlan[BaseMessage]) -> Rewritten:
@@ -143,12 +131,20 @@ def laid_out(parts: Parts, done: Decided, frame: Frame, plan: RequestPlan[BaseMe
 
 
 async def summarise_first(
-    parts: Parts, frame: Frame, views: Views, text: str, tools: Sequence[str], *, model: str, summarise: AsyncSummarise
+    parts: Parts,
+    frame: Frame,
+    views: Views,
+    text: str,
+    tools: Sequence[str],
+    declared: Sequence[Any],
+    *,
+    model: str,
+    summarise: AsyncSummarise,
 ) -> None:
     """Where a compaction is due, have its summary written; ``settled``, which does not wait, repeats what is recorded.
 
-    ``text`` is the role's, ``tools`` are the names of those that it carries. A budget that cannot be met is left
-    for ``settled`` to raise.
+    ``text`` is the role's, ``tools`` are the names of those that it carries, ``declared`` those that the application
+    bound. A budget that cannot be met is left for ``settled`` to raise.
     """
     work = _settling(parts, frame, views, model, text, tools)
     if work is None:
@@ -158,7 +154,7 @@ async def summarise_first(
         return await summarise(work.sent(), request)
 
     with suppress(BudgetError):
-        beside = RestOfRequest(work.static, work.own, work.front_moves(), work.tools)
+        beside = RestOfRequest(work.static, work.own, work.front_moves(), work.tools, declared)
         await work.session.histories.acondense(work.state, work.seen, model, rest=beside, ask=ask)
         work.refreshed()
 
@@ -170,11 +166,13 @@ def settled(
     model: str,
     tail: str,
     tools: Sequence[str],
+    declared: Sequence[Any] = (),
     summarise: Summarise | None = None,
 ) -> Decided:
     """The conversation with large tool results cut, and compacted where that is due; both as recorded once.
 
-    ``tail`` is the role's text, ``tools`` the names of those that the request carries.
+    ``tail`` is the role's text, ``tools`` the names of those that the request carries, ``declared`` those that the
+    application bound.
     """
     work, messages = _settling(parts, frame, views, model, tail, tools), parts.rest
     if work is None:
@@ -182,7 +180,7 @@ def settled(
     session, state = work.session, work.state
     condense = partial(session.histories.condense, state, work.seen, model)
     asks = None if summarise is None else lambda request: summarise(work.sent(), request)
-    rest = RestOfRequest(work.static, work.own, work.front_moves(), work.tools)
+    rest = RestOfRequest(work.static, work.own, work.front_moves(), work.tools, declared)
     decisions = condense(rest=rest, ask=asks)
     if work.refreshed():
         decisions = condense(rest=replace(rest, front_moves=False))

@@ -22,6 +22,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from typing_extensions import NotRequired
 
@@ -35,9 +37,9 @@ from cacheprefix.adapter import (
     users_session,
 )
 from cacheprefix.errors import check_text
-from cacheprefix_langgraph.fork_context import ForkSettings, Frame, scope_of, within_frame
+from cacheprefix_langgraph.fork_context import ForkSettings, Frame, configurable, scope_of, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
-from cacheprefix_langgraph.parts import missing
+from cacheprefix_langgraph.parts import at_end, missing
 from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, level_of, update_of, write_beside
 from cacheprefix_langgraph.tool_cache import CachedTools, Scope
 from cacheprefix_langgraph.tools import adopt, check_names, made_with, name_of, names_given, render, usable
@@ -219,7 +221,7 @@ class PrefixMiddleware(AgentMiddleware):
             # The wrapped model says what the application left to us to say.
             return plain, request
         text = self._session.attempt("middleware", lambda: tail_text(self.role, self.instruction, volatile=said), "")
-        return None, request.override(messages=[*request.messages, HumanMessage(text)]) if text else request
+        return None, request.override(messages=at_end(request.messages, [HumanMessage(text)])) if text else request
 
     @property
     def _fork(self) -> ForkSettings:
@@ -306,12 +308,31 @@ class PrefixMiddleware(AgentMiddleware):
             update = update_of(self._session, talk, before)
             if not update:
                 return response
+            self._look_for_lost()
             if write_beside(var_child_runnable_config.get(), update):
                 return response
             command: Command[Any] = Command(update={CHANNEL: update})
             return ExtendedModelResponse(model_response=response, command=command)
 
         return self._session.attempt("ledger", answered, response)
+
+    def _look_for_lost(self) -> None:
+        """Say where another process goes on without what was decided: an agent's private state goes with its node.
+
+        Only where the role's text stays where it stood: at the end it stands there in any process.
+        """
+        config, last = var_child_runnable_config.get(), self._session.shared.totals.last
+        kept = last is not None and last.agent == self.role and any(one.why == "role_kept" for one in last.reasons)
+        if not kept or self._session.histories.limited or not level_of(config):
+            return
+        # Of LangGraph's own, which is internal and may be absent. What is saved in this process no other one goes on.
+        saver = configurable(config, "__pregel_checkpointer")
+        if isinstance(saver, BaseCheckpointSaver) and type(saver) is not InMemorySaver:
+            self._session.note(
+                f"{self.role!r} is a node of a graph, and its PrefixMiddleware keeps in this process alone where its "
+                "text stands: in another one a thread's next run writes the prompt anew. Make it a node by "
+                f"subgraph(agent, session, role={self.role!r}), of a wrapped model and without PrefixMiddleware"
+            )
 
     def _refusal(self, request: ToolCallRequest) -> ToolMessage | None:
         """The answer to a call of another role's tool, which the union showed to the model; None where it may go on."""

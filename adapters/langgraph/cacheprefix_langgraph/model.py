@@ -33,7 +33,7 @@ from cacheprefix.adapter import (
 )
 from cacheprefix.errors import SetupError, check_text
 from cacheprefix_langgraph.calls import ahead, enter, waiting
-from cacheprefix_langgraph.configured_models import configured
+from cacheprefix_langgraph.configured_models import configured, is_configured, known_to
 from cacheprefix_langgraph.converse import Client, converse_of
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
 from cacheprefix_langgraph.request_bodies import BASE, TRANSPORT, Body, api_of, base_of
@@ -43,7 +43,7 @@ from cacheprefix_langgraph.streams import again, awatch, awithin, began, behind,
 from cacheprefix_langgraph.tools import adopt, learn, made_with, render
 from cacheprefix_langgraph.views import Views
 from cacheprefix_langgraph.whole_answers import astreamed, streamed
-from cacheprefix_langgraph.wrapping import Wrapping, wrapped_with, wrapping, wrapping_of
+from cacheprefix_langgraph.wrapping import Wrapping, stands_for, wrapped_with, wrapping, wrapping_of
 
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatGenerationChunk, ChatResult
@@ -77,13 +77,12 @@ def wrap_model(
     bound.adopt_tools((), render)
     known = Wrapping(bound, None if role is None else (role, instruction), prewarm)
     if not isinstance(given, BaseChatModel):
-        wrapped = configured(given, lambda made: _copy(made, known))
-        if wrapped is None:
+        if not is_configured(given):
             raise SetupError(
                 f"wrap_model takes a LangChain chat model, found {type(given).__name__}; "
                 "wrap the model first, then bind tools or add retries to the result"
             )
-        made: Any = wrapped
+        made: Any = configured(given, known, lambda made: _copy(made, known))
     elif bound_of(model) is bound and role is None and not prewarm:
         return model
     else:
@@ -125,7 +124,7 @@ def shadow(model: BaseChatModel, session: AdapterSession) -> BaseChatModel:
 
 
 def session_of(model: Any) -> Session | None:
-    """The session a model was wrapped with, looking through bindings; None when it was not."""
+    """The session a model was wrapped with, looking through bindings and fallbacks; None when it was not."""
     found = bound_of(model)
     return None if found is None else users_session(found)
 
@@ -133,10 +132,10 @@ def session_of(model: Any) -> Session | None:
 def bound_of(model: Any) -> AdapterSession | None:
     """``session_of`` as adapters use a session."""
     while model is not None:
-        found = wrapping_of(model)
+        found = wrapping_of(model) or known_to(model)
         if found is not None:
             return found.session
-        model = getattr(model, "bound", None)
+        model = stands_for(model)
     return None
 
 

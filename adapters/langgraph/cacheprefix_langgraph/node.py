@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MethodType
 from typing import Any, TypeVar, cast, overload
 
@@ -43,6 +43,7 @@ from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in,
 from cacheprefix_langgraph.subgraphs import subgraph
 from cacheprefix_langgraph.tools import names_given
 from cacheprefix_langgraph.unwrapped import note_unwrapped
+from cacheprefix_langgraph.wrapping import held
 
 _ORIGINAL = "__cacheprefix_original__"
 """The attribute of a forked object that keeps the object, with which it shares its state."""
@@ -343,7 +344,7 @@ def _name_of(node: Any, others: int) -> str:
         node = node.func
     if isinstance(node, Runnable):
         found = node.get_name()
-        inner = getattr(node, "func", None) or getattr(node, "afunc", None)
+        inner = held(node, "func") or held(node, "afunc")
         found = getattr(inner, "__name__", found) if inner is not None else found
     else:
         found = str(getattr(node, "__name__", type(node).__name__))
@@ -368,10 +369,17 @@ def _runnable(node: Runnable[Any, Any], fork: ForkSettings) -> Any:
             return _left(fork, frame, input, result, config)
 
         def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            return under(entered(fork, input, config), base.stream(self, input, config, **kwargs))
+            frame = entered(fork, input, config)
+            # A wrapped model lays its request out where the stream is asked for, a generator where it is read.
+            with within_frame(frame):
+                items = base.stream(self, input, config, **kwargs)
+            return under(frame, items)
 
         def astream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            return aunder(entered(fork, input, config), base.astream(self, input, config, **kwargs))
+            frame = entered(fork, input, config)
+            with within_frame(frame):
+                items = base.astream(self, input, config, **kwargs)
+            return aunder(frame, items)
 
         # One call an input: each is a fork of its own state.
         batch = Runnable.batch
@@ -456,10 +464,6 @@ def _step(node: Runnable[Any, Any], passing: _Passing, *, last: bool) -> Any:
     return _of_class(node, ForkedStep)
 
 
-_STATE = ("__dict__", "__pydantic_private__", "__pydantic_extra__", "__pydantic_fields_set__")
-"""Where a Runnable has its state."""
-
-
 def _of_class(node: Runnable[Any, Any], kind: Any) -> Any:
     """A copy of a Runnable that is of a generated class, which calls itself as the Runnable's own does.
 
@@ -472,15 +476,25 @@ def _of_class(node: Runnable[Any, Any], kind: Any) -> Any:
             functools.update_wrapper(vars(kind)[name], getattr(base, name), updated=())
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(kind, name, getattr(base, name))
-    made = copy.copy(node)
     try:
+        made = copy.copy(node) if isinstance(node, RunnableSequence) else _twin(node)
         object.__setattr__(made, "__class__", kind)
     except TypeError as error:
         raise SetupError(
             f"forked cannot make a fork of a {base.__name__}: call it in a function and decorate that "
             "(@forked(session) def node(state): return it.invoke(state))"
         ) from error
-    for name in _STATE:
-        if not isinstance(node, RunnableSequence) and hasattr(node, name):
-            object.__setattr__(made, name, getattr(node, name))
+    return made
+
+
+def _twin(node: Runnable[Any, Any]) -> Any:
+    """Another object of a Runnable's class with the Runnable's very state.
+
+    Nothing is asked of either: a class whose ``__getattr__`` goes by its state has none yet while it is copied.
+    """
+    made = object.__new__(type(node))
+    object.__setattr__(made, "__dict__", node.__dict__)
+    for slot in (one for kind in type(node).__mro__ for one in vars(kind).values() if inspect.ismemberdescriptor(one)):
+        with suppress(AttributeError):
+            slot.__set__(made, slot.__get__(node))
     return made

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 from typing import Any, Final, NamedTuple
 
-from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from cacheprefix.adapter import context_block, find_text, mostly_holds
+from cacheprefix.wire import paused_turn
 from cacheprefix_langgraph.fork_context import Frame
 from cacheprefix_langgraph.views import is_text, text_in
 
@@ -190,22 +191,38 @@ def instruction_of(parts: Parts, frame: Frame) -> str:
     return "\n\n".join(dict.fromkeys(part for part in (frame.instruction, *own) if part))
 
 
+def paused(messages: Sequence[BaseMessage]) -> int:
+    """How many messages at the end are a turn that the provider runs on from there, behind which no text may stand."""
+    results = sum(1 for _ in takewhile(lambda one: isinstance(one, ToolMessage), reversed(messages)))
+    turn = messages[-results - 1] if results < len(messages) else None
+    if not isinstance(turn, AIMessage):
+        return 0
+    result = {"role": "user", "content": [{"type": "tool_result"}]}
+    return paused_turn([{"role": "assistant", "content": turn.content}, *([result] * results)])
+
+
+def at_end(messages: Sequence[Any], said: Sequence[Any]) -> list[Any]:
+    """The messages with others at their end, as far as something may stand there."""
+    end = len(messages) - paused(messages)
+    return [*messages[:end], *said, *messages[end:]]
+
+
 def completed(given: Sequence[BaseMessage], frame: Frame) -> list[BaseMessage]:
     """A request in the application's own layout, with what it leaves to us to say: shared, role's and passing text.
 
     The very same messages where it says all of that itself.
     """
     text = "\n\n".join(missing(given, frame))
-    end: list[BaseMessage] = [HumanMessage(frame.passing)] if frame.volatile else []
+    given = at_end(given, [HumanMessage(frame.passing)] if frame.volatile else [])
     if not text:
-        return [*given, *end]
+        return given
     at = next((index for index, message in enumerate(given) if leads(message)), None)
     if at is None:
-        return [SystemMessage(text), *given, *end]
+        return [SystemMessage(text), *given]
     # Joined with the first one, wherever that stands: some classes take no second.
     first, content = given[at], given[at].content
     joined: Any = f"{text}\n\n{content}" if isinstance(content, str) else [{"type": "text", "text": text}, *content]
-    return [*given[:at], first.model_copy(update={"content": joined}), *given[at + 1 :], *end]
+    return [*given[:at], first.model_copy(update={"content": joined}), *given[at + 1 :]]
 
 
 def missing(given: Sequence[BaseMessage], frame: Frame, beside: str = "") -> list[str]:

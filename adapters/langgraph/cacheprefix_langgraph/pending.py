@@ -40,6 +40,8 @@ class Sending:
     """Whether the application wants no more than one tool call, which the provider is no longer told."""
     agent: str = ""
     """Who asks, where no fork says so."""
+    made: Any = None
+    """What its model's class is called with."""
     streamed: bool = False
     """Whether the class is about to stream the answer, which some of them build another body for."""
     pending: PendingCall | None = None

@@ -33,7 +33,7 @@ from cacheprefix_langgraph.state import conversation_of, messages_in
 from cacheprefix_langgraph.subgraphs import fork_of
 from cacheprefix_langgraph.unwrapped import AGENTS, closed_over, middleware_in, named
 from cacheprefix_langgraph.views import Views
-from cacheprefix_langgraph.wrapping import wrapped_with, wrapping_of
+from cacheprefix_langgraph.wrapping import held, wrapped_with, wrapping_of
 
 
 def preview(target: object, session: Session, task: object = None) -> Preview | None:
@@ -111,8 +111,8 @@ class _DryRun:
         if isinstance(bound, Pregel):
             self.graph(bound, frame, name)
             return
-        function = getattr(bound, "func", None) or getattr(bound, "afunc", None) or bound
-        fork = getattr(function, FORK, None) or getattr(type(bound), FORK, None)
+        function = held(bound, "func") or held(bound, "afunc") or bound
+        fork = held(function, FORK) or getattr(type(bound), FORK, None)
         if fork is not None:
             if fork.volatile is not None:
                 self.notes.append(f"{fork.role}: what it says for one call alone is known at the call")
@@ -265,7 +265,7 @@ def _models(function: Any, bound: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The wrapped models that a node names, with the options that were bound to them."""
     given: Iterable[Any] = named(function)
     if isinstance(bound, RunnableSequence):
-        given = [*bound.steps, *(one for step in bound.steps for one in named(getattr(step, "func", step)))]
+        given = [*bound.steps, *(one for step in bound.steps for one in named(held(step, "func") or step))]
     elif isinstance(bound, Runnable):
         given = [bound, *given]
     for one in given:
@@ -282,8 +282,8 @@ def _unbound(given: Any) -> tuple[Any, dict[str, Any]]:
             # Structured output is a model with a parser behind it.
             given = next((step for step in given.steps if wrapping_of(_unbound(step)[0]) is not None), None)
             continue
-        options = {**(getattr(given, "kwargs", None) or {}), **options}
-        given = getattr(given, "bound", None)
+        options = {**(held(given, "kwargs") or {}), **options}
+        given = held(given, "bound")
     return given, options
 
 

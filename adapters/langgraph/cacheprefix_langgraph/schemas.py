@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from cacheprefix.adapter import AdapterSession, names_known_to
 from cacheprefix_langgraph.fork_context import runs
 from cacheprefix_langgraph.tools import adopt
+from cacheprefix_langgraph.wrapping import held
 
 _BINDS: Final = "with_structured_output"
 STRUCTURED: Final = "ls_structured_output_format"
@@ -107,7 +108,7 @@ def _functions(node: Any) -> Iterator[FunctionType]:
         return
     if isinstance(node, Runnable):
         # LangChain's and LangGraph's around a function; what another one binds was bound when it was made.
-        node = getattr(node, "func", None) or getattr(node, "afunc", None)
+        node = held(node, "func") or held(node, "afunc")
     if isinstance(node, MethodType):
         node = node.__func__
     elif not isinstance(node, FunctionType):

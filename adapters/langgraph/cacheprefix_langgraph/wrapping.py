@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import Runnable, RunnableWithFallbacks
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.configurable import DynamicRunnable
+
 from cacheprefix.adapter import AdapterSession
 from cacheprefix_langgraph.views import Views
 
@@ -32,7 +37,7 @@ class Wrapping:
 
 def wrapping_of(model: Any) -> Wrapping | None:
     """What a model was wrapped with; None where it was not, or is no model but a class."""
-    private = None if isinstance(model, type) else getattr(model, "__pydantic_private__", None)
+    private = model.__pydantic_private__ if isinstance(model, BaseChatModel) else None
     found = (private or {}).get(_PRIVATE)
     return found if isinstance(found, Wrapping) else None
 
@@ -42,6 +47,27 @@ def wrapping(model: Any) -> Wrapping:
     found = wrapping_of(model)
     assert found is not None
     return found
+
+
+_STANDS: dict[Any, str] = {RunnableBindingBase: "bound", RunnableWithFallbacks: "runnable", DynamicRunnable: "default"}
+"""Runnables that stand for others, and where they have them."""
+
+
+def stands_for(one: Any) -> Any:
+    """What a Runnable stands for: what it binds, or the first of those that it chooses from; else None."""
+    return next((getattr(one, name) for kind, name in _STANDS.items() if isinstance(one, kind)), None)
+
+
+def held(one: Any, name: str) -> Any:
+    """What an object has under a name, or what it stands for; None where there is nothing.
+
+    A Runnable itself is not asked: a model that is made when it is called would be made, from what is not known yet.
+    """
+    while isinstance(one, Runnable):
+        if name in vars(one) or hasattr(type(one), name):
+            return getattr(one, name)
+        one = stands_for(one)
+    return getattr(one, name, None)
 
 
 def wrapped_with(model: Any, made: Wrapping | None) -> Any:
