@@ -106,7 +106,7 @@ from cacheprefix.prompt import (
 from cacheprefix.prompt import Role as MessageRole
 from cacheprefix.session import Session
 from cacheprefix.versions import outside, supported
-from cacheprefix.watched_clients import compacts_by, derived, vendor_of, watched_client, watched_stream
+from cacheprefix.watched_clients import compacts_by, derived, headers_of, vendor_of, watched_client, watched_stream
 from cacheprefix.wrapped_parts import Wrap, claimed, named, released
 
 if TYPE_CHECKING:
@@ -226,6 +226,7 @@ __all__ = [
     "find_text",
     "fork_body",
     "given_or_configured",
+    "headers_of",
     "in_role",
     "inside",
     "instruction_of",

@@ -160,6 +160,8 @@ class ForkBody:
     """``given`` decoded, where that was done to find its conversation."""
     went_on: str = ""
     """The ``previous_response_id`` that the application sent, where ``given`` has the whole history in its place."""
+    headers: Mapping[str, Any] | None = None
+    """That it goes out with."""
 
     @property
     def tail(self) -> str:
@@ -177,12 +179,16 @@ class ForkBody:
 
     def queue(self) -> Pass:
         """Wait, in this thread, for a sibling that writes the same prefix to the cache; ``begin`` takes the result."""
-        return self.session.waiting.queue(self.body, self.api, boundary=self._shared) if self._waits else FOLLOW
+        return self.session.waiting.queue(**self._asking_for) if self._waits else FOLLOW
 
     async def aqueue(self) -> Pass:
         """``queue`` without blocking the event loop."""
-        waiting = self.session.waiting
-        return await waiting.aqueue(self.body, self.api, boundary=self._shared) if self._waits else FOLLOW
+        return await self.session.waiting.aqueue(**self._asking_for) if self._waits else FOLLOW
+
+    @property
+    def _asking_for(self) -> dict[str, Any]:
+        """What the gate is asked with."""
+        return {"body": self.body, "api": self.api, "boundary": self._shared, "headers": self.headers}
 
     @property
     def _waits(self) -> bool:
@@ -206,6 +212,7 @@ class ForkBody:
             conversation=role.conversation if role else "",
             boundary=self._shared,
             original=self._unmodified if changed else None,
+            headers=self.headers,
             rewrite=self.forked,
             repeated=plan is not None and plan.repeats,
             continues=plan is not None and plan.continues,
@@ -247,7 +254,7 @@ class ForkBody:
         assert self.role is not None
         self.session.note(f"role {self.role.name!r} called a tool of another role; it was refused and asked again")
         if self.tries:
-            return ForkBody(self.session, self.api, self.own(), self.given, self.role)
+            return ForkBody(self.session, self.api, self.own(), self.given, self.role, headers=self.headers)
         listed = ", ".join(permitted) or "none"
         why = f"was not run: tools available to the role {self.role.name!r} are: {listed}."
         refusals = result_messages([(call, f"Tool {call.name!r} {why}", True) for call in read.calls], self.api)
@@ -614,6 +621,7 @@ def fork_body(
     asks_usage: bool = True,
     lists: bool = True,
     own: tuple[Reason, ...] = (),
+    headers: Mapping[str, Any] | None = None,
 ) -> ForkBody:
     """Lay a body out as a fork of ``role``: shared system text and tools, the conversation as it is, the role's text.
 
@@ -625,13 +633,14 @@ def fork_body(
     and only gets the text that the user gave to the session alone. ``asks_usage`` is False where nobody watches the
     stream: then its usage is not asked for, as the event that brings it would reach the application. ``lists`` is False
     where the client takes no list of allowed tools as ``tool_choice``: the role's text names them then. ``own`` holds
-    reasons to keep the application's layout, whatever sharing saves. On a failure of ours the application's own request
+    reasons to keep the application's layout, whatever sharing saves. ``headers`` are those of the request: a beta of
+    Anthropic's has a cache of its own. On a failure of ours the application's own request
     goes out; raises only ``BudgetError``, for a request budget that cannot be met.
     """
     given, went_on = dict(body), ""
     if session.mode != "observe" and SHAPES[api].FIELDS.chained:
         given, went_on = session.attempt("kept answer", lambda: _with_history(session, body, api, role), (given, ""))
-    plain = ForkBody(session, api, given, given, role, went_on=went_on)
+    plain = ForkBody(session, api, given, given, role, went_on=went_on, headers=headers)
     if role is None or session.mode == "observe":
         return plain
     session.join(role.name)

@@ -61,7 +61,7 @@ def watched_client(client: C, session: AdapterSession, role: Callable[[], Role |
 def _subclass(
     base: Any, apis: Mapping[str, Api], session: AdapterSession, role: Callable[[], Role | None], *, parses: bool
 ) -> Any:
-    def opened(path: str, body: Any, options: Mapping[str, Any]) -> ForkBody | None:
+    def opened(client: Any, path: str, body: Any, options: Mapping[str, Any]) -> ForkBody | None:
         api = next((api for end, api in apis.items() if path.partition("?")[0].endswith(end)), None)
         if api is None or not isinstance(body, dict):
             return None
@@ -73,12 +73,14 @@ def _subclass(
         if not well_formed(given, api):
             return None
         # A raw response is parsed by the application: whatever the stream holds, it sees.
-        raw = ((options.get("options") or {}).get("headers") or {}).get(_RAW)
+        own = (options.get("options") or {}).get("headers") or {}
+        raw = own.get(_RAW)
         asks = role()
         if asks is not None and raw and (not parses if given.get("stream") else raw == "stream"):
             # Whether it is parsed is seen too late: it may be read as bytes.
             asks = replace(asks, unread=True)
-        return fork_body(session, given, api, asks, asks_usage=not raw)
+        headers = session.attempt("headers", lambda: headers_of(client, own), None)
+        return fork_body(session, given, api, asks, asks_usage=not raw, headers=headers)
 
     def beside(path: str, body: Any) -> Any:
         """The body of what is asked about a history and not of the model; the very same where it names no fork's."""
@@ -87,13 +89,13 @@ def _subclass(
         return gone_on(session, body, "openai-responses", role())
 
     def post(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
-        fork = opened(path, body, options)
+        fork = opened(self, path, body, options)
         if fork is None:
             return base.post(self, path, body=beside(path, body), **options)
         return fork.ask(lambda sent: base.post(self, path, body=_placed(fork, sent, body), **options), _streamed, _told)
 
     async def apost(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
-        fork = opened(path, body, options)
+        fork = opened(self, path, body, options)
         if fork is None:
             return await base.post(self, path, body=beside(path, body), **options)
         return await fork.aask(
@@ -170,6 +172,12 @@ def _as_written(value: Any) -> Any:
 def _placed(fork: ForkBody, sent: Any, asked: Mapping[str, Any]) -> Any:
     """What is sent; where that is what was asked, with what is left out in its place: there ``extra_body`` puts it."""
     return {name: sent.get(name, value) for name, value in asked.items()} if fork.as_asked(sent) else sent
+
+
+def headers_of(client: Any, own: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that a client of either SDK sends: its application's, and over them the request's ``own``."""
+    held = (getattr(client, "_custom_headers", {}), own)
+    return {name.lower(): value for given in held for name, value in given.items()}
 
 
 def _left_out(value: Any) -> bool:

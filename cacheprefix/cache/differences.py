@@ -362,6 +362,9 @@ def difference_from(
         # No text is the very same: an id in a system prompt makes another one of it, and each asks something else.
         best, best_shared = rows[0]
     found = _in_content(own, best, best_shared, shared, most, profile, rewritten=rewritten)
+    if found is not None and best.prompt.api != own.prompt.api:
+        # Each API writes the same texts and tools in a form of its own: that is no change of theirs.
+        return _settings(own, best, found.tokens, profile) if own.agent else None
     if best.lane == own.lane and (best.salts == own.salts or best.keys[:best_shared] == own.keys[:best_shared]):
         return found
     if not own.agent and not any(map(answers, own.sections[best_shared:])):

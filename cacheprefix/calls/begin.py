@@ -34,6 +34,8 @@ from cacheprefix.wire import redecode
 
 Boundary = Callable[[Prompt], int | None] | int | None
 """Leading sections that siblings share, or what finds their number in the decoded prompt."""
+Headers = Mapping[str, Any]
+"""Of one request, by name; what is no string is left out."""
 _Gate = tuple[bytes, Worth]
 """By what siblings find one another, and what waiting gains them."""
 Original = Callable[[Prompt], Prompt | None] | None
@@ -53,7 +55,8 @@ class Request:
     """How many leading sections its siblings share."""
     original: Original = None
     """For the estimate of what it would have cost unmodified; None where the body is the application's own."""
-    headers: Mapping[str, str] | None = None
+    headers: Headers | None = None
+    """That it goes out with; those that the provider's cache knows are looked at."""
     provider: str | None = None
     """Names the profile, where the model's name does not tell."""
     policy: ForkPolicy | None = None
@@ -198,8 +201,7 @@ class Requests:
         held, talk = self._held(asked, owner)
         now = services.clock()
         laid = self._spoken(asked)
-        given = state.decode(laid, asked.api, headers=asked.headers)
-        profile = services.profile(given.model, asked.api, asked.provider)
+        given, profile = self._read(laid, asked.api, asked.headers, asked.provider)
         agent = team.agent(asked.agent)
         if not talk and asked.agent:
             # Privacy: a request without a name joins a conversation only where it says all that was said there.
@@ -261,6 +263,20 @@ class Requests:
             reasons=reasons,
         )
 
+    def _read(
+        self, body: Mapping[str, Any], api: Api, headers: Headers | None, provider: str | None = None
+    ) -> tuple[Prompt, Profile]:
+        """A body with those of its headers that part the provider's cache, and the rules for it.
+
+        Privacy: no other header is kept; some hold keys.
+        """
+        state = self.state
+        prompt = state.decode(body, api)
+        profile = state.services.profile(prompt.model, api, provider)
+        told = {name.lower(): value for name, value in (headers or {}).items() if isinstance(value, str) and value}
+        known = {name: told[name] for name in profile.headers if name in told}
+        return (state.decode(body, api, headers=known) if known else prompt), profile
+
     def _spoken(self, asked: Request) -> Mapping[str, Any]:
         """The body with the role's text said as its plan says; where no such message may stand there, as a user's."""
         if asked.said_as == "user" or not asked.tail or not asked.rewrite:
@@ -294,7 +310,14 @@ class Requests:
         self.state.notices.attempt("lint", lambda: look(going.prompt, agent=going.agent, talk=talk, note=note), None)
 
     def gate_key(
-        self, body: Mapping[str, Any], api: Api, boundary: Boundary, scope: str | None, *, streams: bool | None
+        self,
+        body: Mapping[str, Any],
+        api: Api,
+        boundary: Boundary,
+        scope: str | None,
+        *,
+        streams: bool | None,
+        headers: Headers | None = None,
     ) -> tuple[_Gate, ...]:
         """What siblings of a request wait for together, and what that is worth; empty where waiting gains nothing.
 
@@ -303,9 +326,8 @@ class Requests:
         """
         if not self.forks:
             return ()
-        prompt = self.state.decode(body, api)
-        services = self.state.services
-        profile = in_our_tokens(services.profile(prompt.model, api), services.scale(prompt.model))
+        prompt, profile = self._read(body, api, headers)
+        profile = in_our_tokens(profile, self.state.services.scale(prompt.model))
         limit = boundary(prompt) if callable(boundary) else boundary
         if boundary is None:
             limit = _kept_by_itself(prompt, profile)
@@ -373,8 +395,7 @@ class Requests:
         if again is not None:
             return marked, again
         decoded = self.state.decode(marked, prompt.api)
-        kept = {name: value for name, value in prompt.settings.items() if name.startswith("header:")}
-        return marked, replace(decoded, settings={**decoded.settings, **kept}) if kept else decoded
+        return marked, _with_headers(decoded, prompt)
 
     def _lifetime(self, prompt: Prompt, profile: Profile, sender: _Sender) -> Ttl | None:
         """The lifetime for what a request writes; None for the provider's default."""
@@ -452,7 +473,7 @@ class Requests:
             return (own if self.forks and asked.layout != "fork" else None), True
         original = asked.original
         prompt = self.state.notices.attempt("estimate", lambda: original(given), None)
-        return (None, False) if prompt is None else (own._replace(prompt=prompt), True)
+        return (None, False) if prompt is None else (own._replace(prompt=_with_headers(prompt, given)), True)
 
     def _reports(self, leave: Pass, agent: str) -> tuple[Any, Any, Any]:
         """What a turn calls when its answer ends, fails, and begins; each lets waiting siblings go."""
@@ -610,6 +631,12 @@ class Requests:
         return (None, 0.0) if found is None else (cost_units(found.usage, seen.profile), found.unsure)
 
 
+def _with_headers(prompt: Prompt, sent: Prompt) -> Prompt:
+    """Another form of the request ``sent``, which goes out with the same headers."""
+    kept = {name: value for name, value in sent.settings.items() if name.startswith("header:")}
+    return prompt.with_settings({**prompt.settings, **kept}) if kept else prompt
+
+
 def _kept_by_itself(prompt: Prompt, profile: Profile) -> int:
     """How many leading sections of a request in the application's own layout the provider keeps for another one."""
     # The provider's rule: where marks decide, nothing behind the application's last one is kept.
@@ -649,6 +676,7 @@ class Waiting:
         boundary: Boundary,
         scope: str | None = None,
         streams: bool | None = None,
+        headers: Headers | None = None,
     ) -> Pass:
         """Wait in this thread until a sibling that is writing the same cold prefix has begun to answer.
 
@@ -658,7 +686,7 @@ class Waiting:
         request's own answer, should it lead, will let the others go with its first token; by default it does where
         the body asks for a stream.
         """
-        return self.follow(*self._gates(body, api, boundary, scope, streams=streams))
+        return self.follow(*self._gates(body, api, boundary, scope, streams=streams, headers=headers))
 
     async def aqueue(
         self,
@@ -668,9 +696,10 @@ class Waiting:
         boundary: Boundary,
         scope: str | None = None,
         streams: bool | None = None,
+        headers: Headers | None = None,
     ) -> Pass:
         """``queue`` without blocking the event loop."""
-        return await self.afollow(*self._gates(body, api, boundary, scope, streams=streams))
+        return await self.afollow(*self._gates(body, api, boundary, scope, streams=streams, headers=headers))
 
     def worth(self, model: str, api: Api, *, cold: int, streams: bool = False) -> Worth | None:
         """What a request gains by waiting for a sibling that writes ``cold`` tokens; None where that is nothing.
@@ -729,11 +758,18 @@ class Waiting:
         return not gating.goes_whole(leave, model)
 
     def _gates(
-        self, body: Mapping[str, Any], api: Api, boundary: Boundary, scope: str | None, *, streams: bool | None
+        self,
+        body: Mapping[str, Any],
+        api: Api,
+        boundary: Boundary,
+        scope: str | None,
+        *,
+        streams: bool | None,
+        headers: Headers | None,
     ) -> tuple[_Gate, ...]:
         """What siblings wait for together, and what that is worth; empty where waiting gains nothing or at a fault."""
 
         def found() -> tuple[_Gate, ...]:
-            return self.requests.gate_key(body, api, boundary, scope, streams=streams)
+            return self.requests.gate_key(body, api, boundary, scope, streams=streams, headers=headers)
 
         return () if self.gate is None else self.requests.state.notices.attempt("gate", found, ())

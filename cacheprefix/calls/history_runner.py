@@ -95,7 +95,10 @@ class HistoryRunner:
         Raises ``SetupError`` when it has a history in another form or mode.
         """
         owner, prefix = self.team.owner(scope), self.team.prefix
-        make = partial(Conversation, scope=owner[1], prefix_key=prefix.key)
+
+        def make(*named: Any) -> Conversation:
+            return Conversation(*named, scope=owner[1], prefix_key=prefix.key)
+
         found, new = self.state.conversation(owner, id, make)
         if new or api is not None or mode is not None:
             model = model or found.model

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import operator
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from hashlib import blake2b
 from types import MappingProxyType
@@ -60,7 +62,7 @@ class SharedPrefix:
     context: Mapping[str, str] = field(default_factory=dict)
     _text: str | None = field(init=False, default=None, repr=False, compare=False)
     _key: str | None = field(init=False, default=None, repr=False, compare=False)
-    _at: dict[str, int] | None = field(init=False, default=None, repr=False, compare=False)
+    _ordered: bool | None = field(init=False, default=None, repr=False, compare=False)
     _names: tuple[str, ...] | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -104,9 +106,7 @@ class SharedPrefix:
 
     def _digested(self) -> str:
         state = blake2b(self.text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES)
-        for tool in self.tools:
-            if isinstance(tool, Tool):
-                state.update(b"\0" + tool.schema)
+        state.update(b"\0".join([b"", *(tool.schema for tool in self.tools if isinstance(tool, Tool))]))
         return f"cacheprefix-{state.hexdigest()}"
 
     def frozen(self, render: Callable[[Any], Mapping[str, Any]] | None = None) -> SharedPrefix:
@@ -125,7 +125,37 @@ class SharedPrefix:
         known = (self.tool(tool.name) if isinstance(tool, Tool) else None for tool in tools)
         if not self.unfrozen and all(one is not None and one == tool for one, tool in zip(known, tools, strict=True)):
             return self
-        return replace(self, tools=union_tools((*self.tools, *tools), render=render))
+        if self.unfrozen or not self._in_order:
+            return replace(self, tools=union_tools((*self.tools, *tools), render=render))
+        return self._grown(union_tools(tools, render=render))
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether its tools stand in order of their names, each once, as those of a union do."""
+        if self._ordered is None:
+            names = self.tool_names
+            object.__setattr__(self, "_ordered", all(map(operator.lt, names, names[1:])))
+        return bool(self._ordered)
+
+    def _grown(self, news: Iterable[Tool]) -> SharedPrefix:
+        """This union with more tools, put in where they belong.
+
+        A session of many users may have thousands, and each request bring one: those that are there are copied, and
+        not read.
+        """
+        tools, names = self.tools, self.tool_names
+        for tool in news:
+            known = self.tool(tool.name)
+            if known is None:
+                at = bisect_left(names, tool.name)
+                tools, names = (*tools[:at], tool, *tools[at:]), (*names[:at], tool.name, *names[at:])
+            else:
+                _same(known, tool)
+        made = object.__new__(type(self))
+        filled = {"tools": tools, "_names": names, "_ordered": True, "_text": self._text, "_key": None}
+        for one in fields(self):
+            object.__setattr__(made, one.name, filled[one.name] if one.name in filled else getattr(self, one.name))
+        return made
 
     @property
     def tool_names(self) -> tuple[str, ...]:
@@ -139,24 +169,25 @@ class SharedPrefix:
         """Whether some of its tools wait for their adapter to read them."""
         return len(self.tool_names) < len(self.tools)
 
-    @property
-    def _places(self) -> dict[str, int]:
-        """Where each tool of the union stands: a session of many users may have thousands, and each request asks."""
-        if self._at is None:
+    def _place(self, name: str) -> int | None:
+        """Where the tool of a name stands; None where there is none."""
+        if self.unfrozen or not self._in_order:
             places = {tool.name: index for index, tool in enumerate(self.tools) if isinstance(tool, Tool)}
-            object.__setattr__(self, "_at", places)
-        return self._at or {}
+            return places.get(name)
+        names = self.tool_names
+        at = bisect_left(names, name)
+        return at if names[at : at + 1] == (name,) else None
 
     def tool(self, name: str) -> Tool | None:
         """The union's tool of a name; None where it has none."""
-        at = self._places.get(name)
+        at = self._place(name)
         found = None if at is None else self.tools[at]
         return found if isinstance(found, Tool) else None
 
     def among(self, names: Iterable[str]) -> tuple[Tool, ...]:
         """The union's tools of these names, in its order."""
-        places = self._places
-        return tuple(self.tools[at] for at in sorted({places[name] for name in names if name in places}))
+        places = {at for at in map(self._place, names) if at is not None}
+        return tuple(self.tools[at] for at in sorted(places))
 
 
 def context_block(key: str, text: str) -> str:
@@ -175,9 +206,15 @@ def union_tools(tools: Iterable[Any], *, render: Callable[[Any], Mapping[str, An
         known = union.get(tool.name)
         if known is None:
             union[tool.name] = tool
-        elif known.schema != tool.schema and _meant(known.schema) != _meant(tool.schema):
-            raise ToolClashError(tool.name, _first_difference(known.schema, tool.schema))
+        else:
+            _same(known, tool)
     return tuple(union[name] for name in sorted(union))
+
+
+def _same(known: Tool, tool: Tool) -> None:
+    """Raise ``ToolClashError`` where two tools of one name have not the same schema."""
+    if known.schema != tool.schema and _meant(known.schema) != _meant(tool.schema):
+        raise ToolClashError(tool.name, _first_difference(known.schema, tool.schema))
 
 
 def tool_of(item: Any, render: Callable[[Any], Mapping[str, Any]] | None = None) -> Tool:

@@ -297,8 +297,7 @@ class Team:
                 self.theirs |= {error.name} - self._public
                 raise
             self.resumed -= replaced
-            known = set(prefix.tool_names)
-            added = [] if union is prefix else [name for name in union.tool_names if name not in known]
+            added = sorted({tool.name for tool in given if prefix.tool(tool.name) is None})
             self.of_runs.update(added if of_run else ())
             self.of_doors.update(added if of_door else ())
             self.unrecorded.update(() if recorded else added)

@@ -221,7 +221,7 @@ class Simulator:
         record.model = str(fields.get("model", fields.get("modelId", "")))
         profile = self.profile_for(record.model, api)
         record.rules, record.provider = profile.name, profile.provider
-        record.headers = {name: headers[name] for name in profile.headers if name in headers}
+        record.headers = {name: headers[name] for name in profile.headers if headers.get(name)}
         prompt = decode(fields, api, headers=record.headers, count=self._count, memo=self._memo)
         record.prompt = prompt = self._with_images(prompt)
         record.asked = asked = _asked(wire, fields, stream=stream)

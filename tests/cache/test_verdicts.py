@@ -504,3 +504,15 @@ def test_a_time_in_front_of_a_long_question_is_still_told() -> None:
     verdict = desk.call(question(f"It is 10:02. {rules}", "Answer in three sentences."), agent="w", session="one")
     assert (verdict.cause, verdict.path, verdict.alarm) == ("history_edited", "messages[1].content", True)
     assert verdict.lost_tokens > 700
+
+
+@pytest.mark.parametrize(("agent", "cause", "path"), [("critic", "settings_changed", "api"), ("", "cold_start", None)])
+def test_another_api_of_the_provider_is_no_other_text(agent: str, cause: str, path: str | None) -> None:
+    """Each writes the same texts in a form of its own, and has a cache of its own."""
+    desk = Desk()
+    said = [{"role": "user", "content": "hello"}]
+    asked = [{"role": "user", "content": "And now?"}]
+    system = {"role": "system", "content": SYSTEM}
+    desk.call(decode({"model": "m", "messages": [system, *said]}, "openai-chat"), agent=agent)
+    verdict = desk.call(decode({"model": "m", "instructions": SYSTEM, "input": asked}, "openai-responses"), agent=agent)
+    assert (verdict.cause, verdict.path) == (cause, path)

@@ -80,6 +80,19 @@ def test_three_roles_cost_less_than_unmodified(fresh, vendor, stream):
     assert not own.failures
 
 
+def test_what_one_beta_of_anthropics_wrote_is_missed_by_no_other(fresh):
+    """Each has a cache of its own at the provider, and so nothing was to be read."""
+    provider, own = fresh("anthropic"), session()
+    completion = wrap(litellm.completion, own)
+    for _ in range(2):
+        for more in ({}, {"extra_headers": {"anthropic-beta": "context-management-2025-06-27"}}):
+            ask("anthropic", provider, completion, **more)
+    assert "provider_miss" not in [call.verdict.cause for call in own.calls]
+    sent = [record.headers.get("anthropic-beta", "") for record in provider.requests]
+    first = [header not in sent[:at] for at, header in enumerate(sent)]
+    assert [call.verdict.expected_tokens > 0 for call in own.calls] == [not one for one in first]
+
+
 def test_marks_reach_anthropic_as_cache_control(fresh):
     """LiteLLM hands content blocks on with what they are marked by, and no field of OpenAI's."""
     provider = fresh("anthropic")

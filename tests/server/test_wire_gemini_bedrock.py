@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from cacheprefix.server import Latency, Queue, Reply, Rule, Rules, SimulatedProvider, ToolCall
+from cacheprefix.server import Latency, Queue, Reply, Rule, Rules, SimulatedProvider, ToolCall, wire_gemini
 
 MODEL = "gemini-2.5-flash"
 LONG = "handbook " * 900
@@ -221,3 +221,12 @@ def test_a_latency_of_nothing_is_slept_by_default(serve):
     generate(provider, "x")
     assert provider.requests[0].modelled_ttft > 60
     assert provider.requests[0].first_token_at - provider.requests[0].started_at < 30
+
+
+@pytest.mark.parametrize("name", ["parameters", "parametersJsonSchema"])
+@pytest.mark.parametrize("declared", ["functionDeclarations", "function_declarations"])
+def test_a_tools_schema_is_read_in_both_of_geminis_forms(name, declared):
+    """By it the scripted answers fill in what a call needs."""
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    body = {"tools": [{declared: [{"name": "weather", name: schema}, {"name": "now"}]}]}
+    assert wire_gemini.asked(body).tools == {"weather": schema, "now": {}}

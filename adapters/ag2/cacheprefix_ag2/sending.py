@@ -25,6 +25,7 @@ from cacheprefix.adapter import (
     RequestPlan,
     RestOfRequest,
     allowed_choice,
+    headers_of,
 )
 from cacheprefix.wire import apply, form_of, sendable, views_of
 from cacheprefix_ag2.layout import Fork
@@ -71,7 +72,7 @@ class Sending:
     laid: RequestPlan[Any] | None = None
     """How it is laid out, and why; None for a call that no policy laid out."""
 
-    async def begin(self, body: Mapping[str, Any], api: Api) -> PendingCall:
+    async def begin(self, body: Mapping[str, Any], api: Api, headers: Mapping[str, Any] | None) -> PendingCall:
         """The turn of a request, behind a sibling that is writing the same cold prefix."""
         self.made()
         if self.capture:
@@ -86,7 +87,7 @@ class Sending:
         beside = self.volatile if fork is None else fork.plan.beside
         boundary, leave = self._boundary if forked else None, FOLLOW
         if forked or (self.laid is not None and self.laid.waits):
-            leave = await session.waiting.aqueue(laid, api, boundary=boundary)
+            leave = await session.waiting.aqueue(laid, api, boundary=boundary, headers=headers)
         asked = Request(
             laid,
             api,
@@ -94,6 +95,7 @@ class Sending:
             conversation=self.talk,
             boundary=boundary,
             original=None if own is None else lambda _: session.decode(own, api),
+            headers=headers,
             rewrite=forked or session.attempt("routing", lambda: self._routed(body, api), otherwise=False),
             policy=ForkPolicy(purpose="agent", skip_cache_write=not loops) if forked else None,
             continues=loops,
@@ -197,7 +199,9 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
         # What the SDKs leave out of the JSON they write, and what they add to it.
         full = {name: value for name, value in body.items() if type(value).__name__ not in ("Omit", "NotGiven")}
         full |= (rest.get("options") or {}).get("extra_json") or {}
-        with await sending.begin(full, api) as turn:
+        asked = (rest.get("options") or {}).get("headers") or {}
+        headers = sending.session.attempt("headers", lambda: headers_of(getattr(post, "__self__", None), asked), None)
+        with await sending.begin(full, api, headers) as turn:
             answer = await post(path, body=body if turn.body is full else dict(turn.body), **rest)
         if hasattr(answer, "_iterator"):
             return _watching(answer, ForkBody(sending.session, api, full, full, None).awatch(turn, answer._iterator))

@@ -25,6 +25,7 @@ from cacheprefix.adapter import (
     VolatileRole,
     allowed_choice,
     begins,
+    headers_of,
     merge_usage,
     normalise_usage,
     with_volatile,
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PATHS: Mapping[str, Api] = {"/chat/completions": "openai-chat", "/v1/messages": "anthropic"}
-_SDKS_OWN = "x-stainless-"
-"""Headers in which the SDKs report on themselves; no provider's cache knows them."""
 _TAPPED = "_cacheprefix_tapped"
 
 
@@ -94,24 +93,26 @@ class Sending:
         Gives the body and options to send, the very same objects when nothing changes. Raises ``Undone`` where
         it could not be begun and is not laid out as the application's own.
         """
-        extra = options.get("extra_json")
+        extra, own = options.get("extra_json"), options.get("headers") or {}
+        headers = self.session.attempt("headers", lambda: headers_of(getattr(self.client, "_client", None), own), None)
         full = {**body, **extra} if extra else body
         self.api = api
-        made = full if self.undone else await self._begun(api, full, options.get("headers") or {})
+        made = full if self.undone else await self._begun(api, full, headers)
         if made is full and not self.volatile:
             return body, options
         rest = {name: value for name, value in options.items() if name != "extra_json"} if extra else options
         return with_volatile(made, api, self.volatile, self.volatile_role), rest
 
-    async def _begun(self, api: Api, full: Mapping[str, Any], headers: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _begun(self, api: Api, full: Mapping[str, Any], headers: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """The body as the session begins it, after waiting for a sibling that writes the prefix. Raises ``Undone``."""
         changed = self._settled(api, full) if self.rewrite else full
         layout = self.layout
         forked = layout is not None and layout.shared is not None
         boundary, leave = self._boundary if forked else None, FOLLOW
         if forked or (self.plan is not None and self.plan.waits):
-            leave = await self.session.waiting.aqueue(changed, api, boundary=boundary, scope=self.scope)
-        own = {n: v for n, v in headers.items() if isinstance(v, str) and not n.lower().startswith(_SDKS_OWN)}
+            leave = await self.session.waiting.aqueue(
+                changed, api, boundary=boundary, scope=self.scope, headers=headers
+            )
         asked = Request(
             changed,
             api,
@@ -119,7 +120,7 @@ class Sending:
             conversation=self.conversation,
             boundary=boundary,
             original=self.original,
-            headers=own,
+            headers=headers,
             rewrite=self.rewrite,
             policy=None if layout is None else _policy(layout),
             scope=self.scope,

@@ -129,7 +129,7 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
     # With fallbacks LiteLLM calls itself once for each attempt, and each of those calls comes here.
     if bound is None or bound[0].off or named.get("fallbacks"):
         return own(*given, **named)
-    session = bound[0]
+    session, role, headers = bound[0], bound[1] or adapter.current_role(), named.get("extra_headers")
     read = session.attempt("body", lambda: _read(session, own, given, named), None)
     if read is None:
         return own(*given, **named)
@@ -138,7 +138,7 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
     # Bedrock's guardrail judges what users say and no system text: a role's text among that would be judged too.
     why += [adapter.reason("own_prompt", "guardrailConfig")] if asked.get("guardrailConfig") else []
     # ``lists=False``: LiteLLM takes no list of allowed tools as ``tool_choice``.
-    fork = adapter.fork_body(session, body, "openai-chat", bound[1] or adapter.current_role(), lists=False, own=(*why,))
+    fork = adapter.fork_body(session, body, "openai-chat", role, lists=False, own=(*why,), headers=headers)
 
     def arguments(laid: Mapping[str, Any]) -> dict[str, Any]:
         laid = dict(laid) if rules.markers in (None, "openai") else for_litellm(dict(laid))

@@ -119,6 +119,13 @@ def body_of(prepared: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, **(prepared.get("extra_body") or {})}
 
 
+def headers_in(prepared: Mapping[str, Any]) -> dict[str, Any]:
+    """The request's headers in the SDK's arguments."""
+    betas = prepared.get("betas")
+    named = {"anthropic-beta": ",".join(map(str, betas))} if betas else {}
+    return {**named, **(prepared.get("extra_headers") or {})}
+
+
 async def prepared_by(
     client: Any, messages: Sequence[Message], options: Mapping[str, Any], beside: Mapping[str, Any]
 ) -> dict[str, Any]:

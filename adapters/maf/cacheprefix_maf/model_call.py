@@ -24,7 +24,7 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix.errors import BudgetError
-from cacheprefix_maf.client_requests import Laid, Sending, api_of, body_of, prepared_by
+from cacheprefix_maf.client_requests import Laid, Sending, api_of, body_of, headers_in, prepared_by
 from cacheprefix_maf.history import condensed
 from cacheprefix_maf.layout import Layout, laid_out
 from cacheprefix_maf.member import Member
@@ -176,11 +176,13 @@ async def _prepared(
         name = name or _continued(member, given, api)
         adopt(member, member.lasting(own), of_run=True)
         made = await _composed(asked, name, messages, options, made, rest)
-    layout = made.layout
+    layout, headers = made.layout, session.attempt("headers", lambda: headers_in(given), None)
     boundary = layout.boundary if layout is not None and layout.plan.forks else None
     leave = FOLLOW
     if layout is not None and layout.plan.waits:
-        leave = await session.waiting.aqueue(made.body, api, boundary=boundary, scope=member.scope, streams=stream)
+        leave = await session.waiting.aqueue(
+            made.body, api, boundary=boundary, scope=member.scope, streams=stream, headers=headers
+        )
     why: RequestPlan[Any] = RequestPlan(
         "own", (reason("kept_by_provider") if stored else reason("own_history", "compacted"),)
     )
@@ -192,6 +194,7 @@ async def _prepared(
             conversation=name,
             boundary=boundary,
             original=(lambda _: session.decode(body_of(given), api)) if made.changed else None,
+            headers=headers,
             rewrite=writes,
             repeated=writes and layout is not None and layout.passing,
             scope=member.scope,
