@@ -219,7 +219,9 @@ class TasksAhead:
         """The tasks of agents without a crew that were not asked yet. Each is taken to be much like this one."""
         texts = self._size_of(self.layout.texts)
         other = replace(self.due, agent="", text=Part("", 0), begins=(), rest=texts)
-        return [other] * (len(self.sent.binding.agents) - len(self.sharing.words) - self.sharing.other)
+        # The provider's rule: a model reads nothing of what another was asked, so that its agents are not waited for.
+        models = [getattr(getattr(agent, "llm", None), "model", None) for agent in self.sent.binding.agents]
+        return [other] * (models.count(self.model) - len(self.sharing.words) - self.sharing.other)
 
     def _text_of(self, at: int) -> str:
         """The text of the agent that does a task; empty where agents' texts stand in the shared part."""

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from crewai import Crew
+from crewai.agents.agent_builder.base_agent import BaseAgent
+
 from cacheprefix.adapter import BlockVar, Bounded, names_known_to
 from cacheprefix_crewai.material import MIN_CHARS
 
@@ -50,17 +53,32 @@ class FlowRun:
             self._texts = {text: name for name, text in _long_texts(getattr(self.flow, "state", None))}
         return self._texts
 
-    def awaited(self, texts: Iterable[str], owner: object) -> bool:
+    def awaited(self, texts: Iterable[str], owner: object, model: str) -> bool:
         """Whether others are likely to hold one of the texts that ``owner`` (a crew, an agent) holds.
 
         Methods that have not run yet start crews, as far as their code tells; or an earlier crew held it too, and there
-        are methods left.
+        are methods left. Those whose crews are all known to ask other models are no such methods.
         """
         ran, methods = getattr(self.flow, "_completed_methods", ()), getattr(self.flow, "_methods", {})
         here = self._methods.get(id(owner))
         left = [method for name, method in methods.items() if name not in ran and str(name) != here]
+        # The provider's rule: another model reads nothing of it.
+        left = [method for method in left if self._may_ask(method, model)]
         again = [self._first_holders.setdefault(text, id(owner)) != id(owner) for text in texts]
         return bool(again and left) and (any(again) or any(starts_others(method, type(self.flow)) for method in left))
+
+    def _may_ask(self, method: Any, model: str) -> bool:
+        """Whether a method may start something that asks ``model``: all but those that name crews of others alone."""
+        asked: set[str] = set()
+        for code in _named_in(method, type(self.flow)):
+            mine = [inspect.getattr_static(self.flow, name, None) for name in sorted(code.names)]
+            # Of what the run makes nobody knows the model before.
+            if any(map(_makes_owner, code.objects)):
+                return True
+            for one in [*code.objects, *mine]:
+                if isinstance(one, Crew | BaseAgent):
+                    asked |= models_of(one)
+        return not asked or model in asked
 
     def held_by_others(self, texts: Iterable[str], owner: Any) -> bool:
         """Whether another kind of crew or agent held one of the texts before ``owner`` did."""
@@ -83,6 +101,12 @@ def _long_texts(state: Any, depth: int = 2) -> Iterator[tuple[str, str]]:
             yield from _long_texts(value, depth - 1)
 
 
+def models_of(owner: Any) -> set[str]:
+    """The models that a crew or an agent asks, by name."""
+    agents = [owner] if isinstance(owner, BaseAgent) else [*owner.agents, owner.manager_agent]
+    return {str(getattr(getattr(agent, "llm", None), "model", "")) for agent in agents if agent is not None}
+
+
 # ---------------------------------------------------------------------- what a method's code tells
 
 
@@ -99,6 +123,10 @@ def crews_named(method: Any, flow: type) -> list[Any]:
 
 def _is_crew_class(value: object) -> bool:
     return isinstance(value, type) and bool(getattr(value, "is_crew_class", False))
+
+
+def _makes_owner(value: object) -> bool:
+    return isinstance(value, type) and (_is_crew_class(value) or issubclass(value, Crew | BaseAgent))
 
 
 class _Named(NamedTuple):

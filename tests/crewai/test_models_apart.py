@@ -1,0 +1,67 @@
+"""What agents of other models are going to ask does not make a request worth sharing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from crewai import LLM, Agent, Crew, Task
+from crewai.flow.flow import Flow, listen, start
+
+from cacheprefix import Session
+from cacheprefix.server import Reply, SimulatedProvider
+from cacheprefix_crewai import install
+
+BRIEF = "\n".join(
+    f"Note {n}: error {n} means that sensor {n % 9} reads high; replace part {n * 7 % 83}." for n in range(90)
+)
+FIRST, SECOND = "openai/gpt-5.2", "openai/gpt-4.1-2025-04-14"
+
+
+def _agent(role: str, model: str) -> Agent:
+    return Agent(role=role, goal=f"Be a good {role}.", backstory=f"Long a {role}.", llm=LLM(model=model))
+
+
+@pytest.fixture(autouse=True)
+def provider(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A provider that every model is asked at."""
+    with SimulatedProvider("auto", lambda request: Reply("Done.")) as running:
+        monkeypatch.setenv("OPENAI_BASE_URL", running.openai_base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "any")
+        yield running
+
+
+def test_agents_of_another_model_are_not_waited_for() -> None:
+    """Agents by themselves share with those of their own model."""
+    agents = [_agent("analyst", FIRST), _agent("writer", FIRST), _agent("judge", SECOND)]
+    session = Session()
+    with install(agents, session):
+        for agent in agents:
+            agent.kickoff(f"Do your part.\n\n{BRIEF}")
+    assert [call.layout for call in session.calls] == ["own"] * 3
+
+
+@pytest.mark.parametrize(("model", "layout"), [(SECOND, "own"), (FIRST, "fork")])
+def test_a_flow_waits_for_its_own_model_alone(model: str, layout: str) -> None:
+    """A later crew of another model is no reader of what the first one says."""
+    def crew(role: str, asked: str) -> Crew:
+        agent = _agent(role, asked)
+        return Crew(
+            agents=[agent], tasks=[Task(description="Do it.\n\n{brief}", expected_output="A page", agent=agent)]
+        )
+
+    first, second = crew("analyst", FIRST), crew("writer", model)
+
+    class Desk(Flow[dict[str, Any]]):
+        @start()
+        def one(self) -> str:
+            return str(first.kickoff(inputs={"brief": BRIEF}).raw)
+
+        @listen(one)
+        def two(self, _: str) -> str:
+            return str(second.kickoff(inputs={"brief": BRIEF}).raw)
+
+    session, flow = Session(), Desk()
+    with install(flow, session):
+        flow.kickoff(inputs={"brief": BRIEF})
+    assert session.calls[0].layout == layout
