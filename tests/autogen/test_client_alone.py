@@ -14,6 +14,7 @@ from autogen_core.models import (
 from autogen_core.tools import FunctionTool
 from autogen_ext.models.anthropic import AnthropicChatCompletionClient
 from autogen_ext.models.openai import OpenAIChatCompletionClient
+from pydantic import BaseModel
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.server import Reply, SimulatedProvider, ToolCall
@@ -99,3 +100,39 @@ async def test_its_requests_only_grow_at_their_end_and_hold_its_calls_as_calls()
         assert after["messages"][: len(before["messages"])] == before["messages"]
     calls = [one for one in bodies[-1]["messages"] if one.get("tool_calls")]
     assert len(calls) == 8
+
+
+class Verdict(BaseModel):
+    """What the last request of a loop asks for."""
+
+    ok: bool
+
+
+# AutoGen's own, of what OpenAI's SDK parsed.
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+@pytest.mark.parametrize("streams", [False, True], ids=["create", "create_stream"])
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_structured_answer_behind_a_tool_loop_has_the_tools_back_only_where_they_may_stand(strict, streams):
+    """OpenAI's SDK parses an answer that follows a class, and refuses tools beside it that are not strict."""
+
+    def script(request):
+        return Reply('{"ok": true}') if request.asked.schema is not None else _script(request)
+
+    tool = FunctionTool(_ledger, description="Read the ledger.", name="ledger", strict=strict)
+    with SimulatedProvider("openai", script, keep=100) as provider:
+        native = _native(provider, "openai")
+        client = PrefixClient(native, Session(SharedPrefix(system=HANDBOOK)), role="analyst")
+        asked = [
+            SystemMessage(content=f"You are the analyst.\n\n{HANDBOOK}"),
+            UserMessage(content="Go.", source="user"),
+        ]
+        calls = (await client.create(asked, tools=[tool])).content
+        done = [FunctionExecutionResult(content="1", name=one.name, call_id=one.id, is_error=False) for one in calls]
+        asked += [AssistantMessage(content=calls, source="a"), FunctionExecutionResultMessage(content=done)]
+        if streams:
+            *_, answer = [one async for one in client.create_stream(asked, json_output=Verdict)]
+        else:
+            answer = await client.create(asked, json_output=Verdict)
+        await native.close()
+    assert Verdict.model_validate_json(answer.content).ok
+    assert bool(json.loads(provider.requests[-1].body).get("tools")) == strict

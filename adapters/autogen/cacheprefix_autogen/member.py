@@ -65,6 +65,7 @@ from cacheprefix_autogen.tool_restriction import (
     Restriction,
     frozen_schema,
     own_tools,
+    put_back,
     rendered,
     restricted,
     set_apart,
@@ -422,7 +423,7 @@ class Member:
             return self._left(asked, lane.refused)
         plan = self._plan(asked, heard, lane, run)
         if plan.forks:
-            restriction = restricted(self.session, plan, given, self.tools, self.name)
+            restriction = restricted(self.session, plan, given, put_back(given, self.tools), self.name)
             made = compose(self.session, plan, heard, restriction, self._words)
             # Within a loop of tool calls the next request begins with this one, so its end is written to the cache.
             if self._returns and any(map(is_tool_traffic, heard.now)):
@@ -476,7 +477,7 @@ class Member:
         given, views = asked.given, asked.views
         messages, tools = (given.messages, given.tools) if made is None else (made.messages, made.restriction.tools)
         size = views.tokens(messages, tools)
-        if given.tools or not self.tools or given.tool_choice != "none":
+        if given.tools or not put_back(given, self.tools) or given.tool_choice != "none":
             self._reflections.sent(size)
             return made, plan
 
@@ -537,7 +538,8 @@ class Member:
 
     def _plan_own(self, asked: Asked, why: Reason) -> RequestPlan[LLMMessage]:
         """The plan of a request in the application's own layout."""
-        tools = own_tools(asked.given, self.tools, tuple(map(name_of, self.tools)))
+        own = put_back(asked.given, self.tools)
+        tools = own_tools(asked.given, own, tuple(map(name_of, own)))
         return self.session.plan(replace(self._request(asked, asked.rest, (), tools), own=(why,)))
 
     def _plan(self, asked: Asked, heard: Heard, lane: Lane | None, run: RunAhead | None) -> RequestPlan[LLMMessage]:
@@ -552,7 +554,7 @@ class Member:
         elif lane is not None and self.group is not None:
             carried = tuple(self.group.tools_of(lane.names))
         behind = [*(one.message for one in heard.own), *heard.now]
-        tools = own_tools(asked.given, self.tools, carried)
+        tools = own_tools(asked.given, put_back(asked.given, self.tools), carried)
         plan = self.session.plan(
             replace(
                 self._request(asked, heard.public, behind, tools),
@@ -704,9 +706,10 @@ class Member:
         messages = first or [*given.messages[: len(asked.texts)], *done]
         messages = introduced(messages, unsaid)
         restriction, shared = Restriction(given.tools, given.tool_choice), None
-        if self.tools and not given.tools and given.tool_choice == "none" and not left_alone:
+        tools = put_back(given, self.tools)
+        if tools and not given.tools and given.tool_choice == "none" and not left_alone:
             keep = self.session.profile(asked.views.model).tool_choice_safe == "keep"
-            restriction = Restriction(self.tools, "auto" if keep else "none", ())
+            restriction = Restriction(tools, "auto" if keep else "none", ())
             # Provider's rule: where a change of ``tool_choice`` would invalidate the cached messages, it stays "auto"
             # and a last message asks the model to answer without tools.
             if keep:

@@ -131,6 +131,13 @@ def shared_schema(tool: SharedTool) -> Any:
     return inner if isinstance(inner, Mapping) and "input_schema" not in inner else loads(tool.schema)
 
 
+def put_back(given: Request, own: Sequence[Tool | ToolSchema]) -> Sequence[Tool | ToolSchema]:
+    """Those of a role's tools that may stand in a request which the application makes without any."""
+    # A provider's rule (OpenAI's SDK): an answer that follows a class is parsed, which takes strict tools alone.
+    parsed = isinstance(given.json_output, type) and not all(schema_of(tool).get("strict") for tool in own)
+    return () if parsed and not given.tools else own
+
+
 def own_tools(given: Request, own: Sequence[Tool | ToolSchema], carried: Carried) -> OwnTools:
     """A role's tools, as the planner takes them.
 
