@@ -46,7 +46,7 @@ from cacheprefix.notices import Notices
 from cacheprefix.options import Options
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Profile, load_price_library
-from cacheprefix.prompt import Api, Count, Prompt, Reason, digest_of
+from cacheprefix.prompt import Api, Count, Prompt, Reason, digest_of, reason
 from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.wire import forget_views
 
@@ -435,6 +435,16 @@ class AdapterSession:
         return economics.selector_lane(
             carried=carried, opening=opening, speakers=speakers, read=rules.read, before=before, heads=reads
         )
+
+    def selector_waits(self, conversation: Conversation, model: str, *, carried: int, said: int) -> Reason | None:
+        """Why a selector that is to ask behind what its agents carry asks by its own prompt for now; None if it joins.
+
+        ``carried`` are the tokens of shared text and tools, ``said`` those of the conversation so far.
+        """
+        # Money: who asks before any agent writes for itself alone what no agent may come to read.
+        begun = self.shared.positions.begun(conversation, model)
+        cost = economics.joined_question(carried=carried, said=said, read=self.profile(model).read if begun else 1.0)
+        return reason("little_to_share", cost=round(cost), saved=said) if cost >= said else None
 
     def told(self, asked: AgentRequest[M]) -> RoleTold:
         """What ``plan`` will tell the role, and its tools: for adapters that ask a model before (a summary)."""

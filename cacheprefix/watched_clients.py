@@ -29,9 +29,7 @@ _APIS: dict[str, dict[str, Api]] = {
 }
 _BESIDE = ("/responses/compact", "/responses/input_tokens")
 """Where OpenAI's SDK asks about a history that may be named by an answer (``previous_response_id``)."""
-_ELSEWHERE = frozenset(
-    {"background", "compaction", "context_management", "conversation", "prompt", "store", "thread"}
-)
+_ELSEWHERE = frozenset({"background", "compaction", "context_management", "conversation", "prompt", "store", "thread"})
 """Fields that say who else reads what is asked, also where a release of an SDK does not know them."""
 _RAW = "X-Stainless-Raw-Response"
 """The header by which both SDKs are asked for a raw response; it is not sent."""

@@ -295,3 +295,14 @@ def selector_lane(
     joins = carried is not None and carried * read <= (1.0 - read) * (said - max(0.0, before - saved))
     lane: SelectorLane = "joined" if joins else "own" if before > saved else "apart"
     return SelectorChoice(lane, before, round(saved))
+
+
+def joined_question(*, carried: int, said: int, read: float) -> float:
+    """What a selector's question costs behind what its agents carry, in place of the ``said`` tokens of its own prompt.
+
+        r * (carried + said)
+
+    It reads the ``carried`` tokens and the conversation; as the application makes it, it pays the conversation alone,
+    in full where the prompt is short. No later question goes by this one, so each may be asked where it costs less.
+    """
+    return read * (carried + said)

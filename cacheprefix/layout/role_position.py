@@ -650,6 +650,12 @@ class RolePositions:
             talks = self._held(conversation)
             return sum(talk.fresh for name, talk in talks.items() if name.partition(_PART)[0] == model)
 
+    def begun(self, conversation: Decided, model: str) -> bool:
+        """Whether a request to a model has been sent in a conversation that others can read a beginning of."""
+        with self._lock:
+            talks = self._held(conversation)
+            return any(talk.line.index for name, talk in talks.items() if name.partition(_PART)[0] == model)
+
     def saved(self, scope: str, conversation: str) -> dict[str, Any]:
         """All places in force in a conversation as plain data, for a framework's own state; ``load`` takes it."""
         with self._lock:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.messages import HandoffMessage, TextMessage
 from autogen_agentchat.teams import MagenticOneGroupChat, SelectorGroupChat, Swarm
+from autogen_core.tools import FunctionTool
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
 from cacheprefix import Session, SharedPrefix
@@ -31,15 +33,45 @@ class Selecting(Says):
         return super().__call__(request)
 
 
+def _looked_up(key: str) -> str:
+    return key
+
+
+@pytest.mark.parametrize("rules", ["openai-5.6", "anthropic"])
+async def test_a_selector_in_short_conversations_costs_no_more_than_by_its_own_prompt(provide, new_client, rules):
+    """Together the tools are just long enough to be cached: it carried them where no agent's request did."""
+    provider = provide(rules, Selecting(*ROLES, steps={name: ["A short answer. " * 8] for name in ROLES}))
+    session = Session(gate=None)
+    client = new_client(provider, model="gpt-5.6" if rules != "anthropic" else "claude-sonnet-4-5")
+    said = " ".join(f"about{number}" for number in range(30))
+    for number in range(4):
+        agents = [
+            AssistantAgent(
+                name,
+                client,
+                description=f"The {name}.",
+                system_message=f"You are the {name}. " + f"A {name} keeps to its duties. " * 40,
+                tools=[FunctionTool(_looked_up, f"{name}. {said}", name=f"{name}_{at}") for at in range(3)],
+            )
+            for name in ROLES
+        ]
+        await wrap(SelectorGroupChat(agents, client, max_turns=4), session).run(task=f"{number}: {TASK[:400]}")
+    (asked,) = (line for line in session.report().lines if line.agent == "selector")
+    assert asked.ratio is not None
+    assert asked.ratio <= 1.0
+
+
 async def test_the_selectors_question_stands_behind_the_shared_transcript(provide, new_client):
-    """Selection calls extend the agents' prefix; roles and candidates come last."""
+    """Once an agent has asked, selection calls extend the agents' prefix; roles and candidates come last."""
     provider = provide("openai", Selecting(*ROLES))
     client = new_client(provider, model="gpt-5-2025-08-07")
     team = SelectorGroupChat([role(n, client) for n in ROLES], client, max_turns=3)
     await wrap(team, Session(SharedPrefix(system=HANDBOOK))).run(task=TASK)
     sent = prompts(provider.requests)
     assert len(sent) == 6
-    for selecting, speaking in zip(sent[::2], sent[1::2], strict=True):
+    # Money: nobody may come to read what the first one would write.
+    assert HANDBOOK[:60] not in provider.requests[0].body.decode()
+    for selecting, speaking in zip(sent[2::2], sent[3::2], strict=True):
         assert "planner: The planner." in selecting.sections[-1].text
         assert ABOVE in selecting.sections[-1].text
         assert common(selecting, speaking) == len(selecting.sections) - 1 == tail_index(speaking)
@@ -133,7 +165,8 @@ async def test_a_prompt_whose_fields_stand_close_together_is_read_too(provide, n
     client = new_client(provider, model="gpt-5-2025-08-07")
     team = SelectorGroupChat([role(n, client) for n in ROLES], client, max_turns=3, selector_prompt=template)
     await wrap(team, Session(SharedPrefix(system=HANDBOOK))).run(task=f"{TASK}\n\nplanner: is a name.\nAnd so on.")
-    questions = prompts(provider.requests)[::2]
+    # The first one is asked before any agent.
+    questions = prompts(provider.requests)[2::2]
     assert all(question.sections[-1].text.count(ABOVE) == 1 for question in questions)
     assert not any(TASK[:40] in question.sections[-1].text for question in questions)
 

@@ -98,6 +98,10 @@ class SelectorMember(Member):
                 before=views.count(before),
                 heads=self._heads,
             )
+        if self.lane is None and self._choice.lane == "joined" and self._holds_all(asked, shared):
+            waits = self._waits(asked, shared)
+            if waits is not None:
+                return None, self._plan_own(asked, waits)
         if self.lane is None:
             self.lane = self._choice.lane
         if self.lane == "own" and self._holds_all(asked, shared):
@@ -118,6 +122,12 @@ class SelectorMember(Member):
             if session.prefix.text:
                 messages.insert(0, SystemMessage(content=session.prefix.text))
         return Layout(messages, restriction, len(shared)), plan
+
+    def _waits(self, asked: Asked, shared: Sequence[LLMMessage]) -> Reason | None:
+        """Why a question that is to be asked behind what the agents carry is the application's own for now."""
+        views = asked.views
+        carried, said = views.static_tokens(asked.talk), sum(views.count(str(form.content)) for form in shared)
+        return self.session.selector_waits(asked.talk, views.model, carried=carried, said=said)
 
     def _holds_all(self, asked: Asked, shared: Sequence[LLMMessage]) -> bool:
         """Whether AutoGen's own prompt has all that ``shared`` holds, and nothing that was decided to leave out."""
