@@ -260,7 +260,7 @@ class Planner:
         own = asked.own or (() if self._may_see(asked) else (reason("other_text", asked.role),))
         if own:
             last = _last_call(asked)
-            return RequestPlan("own", (*notes, *own), text, None, messages, tools, restriction, last=last)
+            return RequestPlan("own", tuple(dict.fromkeys((*notes, *own))), text, None, messages, tools, restriction, last=last)
         shared = self._shared(asked, tools, history) if asked.shared is None else asked.shared
         position, refused = self._placed(asked, told, history, shared)
         if position.at is None:
