@@ -83,7 +83,7 @@ def _said(member: Member, view: View, talk: Conversation, native: Any) -> list[L
     if zones and (not public or (member.bounded and all(any(one is form for form in public) for one in made))):
         made = [UserMessage(content="\n\n".join(zones), source=SENDER), *made]
     # Of what was appended, the entries of ``public`` are those that agents were told so far.
-    told = sum(durable_in(one) is not None for one in public)
+    told = sum(isinstance(one, UserMessage) and durable_in(one) is not None for one in public)
     appended = [(view.key, view.text) for view in talk.state.views if view.key is not None]
     return [*made, *(durable(key, text) for key, text in appended[told:])]
 
