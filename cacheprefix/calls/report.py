@@ -678,7 +678,8 @@ def _went_out(earlier: Iterable[WentOut], calls: Iterable[Call]) -> tuple[WentOu
     """What was known, and the calls that came since, by agent, layout and reason."""
     known = {(one.agent, one.layout, one.reason.why, one.reason.name): one for one in earlier}
     for call in calls:
-        for each in call.reasons:
+        # A call counts once for a reason, however often it was found.
+        for each in {(one.why, one.name): one for one in call.reasons}.values():
             key = (call.agent, call.layout, each.why, each.name)
             earlier_one = known.get(key)
             one = WentOut(call.agent, call.layout, each, 1, call.units)

@@ -259,8 +259,8 @@ class Planner:
         # Privacy: a role that may not see the shared text keeps its own layout, whatever that costs.
         own = asked.own or (() if self._may_see(asked) else (reason("other_text", asked.role),))
         if own:
-            last = _last_call(asked)
-            return RequestPlan("own", (*notes, *own), text, None, messages, tools, restriction, last=last)
+            last, why_own = _last_call(asked), tuple(dict.fromkeys((*notes, *own)))
+            return RequestPlan("own", why_own, text, None, messages, tools, restriction, last=last)
         shared = self._shared(asked, tools, history) if asked.shared is None else asked.shared
         position, refused = self._placed(asked, told, history, shared)
         if position.at is None:

@@ -123,6 +123,9 @@ async def test_no_team_is_shown_a_text_that_was_found_in_anothers_prompts(provid
         said = provider.requests[-1].body.decode()
         assert re.findall("(alice|bob) likes tea", said) == [user]
         assert said.count("What was said?") == 1
+    # Each call counts once for a reason, in its own list and in the report.
+    assert all(len({*call.reasons}) == len(call.reasons) for call in session.calls)
+    assert {one.count for one in session.report().layouts if one.reason.why == "text_not_found"} == {1}
 
 
 async def test_no_team_is_shown_a_tool_that_was_made_for_another(provide, new_client):

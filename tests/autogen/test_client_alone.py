@@ -1,9 +1,11 @@
 """A client that stands by itself, as a core agent uses it: what a conversation with a tool loop costs, turn by turn."""
 
+import copy
 import json
 from itertools import pairwise
 
 import pytest
+from autogen_agentchat.agents import AssistantAgent
 from autogen_core.models import (
     AssistantMessage,
     FunctionExecutionResult,
@@ -17,8 +19,9 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 from pydantic import BaseModel
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.errors import SetupError
 from cacheprefix.server import Reply, SimulatedProvider, ToolCall
-from cacheprefix_autogen import PrefixClient
+from cacheprefix_autogen import PrefixClient, unwrap, wrap
 
 HANDBOOK = "\n".join(f"Rule {n}: a claim about part {n} names the file and the line." for n in range(1, 100))
 INFO = {"vision": False, "function_calling": True, "json_output": True, "family": "unknown", "structured_output": True}
@@ -102,6 +105,7 @@ async def test_its_requests_only_grow_at_their_end_and_hold_its_calls_as_calls()
     assert len(calls) == 8
 
 
+<<<<<<< HEAD
 class Verdict(BaseModel):
     """What the last request of a loop asks for."""
 
@@ -136,3 +140,20 @@ async def test_a_structured_answer_behind_a_tool_loop_has_the_tools_back_only_wh
         await native.close()
     assert Verdict.model_validate_json(answer.content).ok
     assert bool(json.loads(provider.requests[-1].body).get("tools")) == strict
+=======
+async def test_what_is_no_plain_model_client_is_refused(provide, new_client):
+    """A client laid out twice, an SDK's client, and an option of a wrong kind: each error says what to do."""
+    client, session = new_client(provide("openai")), Session()
+    made = PrefixClient(client, session)
+    with pytest.raises(SetupError, match=r"PrefixClient already; use it as it is"):
+        PrefixClient(made, session)
+    with pytest.raises(SetupError, match="found AsyncOpenAI; give the ChatCompletionClient"):
+        PrefixClient(client._client, session)
+    with pytest.raises(SetupError, match="copy is True or False, found 'yes'"):
+        wrap(AssistantAgent("one", client), session, copy="yes")
+    agent = AssistantAgent("two", made)
+    wrap(agent, session)
+    assert agent._model_client.client is client
+    assert unwrap(agent)._model_client is made
+    assert copy.deepcopy(made).client is not made.client
+>>>>>>> hag2

@@ -15,7 +15,7 @@ from test_selector import Selecting
 from cacheprefix import Compaction, Session, SharedPrefix
 from cacheprefix.errors import SetupError
 from cacheprefix.server import ToolCall
-from cacheprefix_autogen import conversation_of, session_of, wrap
+from cacheprefix_autogen import ask, conversation_of, session_of, wrap
 
 ZONE, DELTA = "Memory: the customer prefers trains.", "News: the line to Bern is closed."
 
@@ -222,3 +222,24 @@ def test_the_id_of_what_is_not_wrapped_is_refused(provide, new_client):
     """There is no conversation yet."""
     with pytest.raises(SetupError, match="wrap it first"):
         conversation_of(role("planner", new_client(provide("openai", Says()))))
+
+
+@pytest.mark.parametrize("ran", [True, False], ids=["after a run", "before the first"])
+async def test_a_side_question_holds_what_was_said_to_all(provide, new_client, ran):
+    """Zones stand where the agents' requests have them, so that all behind them is read; nothing is said for good."""
+    provider, session = provide("openai", Says()), Session()
+    team = wrap(_team(new_client(provider)), session)
+    talk = session.conversation(conversation_of(team))
+    talk.set_zone("memories", ZONE)
+    if ran:
+        await team.run(task=TASK)
+    talk.append_context(DELTA, key="news")
+    before = session.calls[-1].usage.input_tokens if ran else 0
+    await ask(team, "Where are we?")
+    assert (_count(provider, ZONE)[-1], _count(provider, DELTA)[-1]) == (1, 1)
+    if ran:
+        assert session.calls[-1].usage.cache_read_tokens > before - 500
+    await team.run(task="Go on.")
+    assert _count(provider, ZONE) == [1] * len(provider.requests)
+    assert _count(provider, DELTA)[-3:] == [1] * 3
+    assert "Where are we?" not in "".join(_texts(provider.requests[-1]))

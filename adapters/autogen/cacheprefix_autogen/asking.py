@@ -9,14 +9,17 @@ from typing import Any
 from autogen_agentchat.agents import BaseChatAgent
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import CancellationToken
-from autogen_core.models import LLMMessage, SystemMessage
+from autogen_core.models import LLMMessage, SystemMessage, UserMessage
 from typing_extensions import Unpack
 
+from cacheprefix import Conversation
 from cacheprefix.adapter import AskOptions, ForkResult, ask_options
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen.binding import binding_of
+from cacheprefix_autogen.history import Views, as_decided
 from cacheprefix_autogen.member import Member, system_texts
-from cacheprefix_autogen.provider_clients import Request, api_of, body_beside, sender
+from cacheprefix_autogen.messages import SENDER, durable, durable_in
+from cacheprefix_autogen.provider_clients import Request, api_of, body_beside, model_of, sender
 from cacheprefix_autogen.tool_restriction import shared_schema
 from cacheprefix_autogen.transcript import View
 
@@ -43,9 +46,9 @@ async def ask(target: BaseChatAgent | BaseGroupChat, text: str, **options: Unpac
     found = session.holds_shared(["\n\n".join(own)])
     system = session.prefix.text if found else "\n\n".join(filter(None, (*own, session.unsaid(own))))
     messages: list[LLMMessage] = [SystemMessage(content=system)] if system else []
-    messages += [form for entry in view.everything() for form in entry.forms]
-    # Privacy: of the tools that others brought to the session, those alone that the conversation's requests carry.
     talk = session.conversation(member.conversation, scope=member.options.scope)
+    messages += _said(member, view, talk, native)
+    # Privacy: of the tools that others brought to the session, those alone that the conversation's requests carry.
     tools = list(map(shared_schema, session.prefix.among(session.union_in(talk))))
     body = body_beside(native, api, Request(messages, tools))
 
@@ -62,6 +65,27 @@ async def ask(target: BaseChatAgent | BaseGroupChat, text: str, **options: Unpac
         scope=member.options.scope,
         **ask_options(options),
     )
+
+
+def _said(member: Member, view: View, talk: Conversation, native: Any) -> list[LLMMessage]:
+    """The public messages as the conversation's next request would hold them, with what was said to all its agents.
+
+    Nothing is decided on them here: zones stand as the agents' requests have them, and before the first request, and
+    where no request of ours holds them, in front. What no agent was told yet comes last.
+    """
+    public: list[LLMMessage] = [form for entry in view.everything() for form in entry.forms]
+    if member.session.mode == "observe":
+        return public
+    # Cost: a conversation's requests begin with its zones, as recorded; without them nothing behind is read.
+    made = as_decided(Views(member.session, model_of(native)), talk, public)
+    zones = [zone.text() for zone in (one.refreshed() for one in talk.state.zones) if zone.shown]
+    # Cost: a zone that came later stands in no agent's request until the next compaction, and so in no question's.
+    if zones and (not public or (member.bounded and all(any(one is form for form in public) for one in made))):
+        made = [UserMessage(content="\n\n".join(zones), source=SENDER), *made]
+    # Of what was appended, the entries of ``public`` are those that agents were told so far.
+    told = sum(isinstance(one, UserMessage) and durable_in(one) is not None for one in public)
+    appended = [(view.key, view.text) for view in talk.state.views if view.key is not None]
+    return [*made, *(durable(key, text) for key, text in appended[told:])]
 
 
 def _asked(target: BaseChatAgent | BaseGroupChat) -> tuple[Any, Member, View]:

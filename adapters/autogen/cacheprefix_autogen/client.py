@@ -20,7 +20,7 @@ from cacheprefix import Conversation, Prompt, Session
 from cacheprefix.adapter import Request as CallRequest
 from cacheprefix.adapter import RequestPlan, given_or_configured, users_session
 from cacheprefix.adapter import failed as unplanned
-from cacheprefix.errors import BudgetError, check_text
+from cacheprefix.errors import BudgetError, SetupError, check_text
 from cacheprefix_autogen.history import Ask
 from cacheprefix_autogen.layout import Layout
 from cacheprefix_autogen.member import Member, Planned
@@ -111,6 +111,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         member: Member | None = None,
     ) -> None:
         check_text("role", role)
+        if member is None:
+            _check_client(client)
         self.client = client
         self._session = given_or_configured(session)
         self.role = role
@@ -428,6 +430,18 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             users_session(session_of_settings(config.prefix)),
             role=config.role,
         )
+
+
+def _check_client(client: Any) -> None:
+    """Raise ``SetupError`` for what is no model client, and for one that lays its requests out already."""
+    if not isinstance(client, ChatCompletionClient):
+        raise SetupError(
+            f"PrefixClient takes an AutoGen model client, found {type(client).__name__}; give the ChatCompletionClient "
+            "around it"
+        )
+    # Money: laid out twice, the report would count the inner layout as the application's own.
+    if isinstance(client, PrefixClient):
+        raise SetupError("the client is a PrefixClient already; use it as it is, or give PrefixClient its .client")
 
 
 def unwrapped(client: Any) -> Any:

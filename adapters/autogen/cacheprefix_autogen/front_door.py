@@ -64,6 +64,8 @@ def wrap(
     """
     if tool_memory not in get_args(ToolMemory):
         raise SetupError(f"tool_memory is one of {', '.join(map(repr, get_args(ToolMemory)))}, found {tool_memory!r}")
+    if not isinstance(copy, bool):
+        raise SetupError(f"copy is True or False, found {copy!r}")
     check_volatile(volatile, volatile_role)
     check_text("scope", scope, optional=True)
     if not known(target):
