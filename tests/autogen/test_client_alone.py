@@ -105,7 +105,6 @@ async def test_its_requests_only_grow_at_their_end_and_hold_its_calls_as_calls()
     assert len(calls) == 8
 
 
-<<<<<<< HEAD
 class Verdict(BaseModel):
     """What the last request of a loop asks for."""
 
@@ -140,7 +139,8 @@ async def test_a_structured_answer_behind_a_tool_loop_has_the_tools_back_only_wh
         await native.close()
     assert Verdict.model_validate_json(answer.content).ok
     assert bool(json.loads(provider.requests[-1].body).get("tools")) == strict
-=======
+
+
 async def test_what_is_no_plain_model_client_is_refused(provide, new_client):
     """A client laid out twice, an SDK's client, and an option of a wrong kind: each error says what to do."""
     client, session = new_client(provide("openai")), Session()
@@ -156,4 +156,3 @@ async def test_what_is_no_plain_model_client_is_refused(provide, new_client):
     assert agent._model_client.client is client
     assert unwrap(agent)._model_client is made
     assert copy.deepcopy(made).client is not made.client
->>>>>>> hag2
