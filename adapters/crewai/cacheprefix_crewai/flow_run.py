@@ -33,9 +33,10 @@ class FlowRun:
         self.flow = flow
         self.id = binding.new_kickoff_id()
         self._texts: dict[str, str] | None = None
-        self._first_holders: dict[str, int] = {}
-        """The crew or agent that held a text first, by the text."""
-        self._first_kinds: dict[str, str] = {}
+        # The provider's rule: another model reads nothing of it. Whoever held a text first did so for its own.
+        self._first_holders: dict[tuple[str, str], int] = {}
+        """The crew or agent that held a text first, by model and text."""
+        self._first_kinds: dict[tuple[str, str], str] = {}
         """The kind of that crew or agent: those that are made of the same texts are of one, such as a crew's copies."""
         self._methods: Bounded[int, str] = Bounded(_KEEP_OWNERS)
         """The method that each crew or agent started in."""
@@ -64,7 +65,7 @@ class FlowRun:
         left = [method for name, method in methods.items() if name not in ran and str(name) != here]
         # The provider's rule: another model reads nothing of it.
         left = [method for method in left if self._may_ask(method, model)]
-        again = [self._first_holders.setdefault(text, id(owner)) != id(owner) for text in texts]
+        again = [self._first_holders.setdefault((model, text), id(owner)) != id(owner) for text in texts]
         return bool(again and left) and (any(again) or any(starts_others(method, type(self.flow)) for method in left))
 
     def _may_ask(self, method: Any, model: str) -> bool:
@@ -80,10 +81,10 @@ class FlowRun:
                     asked |= models_of(one)
         return not asked or model in asked
 
-    def held_by_others(self, texts: Iterable[str], owner: Any) -> bool:
-        """Whether another kind of crew or agent held one of the texts before ``owner`` did."""
+    def held_by_others(self, texts: Iterable[str], owner: Any, model: str) -> bool:
+        """Whether another kind of crew or agent, of this model, held one of the texts before ``owner`` did."""
         kind = str(getattr(owner, "key", id(owner)))
-        first = [self._first_kinds.setdefault(text, kind) for text in texts]
+        first = [self._first_kinds.setdefault((model, text), kind) for text in texts]
         return any(one != kind for one in first)
 
 

@@ -237,7 +237,7 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
     flow_texts = [text for text in ({} if flow is None else flow.texts()) if find_text(text, opening.task) is not None]
     owner, hierarchical = crew if crew is not None else agent, crew is not None and crew.process == "hierarchical"
     awaited = flow is not None and flow.awaited(flow_texts, owner, call.model)
-    others = flow is not None and flow.held_by_others(flow_texts, owner)
+    others = flow is not None and flow.held_by_others(flow_texts, owner, call.model)
     # Others of the flow share more than an agent that speaks alone shares with itself: its role goes behind. That of a
     # manager is long, and does so where there are others.
     alone = speaks_alone(crew, agent) and not (flow_texts and (awaited or others or not hierarchical))
