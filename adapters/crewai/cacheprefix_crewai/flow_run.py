@@ -79,7 +79,7 @@ class FlowRun:
             for one in [*code.objects, *mine]:
                 if isinstance(one, Crew | BaseAgent):
                     asked |= models_of(one)
-        return not asked or model in asked
+        return not asked or not asked.isdisjoint({"", model})
 
     def held_by_others(self, texts: Iterable[str], owner: Any, model: str) -> bool:
         """Whether another kind of crew or agent, of this model, held one of the texts before ``owner`` did."""
@@ -103,9 +103,15 @@ def _long_texts(state: Any, depth: int = 2) -> Iterator[tuple[str, str]]:
 
 
 def models_of(owner: Any) -> set[str]:
-    """The models that a crew or an agent asks, by name."""
-    agents = [owner] if isinstance(owner, BaseAgent) else [*owner.agents, owner.manager_agent]
-    return {str(getattr(getattr(agent, "llm", None), "model", "")) for agent in agents if agent is not None}
+    """The models whose requests of a crew or an agent can share, by name; empty for one that is not known yet."""
+    if isinstance(owner, BaseAgent):
+        llms = [owner.llm]
+    elif owner.process != "hierarchical":
+        llms = [agent.llm for agent in (*owner.agents, *(task.agent for task in owner.tasks)) if agent is not None]
+    else:
+        # A worker's task is in the manager's own words and shares nothing. CrewAI makes a manager as the crew begins.
+        llms = [owner.manager_llm if owner.manager_agent is None else owner.manager_agent.llm]
+    return {str(getattr(llm, "model", "")) for llm in llms}
 
 
 # ---------------------------------------------------------------------- what a method's code tells
@@ -156,7 +162,12 @@ def _named_in(method: Any, flow: type) -> Iterator[_Named]:
         looked_up = sorted({*names, *code.co_freevars})
         objects = [known.get(name, inspect.getattr_static(flow, name, None)) for name in looked_up]
         yield _Named(names, objects)
-        waiting += [one for one in objects if isinstance(one, FunctionType)]
+        # A crew's ``kickoff`` has the name of the flow's own, which leads through all of CrewAI.
+        waiting += [one for one in objects if isinstance(one, FunctionType) and not _of_crewai(one)]
+
+
+def _of_crewai(function: FunctionType) -> bool:
+    return str(function.__module__).split(".")[0] == "crewai"
 
 
 def _names(code: CodeType) -> Iterator[str]:
