@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from crewai import Crew
 from crewai.agents.agent_builder.base_agent import BaseAgent
@@ -20,6 +21,9 @@ _KEEP_OWNERS = 2_000
 _FUNCTIONS = 50
 """Functions of the application whose code is looked at, at most."""
 _STARTS = frozenset({"kickoff", "kickoff_async", "akickoff", "kickoff_for_each", "kickoff_for_each_async"})
+
+_ASKED = "models that flows' methods asked"
+"""The key under which a session keeps those of earlier runs, by the flow's class and the method's name."""
 
 FLOW: BlockVar[FlowRun] = BlockVar("cacheprefix_crewai_flow")
 """The run of an installed flow that is under way here."""
@@ -40,6 +44,30 @@ class FlowRun:
         """The kind of that crew or agent: those that are made of the same texts are of one, such as a crew's copies."""
         self._methods: Bounded[int, str] = Bounded(_KEEP_OWNERS)
         """The method that each crew or agent started in."""
+        self._asked: dict[str, frozenset[str]] = {}
+        """The models that each method asked in this run."""
+        # As it was when the run began: what others find out meanwhile changes nothing that this one sends.
+        self._asked_before: Mapping[str, frozenset[str]] = self._earlier_runs().get(type(flow), {})
+        """Those that each method asked in earlier runs."""
+
+    def _earlier_runs(self) -> WeakKeyDictionary[type, dict[str, frozenset[str]]]:
+        found: WeakKeyDictionary[type, dict[str, frozenset[str]]]
+        found = self.binding.session.beside.setdefault(_ASKED, WeakKeyDictionary())
+        return found
+
+    def asks(self, owner: object, model: str) -> None:
+        """A crew or agent asks a model."""
+        method = self._methods.get(id(owner))
+        if method is not None:
+            self._asked[method] = self._asked.get(method, frozenset()) | {model}
+
+    def ended(self) -> None:
+        """The run is over: later ones know what its methods asked, those that came to their end."""
+        known = self._earlier_runs()
+        before = known.get(type(self.flow), {})
+        ran = map(str, list(getattr(self.flow, "_completed_methods", ())))
+        now = {name: before.get(name, frozenset()) | self._asked.get(name, frozenset()) for name in ran}
+        known[type(self.flow)] = {**before, **now}
 
     def started(self, owner: object, method: str) -> None:
         """A crew or agent starts in a method of the flow."""
@@ -62,23 +90,30 @@ class FlowRun:
         """
         ran, methods = getattr(self.flow, "_completed_methods", ()), getattr(self.flow, "_methods", {})
         here = self._methods.get(id(owner))
-        left = [method for name, method in methods.items() if name not in ran and str(name) != here]
+        left = {str(name): method for name, method in methods.items() if name not in ran and str(name) != here}
         # The provider's rule: another model reads nothing of it.
-        left = [method for method in left if self._may_ask(method, model)]
+        readers = [method for name, method in left.items() if self._may_ask(name, method, model)]
         again = [self._first_holders.setdefault((model, text), id(owner)) != id(owner) for text in texts]
-        return bool(again and left) and (any(again) or any(starts_others(method, type(self.flow)) for method in left))
+        if not again or not readers:
+            return False
+        return any(again) or any(starts_others(method, type(self.flow)) for method in readers)
 
-    def _may_ask(self, method: Any, model: str) -> bool:
-        """Whether a method may start something that asks ``model``: all but those that name crews of others alone."""
-        asked: set[str] = set()
+    def _may_ask(self, name: str, method: Any, model: str) -> bool:
+        """Whether a method may start something that asks ``model``.
+
+        All but those that name crews of others alone, or make their crews and asked no such one in earlier runs.
+        """
+        asked, before = set[str](), self._asked_before.get(name)
         for code in _named_in(method, type(self.flow)):
             mine = [inspect.getattr_static(self.flow, name, None) for name in sorted(code.names)]
-            # Of what the run makes nobody knows the model before.
+            # Of what the run makes nobody knows the model before it has run once.
             if any(map(_makes_owner, code.objects)):
-                return True
+                return before is None or model in before
             for one in [*code.objects, *mine]:
                 if isinstance(one, Crew | BaseAgent):
                     asked |= models_of(one)
+        if not asked and before is not None:
+            return model in before
         return not asked or not asked.isdisjoint({"", model})
 
     def held_by_others(self, texts: Iterable[str], owner: Any, model: str) -> bool:
