@@ -65,3 +65,53 @@ def test_a_flow_waits_for_its_own_model_alone(model: str, layout: str) -> None:
     with install(flow, session):
         flow.kickoff(inputs={"brief": BRIEF})
     assert session.calls[0].layout == layout
+
+
+@pytest.mark.parametrize(("workers", "manager", "layout"), [(SECOND, FIRST, "fork"), (FIRST, SECOND, "own")])
+def test_of_a_hierarchical_crew_the_manager_reads(workers: str, manager: str, layout: str) -> None:
+    """Its workers share nothing, whatever they ask."""
+    agent, worker = _agent("analyst", FIRST), _agent("writer", workers)
+    task = {"description": "Do it.\n\n{brief}", "expected_output": "A page"}
+    first = Crew(agents=[agent], tasks=[Task(agent=agent, **task)])
+    second = Crew(agents=[worker], tasks=[Task(**task)], process="hierarchical", manager_llm=LLM(model=manager))
+
+    class Desk(Flow[dict[str, Any]]):
+        @start()
+        def one(self) -> str:
+            return str(first.kickoff(inputs={"brief": BRIEF}).raw)
+
+        @listen(one)
+        def two(self, _: str) -> str:
+            return str(second.kickoff(inputs={"brief": BRIEF}).raw)
+
+    session, flow = Session(), Desk()
+    with install(flow, session):
+        flow.kickoff(inputs={"brief": BRIEF})
+    assert session.calls[0].layout == layout
+
+
+@pytest.mark.parametrize(("model", "layouts"), [(SECOND, ["fork", "own"]), (FIRST, ["fork", "fork"])])
+def test_a_method_that_makes_its_crew_is_known_from_the_second_run_on(model: str, layouts: list[str]) -> None:
+    """Of another instance of the flow too."""
+
+    def asked(role: str, model: str, brief: str) -> str:
+        agent = _agent(role, model)
+        crew = Crew(agents=[agent], tasks=[Task(description="Do it.\n\n{brief}", expected_output="P", agent=agent)])
+        return str(crew.kickoff(inputs={"brief": brief}).raw)
+
+    class Desk(Flow[dict[str, Any]]):
+        @start()
+        def one(self) -> str:
+            return asked("analyst", FIRST, self.state["brief"])
+
+        @listen(one)
+        def two(self, _: str) -> str:
+            return asked("writer", model, self.state["brief"])
+
+    session = Session()
+    for run in range(2):
+        flow = Desk()
+        with install(flow, session):
+            flow.kickoff(inputs={"brief": f"Case {run}\n{BRIEF}"})
+    assert [call.layout for call in session.calls[::2]] == layouts
+    assert session.failures == {}

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from crewai import Crew
 from crewai.agents.agent_builder.base_agent import BaseAgent
@@ -21,6 +22,9 @@ _FUNCTIONS = 50
 """Functions of the application whose code is looked at, at most."""
 _STARTS = frozenset({"kickoff", "kickoff_async", "akickoff", "kickoff_for_each", "kickoff_for_each_async"})
 
+_ASKED = "models that flows' methods asked"
+"""The key under which a session keeps those of earlier runs, by the flow's class and the method's name."""
+
 FLOW: BlockVar[FlowRun] = BlockVar("cacheprefix_crewai_flow")
 """The run of an installed flow that is under way here."""
 
@@ -33,12 +37,37 @@ class FlowRun:
         self.flow = flow
         self.id = binding.new_kickoff_id()
         self._texts: dict[str, str] | None = None
-        self._first_holders: dict[str, int] = {}
-        """The crew or agent that held a text first, by the text."""
-        self._first_kinds: dict[str, str] = {}
+        # The provider's rule: another model reads nothing of it. Whoever held a text first did so for its own.
+        self._first_holders: dict[tuple[str, str], int] = {}
+        """The crew or agent that held a text first, by model and text."""
+        self._first_kinds: dict[tuple[str, str], str] = {}
         """The kind of that crew or agent: those that are made of the same texts are of one, such as a crew's copies."""
         self._methods: Bounded[int, str] = Bounded(_KEEP_OWNERS)
         """The method that each crew or agent started in."""
+        self._asked: dict[str, frozenset[str]] = {}
+        """The models that each method asked in this run."""
+        # As it was when the run began: what others find out meanwhile changes nothing that this one sends.
+        self._asked_before: Mapping[str, frozenset[str]] = self._earlier_runs().get(type(flow), {})
+        """Those that each method asked in earlier runs."""
+
+    def _earlier_runs(self) -> WeakKeyDictionary[type, dict[str, frozenset[str]]]:
+        found: WeakKeyDictionary[type, dict[str, frozenset[str]]]
+        found = self.binding.session.beside.setdefault(_ASKED, WeakKeyDictionary())
+        return found
+
+    def asks(self, owner: object, model: str) -> None:
+        """A crew or agent asks a model."""
+        method = self._methods.get(id(owner))
+        if method is not None:
+            self._asked[method] = self._asked.get(method, frozenset()) | {model}
+
+    def ended(self) -> None:
+        """The run is over: later ones know what its methods asked, those that came to their end."""
+        known = self._earlier_runs()
+        before = known.get(type(self.flow), {})
+        ran = map(str, list(getattr(self.flow, "_completed_methods", ())))
+        now = {name: before.get(name, frozenset()) | self._asked.get(name, frozenset()) for name in ran}
+        known[type(self.flow)] = {**before, **now}
 
     def started(self, owner: object, method: str) -> None:
         """A crew or agent starts in a method of the flow."""
@@ -61,29 +90,36 @@ class FlowRun:
         """
         ran, methods = getattr(self.flow, "_completed_methods", ()), getattr(self.flow, "_methods", {})
         here = self._methods.get(id(owner))
-        left = [method for name, method in methods.items() if name not in ran and str(name) != here]
+        left = {str(name): method for name, method in methods.items() if name not in ran and str(name) != here}
         # The provider's rule: another model reads nothing of it.
-        left = [method for method in left if self._may_ask(method, model)]
-        again = [self._first_holders.setdefault(text, id(owner)) != id(owner) for text in texts]
-        return bool(again and left) and (any(again) or any(starts_others(method, type(self.flow)) for method in left))
+        readers = [method for name, method in left.items() if self._may_ask(name, method, model)]
+        again = [self._first_holders.setdefault((model, text), id(owner)) != id(owner) for text in texts]
+        if not again or not readers:
+            return False
+        return any(again) or any(starts_others(method, type(self.flow)) for method in readers)
 
-    def _may_ask(self, method: Any, model: str) -> bool:
-        """Whether a method may start something that asks ``model``: all but those that name crews of others alone."""
-        asked: set[str] = set()
+    def _may_ask(self, name: str, method: Any, model: str) -> bool:
+        """Whether a method may start something that asks ``model``.
+
+        All but those that name crews of others alone, or make their crews and asked no such one in earlier runs.
+        """
+        asked, before = set[str](), self._asked_before.get(name)
         for code in _named_in(method, type(self.flow)):
             mine = [inspect.getattr_static(self.flow, name, None) for name in sorted(code.names)]
-            # Of what the run makes nobody knows the model before.
+            # Of what the run makes nobody knows the model before it has run once.
             if any(map(_makes_owner, code.objects)):
-                return True
+                return before is None or model in before
             for one in [*code.objects, *mine]:
                 if isinstance(one, Crew | BaseAgent):
                     asked |= models_of(one)
-        return not asked or model in asked
+        if not asked and before is not None:
+            return model in before
+        return not asked or not asked.isdisjoint({"", model})
 
-    def held_by_others(self, texts: Iterable[str], owner: Any) -> bool:
-        """Whether another kind of crew or agent held one of the texts before ``owner`` did."""
+    def held_by_others(self, texts: Iterable[str], owner: Any, model: str) -> bool:
+        """Whether another kind of crew or agent, of this model, held one of the texts before ``owner`` did."""
         kind = str(getattr(owner, "key", id(owner)))
-        first = [self._first_kinds.setdefault(text, kind) for text in texts]
+        first = [self._first_kinds.setdefault((model, text), kind) for text in texts]
         return any(one != kind for one in first)
 
 
@@ -102,9 +138,15 @@ def _long_texts(state: Any, depth: int = 2) -> Iterator[tuple[str, str]]:
 
 
 def models_of(owner: Any) -> set[str]:
-    """The models that a crew or an agent asks, by name."""
-    agents = [owner] if isinstance(owner, BaseAgent) else [*owner.agents, owner.manager_agent]
-    return {str(getattr(getattr(agent, "llm", None), "model", "")) for agent in agents if agent is not None}
+    """The models whose requests of a crew or an agent can share, by name; empty for one that is not known yet."""
+    if isinstance(owner, BaseAgent):
+        llms = [owner.llm]
+    elif owner.process != "hierarchical":
+        llms = [agent.llm for agent in (*owner.agents, *(task.agent for task in owner.tasks)) if agent is not None]
+    else:
+        # A worker's task is in the manager's own words and shares nothing. CrewAI makes a manager as the crew begins.
+        llms = [owner.manager_llm if owner.manager_agent is None else owner.manager_agent.llm]
+    return {str(getattr(llm, "model", "")) for llm in llms}
 
 
 # ---------------------------------------------------------------------- what a method's code tells
@@ -155,7 +197,12 @@ def _named_in(method: Any, flow: type) -> Iterator[_Named]:
         looked_up = sorted({*names, *code.co_freevars})
         objects = [known.get(name, inspect.getattr_static(flow, name, None)) for name in looked_up]
         yield _Named(names, objects)
-        waiting += [one for one in objects if isinstance(one, FunctionType)]
+        # A crew's ``kickoff`` has the name of the flow's own, which leads through all of CrewAI.
+        waiting += [one for one in objects if isinstance(one, FunctionType) and not _of_crewai(one)]
+
+
+def _of_crewai(function: FunctionType) -> bool:
+    return str(function.__module__).split(".")[0] == "crewai"
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -132,6 +132,7 @@ def _running(flow: Any, *_: Any) -> Iterator[None]:
         yield
     finally:
         FLOW.reset(token)
+        binding.session.attempt("flow", run.ended, None)
         binding.session.attempt("flow", lambda: ended(binding, run.id), None)
 
 

@@ -224,6 +224,12 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
     own = TaskLayout(role_of(agent), " ".join(str(name).split())[:60], opening, call.tools)
     if not binding.rewrites:
         return own
+    crew, flow = crew_of(agent), layouts.flow_run()
+    owner, hierarchical = crew if crew is not None else agent, crew is not None and crew.process == "hierarchical"
+    worker = hierarchical and agent is not crew.manager_agent
+    if flow is not None and not worker:
+        # Whatever keeps its layout here: in another run it may share.
+        flow.asks(owner, call.model)
     if _shares_schema(call):
         own = replace(own, schema=call.schema)
     own = replace(own, durable=durable, missing=_missing_in(opening.text, binding, own.role, durable))
@@ -233,15 +239,13 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
             # It would be said in a message, which the provider keeps: that of the system text is for one request alone.
             own = replace(own, missing="")
         return _planned_own(binding, own, call.model, kept_own)
-    crew, flow = crew_of(agent), layouts.flow_run()
     flow_texts = [text for text in ({} if flow is None else flow.texts()) if find_text(text, opening.task) is not None]
-    owner, hierarchical = crew if crew is not None else agent, crew is not None and crew.process == "hierarchical"
     awaited = flow is not None and flow.awaited(flow_texts, owner, call.model)
-    others = flow is not None and flow.held_by_others(flow_texts, owner)
+    others = flow is not None and flow.held_by_others(flow_texts, owner, call.model)
     # Others of the flow share more than an agent that speaks alone shares with itself: its role goes behind. That of a
     # manager is long, and does so where there are others.
     alone = speaks_alone(crew, agent) and not (flow_texts and (awaited or others or not hierarchical))
-    if hierarchical and agent is not crew.manager_agent:
+    if worker:
         # A worker's task is in the manager's own words and shares nothing.
         return _planned_own(binding, own, call.model, reason("own_prompt", "the manager words a worker's task"))
     ahead, instruction = _as_fork(layouts, call, own, alone=alone)
