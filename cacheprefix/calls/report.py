@@ -206,8 +206,9 @@ class GateUse:
             f"{self.saved_units:,.0f} cost units by it; all waited {self.seconds:.1f} s, {self.gave_up} in vain; "
             f"{self.at_once} went at once, as waiting would not have paid"
         )
-        waited = [one for one in self.fan_outs if one.seconds > _NOTICED][-_FEW:]
-        return "\n".join([said, *map(str, waited)])
+        waited = [one for one in self.fan_outs if one.seconds > _NOTICED]
+        few = f"  the newest {_FEW} of {len(waited)} fan-outs that waited:"
+        return "\n".join([said, *([few] if len(waited) > _FEW else []), *map(str, waited[-_FEW:])])
 
 
 Arm = Literal["fork", "own"]

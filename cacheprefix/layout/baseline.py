@@ -273,7 +273,9 @@ class Unmodified:
             return Estimate(Usage(0, 0, {}))
         scale = self._scale(sent.record.prompt, prompt, usage)
         begun = self._begun.setdefault(sent.index, _Begun(own, sent))
-        own_word = _read_beside(sent, usage)
+        earlier = times.started - own.arrived
+        # Money: who waited may have read what a sibling had begun to answer by then; without us it was sent before.
+        own_word = _read_beside(sent, usage) if earlier <= _AT_ONCE else None
         if own_word is not None:
             self._learn(sent, shares=own_word)
         # Money: who was not to read from a sibling, as where it waited for that one, goes by what others did.
@@ -292,7 +294,6 @@ class Unmodified:
             self._model.first_token(one.seen, one.own.arrived if beside else one.first_token)
         seen = begun.seen = self._enter(own, scale.rules(profile)) if begun.seen is None else begun.seen
         # It would have been answered as fast, but for the wait.
-        earlier = times.started - own.arrived
         if times.first_token is not None:
             self._model.first_token(seen, times.first_token - earlier)
         begun.ended = times.ended - earlier

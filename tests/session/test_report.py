@@ -9,7 +9,7 @@ import pytest
 from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.adapter import Role, fork_body
 from cacheprefix.calls import report as report_module
-from cacheprefix.calls.report import Totals
+from cacheprefix.calls.report import FanOut, GateUse, Totals
 from cacheprefix.errors import NotSharedError
 from cacheprefix.notices import Notices
 
@@ -221,3 +221,12 @@ def test_what_is_said_of_users_own_tools_is_said_of_the_first_ones():
     for user in range(10):
         notices.attempt(f"the turn of user {user}", lambda: 1 // 0, None)
     assert (len(notices.notes), len(notices.unasked), notices.failures.total()) == (1_000, 1_000, 10)
+
+
+@pytest.mark.parametrize(("fan_outs", "said"), [(5, False), (7, True)])
+def test_the_gate_says_of_how_many_fan_outs_its_lines_are_the_newest(fan_outs, said):
+    """Its sums are of all."""
+    use = GateUse(fan_outs=tuple(FanOut(leader=f"a{number}", seconds=1.0) for number in range(fan_outs)))
+    lines = str(use).splitlines()[1:]
+    assert [one for one in lines if "behind" in one] == [str(one) for one in use.fan_outs[-5:]]
+    assert ("  the newest 5 of 7 fan-outs that waited:" in lines) == said

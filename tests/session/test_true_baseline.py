@@ -231,6 +231,30 @@ def test_what_siblings_had_read_that_waited_is_unknown_where_others_showed_anoth
     assert known.total.unmodified_units == pytest.approx(truth, rel=0.02)
 
 
+def test_who_waited_in_vain_had_read_nothing_of_a_sibling_unmodified():
+    """By then that was being answered, so that what was sent read it; without us it had been sent before."""
+    rules, now = profile_of("openai"), [0.0]
+    caching = Caching(provider="openai", counter=ESTIMATE, clock=lambda: now[0])
+    session, cache, turns = Session(SharedPrefix(system=HANDBOOK), caching=caching), ProviderCache(rules), []
+    for number in range(3):
+        said = [{"role": "system", "content": f"You look. {HANDBOOK}"}, {"role": "user", "content": f"{number}?"}]
+        body = {"model": "gpt-5.2", "messages": said}
+        role = Role("one", conversation="a")
+        turn = fork_body(session.adapter, body, "openai-chat", role).begin(Pass(waited=now[0]) if number else FOLLOW)
+        serving = cache.begin(decode(turn.body, "openai-chat"), now[0])
+        turns.append((turn, serving))
+        if not number:
+            now[0] += 0.3
+            serving.begun(now[0] - 0.02)
+    for turn, serving in turns:
+        now[0] += 0.1
+        serving.ended(now[0])
+        turn.finish(usage_of(serving.outcome, "openai"))
+    assert not session.failures
+    assert all(call.usage.cache_read_tokens for call in session.calls[1:])
+    assert all(call.unmodified_units > 0.9 * call.usage.input_tokens for call in session.calls)
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_nothing_is_read_of_a_request_that_failed(fails):
     """The last of three siblings sent together reads what the first one wrote; unmodified, only of its own role's."""
