@@ -13,6 +13,7 @@ from cacheprefix.profiles import default_registry
 from cacheprefix.server import Echo
 
 NAMES = (
+    "core_agents",
     "memory_extraction",
     "nested",
     "resume",
