@@ -124,7 +124,7 @@ class Trial(Driver):
         self.kind = self.rng.choice(("agent", "core")) if few else self.rng.choice(KINDS)
         if self.kind == "core":
             # A client by itself knows conversations by what was said in them, but where a context of ours is saved.
-            self.app = replace(self.app, named=few)
+            self.framing = replace(self.framing, named=few)
             if not few:
                 asks = (replace(one, act="ask" if one.act == "resume" else one.act) for one in self.app.turns)
                 self.app = replace(self.app, turns=tuple(asks))

@@ -58,6 +58,9 @@ class Framing:
     goes_on: bool = True
     """Whether a turn goes on from those before it, and is no conversation of its own."""
 
+    named: bool = True
+    """Whether conversations have the names that the application gives them, where it gives any."""
+
     def said(self, prompt: Prompt) -> Prompt:
         """The prompt's words alone."""
         texts = ((one, self.words(one.text)) for one in prompt.sections)
@@ -433,6 +436,8 @@ CHECKS: tuple[Check, ...] = (
 
 def check(app: Application, runs: Runs, allowed: Sequence[Allowed] = ()) -> list[Broken]:
     """All that is broken; where the application is wrong by itself, that alone."""
+    if not runs["forked"].framing.named:
+        app = replace(app, named=False)
     found = [one for each in CHECKS for one in each(app, runs, allowed)]
     return [one for one in found if not one.invariant] or found
 

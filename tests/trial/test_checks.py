@@ -316,3 +316,14 @@ def test_a_role_that_is_asked_as_a_tool_too_begins_what_it_is_told_there(asks, b
     moved = [FORK[0], FORK[2], FORK[1], *SAID]
     own = (sent(OWN), sent(grown(OWN), 1))
     assert numbers(prefix_stands(APP, runs(*own, forked=(sent(FORK), sent(moved, 1), inner)), ())) == broken
+
+
+@pytest.mark.parametrize(("named", "broken"), [(True, {7}), (False, set())])
+def test_a_driver_may_know_no_name_that_the_application_gives(named, broken):
+    """As of a client that tells conversations apart by what was said in them: two people said the same here."""
+    turns = tuple(replace(one, people=(ALICE, BOB)) for one in APP.turns)
+    app = replace(APP, named=True, people=(ALICE, BOB), turns=turns)
+    moved = (sent(FORK), sent([FORK[0], FORK[2], FORK[1], *SAID], 1))
+    made = runs(sent(OWN), sent(grown(OWN), 1), forked=moved)
+    made["forked"] = replace(made["forked"], framing=Framing(named=named))
+    assert numbers(check(app, made)) == broken
