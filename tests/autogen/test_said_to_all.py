@@ -243,3 +243,32 @@ async def test_a_side_question_holds_what_was_said_to_all(provide, new_client, r
     assert _count(provider, ZONE) == [1] * len(provider.requests)
     assert _count(provider, DELTA)[-3:] == [1] * 3
     assert "Where are we?" not in "".join(_texts(provider.requests[-1]))
+
+
+async def test_a_side_question_of_agents_that_shorten_their_own_messages_holds_it_in_front(provide, new_client):
+    """As their own requests do, in which zones have no place among the messages."""
+    provider, session = provide("openai", Says()), Session()
+    team = wrap(_team(new_client(provider), model_context=BufferedChatCompletionContext(3)), session)
+    talk = session.conversation(conversation_of(team))
+    talk.set_zone("memories", ZONE)
+    talk.append_context(DELTA, key="news")
+    await team.run(task=TASK)
+    await ask(team, "Where are we?")
+    assert not session.failures
+    assert _count(provider, ZONE) == _count(provider, DELTA) == [1] * 4
+
+
+async def test_a_side_question_behind_a_compaction_holds_what_the_agents_read(provide, new_client):
+    """What was dropped from their requests, no question brings back: it reads what they wrote."""
+    provider, session = provide("openai", Says()), Session(compaction=Compaction(trigger=4_000, horizon=1_000))
+    team = wrap(_team(new_client(provider)), session)
+    session.conversation(conversation_of(team)).set_zone("memories", ZONE)
+    for number in range(5):
+        await team.run(task=f"{number}: {TASK}")
+    before = session.calls[-1].usage
+    await ask(team, "Where are we?")
+    asked = "".join(_texts(provider.requests[-1]))
+    assert not session.failures
+    assert f"0: {TASK[:40]}" not in asked
+    assert _count(provider, ZONE)[-1] == 1
+    assert session.calls[-1].usage.cache_read_tokens > before.input_tokens / 2

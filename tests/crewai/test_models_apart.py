@@ -41,16 +41,19 @@ def test_agents_of_another_model_are_not_waited_for() -> None:
     assert [call.layout for call in session.calls] == ["own"] * 3
 
 
-@pytest.mark.parametrize(("model", "layout"), [(SECOND, "own"), (FIRST, "fork")])
-def test_a_flow_waits_for_its_own_model_alone(model: str, layout: str) -> None:
-    """A later crew of another model is no reader of what the first one says."""
-    def crew(role: str, asked: str) -> Crew:
-        agent = _agent(role, asked)
-        return Crew(
-            agents=[agent], tasks=[Task(description="Do it.\n\n{brief}", expected_output="A page", agent=agent)]
-        )
+def _crew(role: str, asked: str, **options: Any) -> Crew:
+    agent = _agent(role, asked)
+    work = {"description": "Do it.\n\n{brief}", "expected_output": "A page"}
+    # A manager hands out what no agent is named for.
+    task = Task(**work) if options else Task(agent=agent, **work)
+    return Crew(agents=[agent], tasks=[task], **options)
 
-    first, second = crew("analyst", FIRST), crew("writer", model)
+
+def _layouts(first: Crew, second: Crew) -> list[str]:
+    """How a flow's two crews go out, one behind the other; the flow has one more method, which asks nobody."""
+
+    def found() -> Crew:
+        return second
 
     class Desk(Flow[dict[str, Any]]):
         @start()
@@ -59,54 +62,44 @@ def test_a_flow_waits_for_its_own_model_alone(model: str, layout: str) -> None:
 
         @listen(one)
         def two(self, _: str) -> str:
-            return str(second.kickoff(inputs={"brief": BRIEF}).raw)
+            return str(found().kickoff(inputs={"brief": BRIEF}).raw)
+
+        @listen(two)
+        def kept(self, said: str) -> str:
+            return said
 
     session, flow = Session(), Desk()
     with install(flow, session):
         flow.kickoff(inputs={"brief": BRIEF})
-    assert session.calls[0].layout == layout
+    assert session.failures == {}
+    return [call.layout for call in session.calls]
+
+
+@pytest.mark.parametrize(("model", "layout"), [(SECOND, "own"), (FIRST, "fork")])
+def test_a_flow_waits_for_its_own_model_alone(model: str, layout: str) -> None:
+    """A crew of another model is no reader of what one before it says, and none that read before of one behind it."""
+    assert _layouts(_crew("analyst", FIRST), _crew("writer", model)) == [layout] * 2
 
 
 @pytest.mark.parametrize(("workers", "manager", "layout"), [(SECOND, FIRST, "fork"), (FIRST, SECOND, "own")])
 def test_of_a_hierarchical_crew_the_manager_reads(workers: str, manager: str, layout: str) -> None:
     """Its workers share nothing, whatever they ask."""
-    agent, worker = _agent("analyst", FIRST), _agent("writer", workers)
-    task = {"description": "Do it.\n\n{brief}", "expected_output": "A page"}
-    first = Crew(agents=[agent], tasks=[Task(agent=agent, **task)])
-    second = Crew(agents=[worker], tasks=[Task(**task)], process="hierarchical", manager_llm=LLM(model=manager))
-
-    class Desk(Flow[dict[str, Any]]):
-        @start()
-        def one(self) -> str:
-            return str(first.kickoff(inputs={"brief": BRIEF}).raw)
-
-        @listen(one)
-        def two(self, _: str) -> str:
-            return str(second.kickoff(inputs={"brief": BRIEF}).raw)
-
-    session, flow = Session(), Desk()
-    with install(flow, session):
-        flow.kickoff(inputs={"brief": BRIEF})
-    assert session.calls[0].layout == layout
+    managed = _crew("writer", workers, process="hierarchical", manager_llm=LLM(model=manager))
+    assert _layouts(_crew("analyst", FIRST), managed)[0] == layout
 
 
 @pytest.mark.parametrize(("model", "layouts"), [(SECOND, ["fork", "own"]), (FIRST, ["fork", "fork"])])
 def test_a_method_that_makes_its_crew_is_known_from_the_second_run_on(model: str, layouts: list[str]) -> None:
     """Of another instance of the flow too."""
 
-    def asked(role: str, model: str, brief: str) -> str:
-        agent = _agent(role, model)
-        crew = Crew(agents=[agent], tasks=[Task(description="Do it.\n\n{brief}", expected_output="P", agent=agent)])
-        return str(crew.kickoff(inputs={"brief": brief}).raw)
-
     class Desk(Flow[dict[str, Any]]):
         @start()
         def one(self) -> str:
-            return asked("analyst", FIRST, self.state["brief"])
+            return str(_crew("analyst", FIRST).kickoff(inputs={"brief": self.state["brief"]}).raw)
 
         @listen(one)
         def two(self, _: str) -> str:
-            return asked("writer", model, self.state["brief"])
+            return str(_crew("writer", model).kickoff(inputs={"brief": self.state["brief"]}).raw)
 
     session = Session()
     for run in range(2):
@@ -115,3 +108,10 @@ def test_a_method_that_makes_its_crew_is_known_from_the_second_run_on(model: str
             flow.kickoff(inputs={"brief": f"Case {run}\n{BRIEF}"})
     assert [call.layout for call in session.calls[::2]] == layouts
     assert session.failures == {}
+
+
+@pytest.mark.parametrize(("model", "layout"), [(SECOND, "own"), (FIRST, "fork")])
+def test_a_managers_text_goes_behind_what_a_crew_of_its_own_model_read(model: str, layout: str) -> None:
+    """It is long, and goes there where there are others."""
+    managed = _crew("writer", FIRST, process="hierarchical", manager_llm=LLM(model=FIRST))
+    assert _layouts(_crew("analyst", model), managed)[1] == layout

@@ -416,6 +416,7 @@ class PendingRequest:
             decided=binding.held,
             boundary=layout.boundary if self.forked and layout is not None else None,
             original=self._unmodified(api, original) if changed or (rewrite and marks) else None,
+            headers=self.call.headers,
             rewrite=rewrite,
             scope=binding.scope,
             continues=self.forked and loops,

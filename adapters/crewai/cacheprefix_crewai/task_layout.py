@@ -36,6 +36,16 @@ class LLMCall:
         """The model's name."""
         return str(getattr(self.llm, "model", ""))
 
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers that the application gave to the model's class, which has no one name for them."""
+        params = {
+            **(getattr(self.llm, "client_params", None) or {}),
+            **(getattr(self.llm, "additional_params", None) or {}),
+        }
+        named = (getattr(self.llm, "default_headers", None), params.get("default_headers"), params.get("extra_headers"))
+        return {name: value for given in named for name, value in (given or {}).items()}
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage
 
 from cacheprefix import ForkPolicy
 from cacheprefix.adapter import AdapterSession, Flow, Pass, Request, WaitingFor
-from cacheprefix_langgraph.request_bodies import Body, own_body
+from cacheprefix_langgraph.request_bodies import Body, headers_of, own_body
 from cacheprefix_langgraph.sdk_clients import sender
 from cacheprefix_langgraph.wrapping import wrapping
 
@@ -89,6 +89,7 @@ def _turn(
         conversation=sending.conversation,
         boundary=lambda prompt: len(prompt.sections),
         original=nothing,
+        headers=headers_of(model, body.payload),
         policy=_POLICY,
         scope=sending.scope,
     )

@@ -48,6 +48,11 @@ def base_of(model: Any) -> Any:
     return getattr(type(model), BASE)
 
 
+def headers_of(model: Any, payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that a request goes out with, as far as the application gives any: to the model, or to the call."""
+    return {**(getattr(model, "default_headers", None) or {}), **(payload.get("extra_headers") or {})}
+
+
 def shows_body(base: type) -> bool:
     """Whether a chat model class makes its body where a subclass, or what stands for its client, can finish it."""
     return hasattr(base, "_get_request_payload") or converse_of(base) is not None

@@ -34,6 +34,7 @@ from cacheprefix_langgraph.request_bodies import (
     api_of,
     as_sent,
     base_of,
+    headers_of,
     likeness,
     own_body,
     readable,
@@ -95,7 +96,10 @@ def _in_its_turn(
     waiting = session.waiting
     asked = _asked(model, body, sending)
     if asked is not None:
-        queue = partial(waiting.aqueue if later else waiting.queue, boundary=asked[1], scope=sending.scope)
+        headers = headers_of(model, body.payload)
+        queue = partial(
+            waiting.aqueue if later else waiting.queue, boundary=asked[1], scope=sending.scope, headers=headers
+        )
         # Whether it is streamed stands in no body of Bedrock's.
         fast = sending.streamed or _lets_go_early(model, body)
         leave = yield WaitingFor(partial(queue, streams=fast), asked[0], body.api)
@@ -300,6 +304,7 @@ def _begin(model: Any, body: Body, sending: Sending, leave: Pass) -> dict[str, A
         conversation=sending.conversation if frame is None or frame.state is None else frame.state,
         boundary=_boundary(model, body, sending),
         original=_original(model, body, sending),
+        headers=headers_of(model, body.payload),
         rewrite=body.own and done is not None and not alone,
         repeated=body.own and plan is not None and plan.repeats,
         policy=frame.policy if frame else None,
