@@ -303,6 +303,6 @@ def joined_question(*, carried: int, said: int, read: float) -> float:
         r * (carried + said)
 
     It reads the ``carried`` tokens and the conversation; as the application makes it, it pays the conversation alone,
-    in full where the prompt is short. Until one is joined, no question goes by an earlier one, so that each is weighed anew.
+    in full where the prompt is short. Until one is joined, no question goes by an earlier one: each is weighed anew.
     """
     return read * (carried + said)
