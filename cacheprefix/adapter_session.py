@@ -229,6 +229,7 @@ class AdapterSession:
         scope: str | None = None,
         of_run: bool = False,
         of_door: bool = False,
+        of_code: bool = False,
         recorded: bool = True,
         again: bool = False,
     ) -> tuple[Tool, ...]:
@@ -242,7 +243,9 @@ class AdapterSession:
         carry them. ``of_run`` says that they come with a request, and not where the application is built: they are
         treated so before the first request too, and conversations record what defines them, unless ``recorded`` says
         that a schema alone does not. ``of_door`` says that one front door of several has them: requests carry them of
-        those alone who are said to have them (``bring_tools``), whenever they came. ``again`` says that each request
+        those alone who are said to have them (``bring_tools``), whenever they came. ``of_code`` says that they were
+        found in the code of an agent, which a process that makes it after its first request does not look into:
+        conversations record what defines them. ``again`` says that each request
         adopts its own tools: then those are let go that no conversation which is remembered has any longer.
         """
         given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
@@ -251,7 +254,15 @@ class AdapterSession:
         late = None if first and tenant is None and not self.team.parted else self.shared.notices.note
         self.shared.tool_sets.let_go(self.team)
         union = self.team.adopt_tools(
-            given, render, late, grows=grows, of_run=of_run, of_door=of_door, recorded=recorded, again=again
+            given,
+            render,
+            late,
+            grows=grows,
+            of_run=of_run,
+            of_door=of_door,
+            of_code=of_code,
+            recorded=recorded,
+            again=again,
         )
         self.shared.tool_sets.bring(self.team, self.scope if tenant is None else tenant, [tool.name for tool in given])
         if not (first or of_run or of_door) and self.team.late.intersection(tool.name for tool in given):

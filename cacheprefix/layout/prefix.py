@@ -36,7 +36,7 @@ class Tool:
     def version(self) -> tuple[str, str]:
         """Tells this version of the tool from others of its name."""
         if self._digest is None:
-            object.__setattr__(self, "_digest", digest_of(self.schema.decode()))
+            object.__setattr__(self, "_digest", digest_of(self.saved))
         return self.name, self._digest or ""
 
     @property

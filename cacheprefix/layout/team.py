@@ -108,6 +108,8 @@ class Team:
     """Names of tools that came with a request: a process that resumes its conversation does not know them before."""
     of_doors: set[str] = field(default_factory=set)
     """Names of tools that one front door of several was made with, and nobody else: a crew's."""
+    of_code: set[str] = field(default_factory=set)
+    """Names of tools that were found in an agent's code before it ran: a process that makes it later finds none."""
     unrecorded: set[str] = field(default_factory=set)
     """Names of tools that their schemas alone do not define."""
     resumed: set[str] = field(default_factory=set)
@@ -125,7 +127,7 @@ class Team:
     """Whether even conversations that carried more than their own do (``part``)."""
     theirs: set[str] = field(default_factory=set)
     """Names of tools that were there before the first request, and may be made for one user all the same."""
-    _public: set[str] = field(default_factory=set)
+    public: set[str] = field(default_factory=set)
     """Names of the tools that the user gave to the prefix: all may be shown them, whatever comes."""
     _declared: Bounded[Hashable, Hashable] = field(default_factory=lambda: Bounded(_ROLES))
     """What each role was made with."""
@@ -144,14 +146,14 @@ class Team:
 
     def __post_init__(self) -> None:
         self.given = self.prefix
-        self._public = set(self.prefix.tool_names)
+        self.public = set(self.prefix.tool_names)
 
     def inherit(self, outer: Team) -> None:
         """Take over what a nested team's prefix holds of what was found in the requests of the one around it."""
         self.given, self.found, self.late = outer.given, outer.found, set(outer.late)
         self.of_runs, self.of_doors, self.resumed = set(outer.of_runs), set(outer.of_doors), set(outer.resumed)
         self.unrecorded, self.again = set(outer.unrecorded), dict(outer.again)
-        self.parted, self.theirs, self._public = outer.parted, set(outer.theirs), set(outer._public)
+        self.parted, self.theirs, self.public = outer.parted, set(outer.theirs), set(outer.public)
         self.mixed = outer.mixed
 
     def owner(self, scope: str | None) -> tuple[str, str]:
@@ -233,7 +235,7 @@ class Team:
             # Privacy: where conversations have no role in common, roles may be named after users, and what one carries
             # may be other users'.
             self.mixed = len(self._groups()) > 1
-            self.theirs |= set(self.prefix.tool_names) - self._public
+            self.theirs |= set(self.prefix.tool_names) - self.public
             self.parted = True
 
     @property
@@ -266,6 +268,7 @@ class Team:
         grows: bool = False,
         of_run: bool = False,
         of_door: bool = False,
+        of_code: bool = False,
         recorded: bool = True,
         again: bool = False,
     ) -> tuple[Tool, ...]:
@@ -274,9 +277,10 @@ class Team:
         ``late`` is told of tools that come after the first request (None before it): they stay outside, since they
         would change every prompt from its beginning. With ``grows`` they come in all the same: which conversations
         carry them is ``ToolSets``' to decide. ``of_run`` says that they come with a request, ``of_door`` that one front
-        front door of several has them, ``recorded`` that their schemas are all that defines them, and ``again`` that
-        each request that has them adopts them anew. Raises ``ToolClashError`` when one name has two schemas, but for
-        what is known from a saved conversation alone: the code may be newer.
+        door of several has them, ``of_code`` that they were found in an agent's code, ``recorded`` that their schemas
+        are all that defines them, and ``again`` that each request that has them adopts them anew. Raises
+        ``ToolClashError`` when one name has two schemas, but for what is known from a saved conversation alone: the
+        code may be newer.
         """
         given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
         with self.lock:
@@ -288,18 +292,19 @@ class Team:
             unfrozen = prefix.unfrozen
             if unfrozen:
                 prefix = prefix.frozen(render)
-                self._public.update(prefix.tool_names)
+                self.public.update(prefix.tool_names)
             try:
                 union = prefix.with_tools(given, render)
             except ToolClashError as error:
                 self.clashing.add(error.name)
                 # Privacy: of two versions each may be made for one user.
-                self.theirs |= {error.name} - self._public
+                self.theirs |= {error.name} - self.public
                 raise
             self.resumed -= replaced
             added = sorted({tool.name for tool in given if prefix.tool(tool.name) is None})
             self.of_runs.update(added if of_run else ())
             self.of_doors.update(added if of_door else ())
+            self.of_code.update(added if of_code else ())
             self.unrecorded.update(() if recorded else added)
             comes_late = bool(added) and not unfrozen and late is not None
             if comes_late:
@@ -357,7 +362,8 @@ class Team:
                 left = tuple(tool for tool in self.prefix.tools if getattr(tool, "name", None) not in gone)
                 self._key, self.prefix = self.key, replace(self.prefix, tools=left)
                 for noted in (
-                    self.late, self.of_runs, self.of_doors, self.unrecorded, self.resumed, self.clashing, self.theirs
+                    self.late, self.of_runs, self.of_doors, self.of_code, self.unrecorded, self.resumed, self.clashing,
+                    self.theirs,
                 ):  # fmt: skip
                     noted.difference_update(gone)
 

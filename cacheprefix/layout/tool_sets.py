@@ -39,8 +39,8 @@ _UNION, _OWN = "union", "own"
 _UNIONS = "unions"
 """The section of a conversation's decisions that says which tools it carries, where more came after it began."""
 _TOOLS = "tools"
-"""The section that defines those of them that requests brought (``Tool.saved``), which another process may not know:
-by their names, each behind a digest of the conversation and its tenant (``_definitions``)."""
+"""The section that says which version of each tool it carries, by its name behind a digest of the conversation and its
+tenant (``_recorded``): what defines it (``Tool.saved``) where another process may not know it, else a digest of that."""
 _KITS_OF = "kits"
 """The section that says which tools requests with a role's own carried: others with the very same share with them."""
 
@@ -210,11 +210,11 @@ class ToolSets:
 
     def resume(self, team: Team, conversation: Decided) -> None:
         """Make known which tools a conversation's requests have carried by its own record, to its tenant alone."""
-        recorded = _definitions(conversation)
+        recorded = _recorded(conversation)
         if not recorded:
             return
-        news = [_read(name, saved) for name, saved in recorded.items() if team.prefix.tool(name) is None]
-        made = [tool for tool in news if tool is not None]
+        news = [name for name, saved in recorded.items() if _defines(saved) and team.prefix.tool(name) is None]
+        made = [tool for tool in (_read(name, recorded[name]) for name in news) if tool is not None]
         team.resume_tools(made)
         self.bring(team, conversation, recorded, _versions_in(team, conversation)[1])
 
@@ -281,12 +281,21 @@ class ToolSets:
             conversation.decide(_UNIONS, entry, "\n".join(union))
         if not _saved_by(conversation):
             return
-        recorded = _definitions(conversation)
-        known = {name for name in union if name in team.of_runs or name in team.theirs or name in recorded}
-        for tool in team.prefix.among(known - team.unrecorded):
+        recorded = _recorded(conversation)
+        for tool in team.prefix.among(set(union) - team.public - team.unrecorded):
+            # Another process may make these agents after its first request, each for a tenant, and then show their
+            # tools to nobody who did not carry the very same.
+            name = tool.name
+            brought = name in team.of_runs or name in team.theirs or name in team.of_code
+            brought = brought or _defines(recorded.get(name, ""))
+            version = tool.saved if brought else tool.version[1]
             # Another version is newer code's: the one before is carried no more, and would grow each saved state.
-            if recorded.get(tool.name) != tool.saved:
-                conversation.decide_anew(_TOOLS, _mine(conversation) + tool.name, tool.saved)
+            if recorded.get(name) != version:
+                conversation.decide_anew(_TOOLS, _mine(conversation) + name, version)
+        for name in team.theirs.intersection(recorded).difference(union) if team.mixed else ():
+            # Privacy: what it carries no more, since it may be another user's, no process gives it back.
+            if recorded[name] and not _defines(recorded[name]):
+                conversation.decide_anew(_TOOLS, _mine(conversation) + name, "")
 
     def choose(
         self, team: Team, services: Services, conversation: Decided, role: str, model: str, asked: ToolsAsked
@@ -470,17 +479,19 @@ def _saved_by(conversation: Decided) -> bool:
 
 def _versions_in(team: Team, conversation: Decided) -> tuple[set[str], set[str]]:
     """Names of the tools of runs that a conversation has carried just as the union has them, and only otherwise."""
-    recorded = _definitions(conversation)
+    recorded = _recorded(conversation)
     if not recorded:
         return set(), set()
     # What was declared where the application is built is everybody's, in each version.
     tools = _apart(team, recorded)
-    carried = {tool.name for tool in tools if recorded[tool.name] == tool.saved}
+    # Privacy: where roles may be named after users, what agents were made with goes to those alone who bring it.
+    known = [tool for tool in tools if not (team.mixed and not _defines(recorded[tool.name]))]
+    carried = {tool.name for tool in known if recorded[tool.name] in (tool.saved, tool.version[1])}
     return carried, {tool.name for tool in tools} - carried
 
 
-def _definitions(conversation: Decided) -> dict[str, str]:
-    """What defines the tools of runs that a conversation has carried, by their names."""
+def _recorded(conversation: Decided) -> dict[str, str]:
+    """Which versions of tools a conversation has carried, by their names."""
     if not _saved_by(conversation):
         return {}
     # Privacy: decisions of another conversation may stand in its record, as where LangGraph's cache of a node gives one
@@ -493,6 +504,11 @@ def _definitions(conversation: Decided) -> dict[str, str]:
 def _mine(conversation: Decided) -> str:
     """What keys begin with of tools that this very conversation has carried."""
     return f"{digest_of(conversation.scope, common_key(conversation.id))}."
+
+
+def _defines(recorded: str) -> bool:
+    """Whether a record of a tool's version is what defines it."""
+    return recorded.startswith("{")
 
 
 def _read(name: str, saved: str) -> Tool | None:

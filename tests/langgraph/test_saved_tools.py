@@ -5,14 +5,29 @@ from __future__ import annotations
 import json
 
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import CachePolicy
+from pydantic import BaseModel
 
+from cacheprefix.server import Reply, ToolCall
+from cacheprefix_langgraph import forked, wrap_model
 from cacheprefix_langgraph.state import CHANNEL
-from tests.langgraph.test_made_later import HANDBOOK, State, bench, binding, chat, described, names, nodes, turn
+from tests.langgraph.conftest import RULES
+from tests.langgraph.test_made_later import (
+    HANDBOOK,
+    State,
+    Untooled,
+    bench,
+    binding,
+    chat,
+    described,
+    names,
+    nodes,
+    turn,
+)
 
 __all__ = ["bench", "chat"]
 SCHEMA = {
@@ -159,3 +174,85 @@ def test_another_process_carries_a_tool_as_the_application_wrote_it(bench, form)
         again.invoke({"messages": [HumanMessage("And now?")]}, before)
     assert names(bench) == [["house"]] * 2
     assert bench.bodies[0] == bench.bodies[1]
+
+
+OTHERS = {
+    "other tools": {"planner": [{**described("A plan of beta.")[0], "name": "plan"}]},
+    "other roles": {"critic": []},
+}
+
+
+@pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
+def test_a_thread_carries_its_tools_where_another_tenant_asked_before_its_agents_were_made(chat, others):
+    """By then they are shown to nobody but who has carried the very same."""
+    saver, [acme] = InMemorySaver(), kits("The house of acme.")
+    turn(saver, nodes(chat, chat.session(HANDBOOK), acme), "one", scope="acme")
+    restarted = chat.session(HANDBOOK)
+    turn(saver, nodes(chat, restarted, others), "two", scope="beta")
+    writer = nodes(chat, restarted, acme)[1:]
+    chat.provider.reset()
+    for _ in range(2):
+        turn(saver, writer, "one", scope="acme")
+    assert names(chat) == [["house"]] * 2
+    turn(saver, writer, "new", scope="gamma")
+    assert names(chat)[2] == []
+
+
+def test_a_thread_carries_no_version_that_newer_code_made_for_another_tenant(chat):
+    """Of the version that it has carried its record holds a digest."""
+    saver = InMemorySaver()
+    acme, beta = kits("The house of acme.", "The house of beta.")
+    turn(saver, nodes(chat, chat.session(HANDBOOK), acme), "one", scope="acme")
+    restarted = chat.session(HANDBOOK)
+    turn(saver, nodes(chat, restarted, {"critic": []}), "two", scope="gamma")
+    nodes(chat, restarted, beta)
+    chat.provider.reset()
+    turn(saver, nodes(chat, restarted, {"writer": []}), "one", scope="acme")
+    assert names(chat) == [[]]
+    assert restarted.failures == {}
+
+
+def test_a_record_of_roles_that_are_named_after_users_gives_no_tool_of_theirs_back(chat):
+    """A thread that carried others' tools before that was seen carries its own alone, in another process too."""
+    users = ("alice", "bob", "carol", "dave", "erin", "frank")
+    kit = {user: [{**described(f"Looks into the inbox of {user}.")[0], "name": f"look_{user}"}] for user in users}
+    session, saver = chat.session(HANDBOOK), InMemorySaver()
+    made = nodes(chat, session, kit)
+    for node in made * 2:
+        _, graph, config = turn(saver, [node], node[0])
+    _, graph, config = turn(saver, made[:1], "alice")
+    assert [key for key, version in saved(graph, config)["tools"].items() if version] == [
+        key for key in saved(graph, config)["tools"] if key.endswith(".look_alice")
+    ]
+
+
+class Plan(BaseModel):
+    """The plan."""
+
+    topics: list[str]
+
+
+def planning(bench, session):
+    """A writer, and a planner whose code binds a schema."""
+    model = wrap_model(bench.model(), session)
+
+    def planner(state):
+        model.with_structured_output(Plan).invoke(
+            [SystemMessage(f"You are the planner.\n\n{HANDBOOK}"), *state["messages"]]
+        )
+        return {}
+
+    return [*nodes(bench, session, {"writer": []}), ("planner", forked(session, role="planner")(planner))]
+
+
+def test_a_thread_carries_a_schema_of_its_nodes_where_another_tenant_asked_before_they_were_made(servers):
+    """Then nobody looks into their code; the thread's record says what its requests carried."""
+    bench, saver = Untooled("anthropic", servers(RULES["anthropic"])), InMemorySaver()
+    plan = (ToolCall("Plan", {"topics": []}),)
+    bench.script(lambda request: Reply("", plan) if request.asked.choice == "required" else Reply("Yes."))
+    turn(saver, planning(bench, bench.session(HANDBOOK)), "one", scope="acme")
+    restarted = bench.session(HANDBOOK)
+    turn(saver, nodes(bench, restarted, {"critic": []}), "two", scope="beta")
+    turn(saver, planning(bench, restarted), "one", scope="acme")
+    assert names(bench) == [["Plan"], ["Plan"], [], ["Plan"], ["Plan"]]
+    assert restarted.failures == {}

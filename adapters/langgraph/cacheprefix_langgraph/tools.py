@@ -61,7 +61,14 @@ def _adopt(session: AdapterSession, tool: Any, *, of_code: bool) -> None:
         # What a provider is told beside a tool's schema is in no record.
         whole = not getattr(tool, "extras", None)
         session.adopt_tools(
-            [tool], render, grows=True, scope=running_scope(), of_run=of_run, recorded=whole, again=of_run
+            [tool],
+            render,
+            grows=True,
+            scope=running_scope(),
+            of_run=of_run,
+            of_code=of_code,
+            recorded=whole,
+            again=of_run,
         )
     except ToolClashError as error:
         session.note(f"{error}; roles that bind another one keep their own tools")
