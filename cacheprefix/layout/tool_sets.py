@@ -40,7 +40,7 @@ _UNIONS = "unions"
 """The section of a conversation's decisions that says which tools it carries, where more came after it began."""
 _TOOLS = "tools"
 """The section that says which version of each tool it carries, by its name behind a digest of the conversation and its
-tenant (``_recorded``): what defines it (``Tool.saved``) where another process may not know it, else a digest of that."""
+tenant (``_recorded``): what defines it (``Tool.saved``) where another process may not know that, else a digest."""
 _KITS_OF = "kits"
 """The section that says which tools requests with a role's own carried: others with the very same share with them."""
 
