@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 
 from cacheprefix.adapter_session import AdapterSession, frozen
 from cacheprefix.cache import Verdict
-from cacheprefix.cache.lifetimes import Lifetimes
+from cacheprefix.cache.lifetimes import AUTO, Lifetimes
 from cacheprefix.cache.routing import RoutingKeys
 from cacheprefix.calls.counting import TokenCounting
 from cacheprefix.calls.gating import gate_of
@@ -116,6 +116,7 @@ class Session:
                 f"Caching(provider={caching.provider!r}) names no provider and no row of rules; there are: "
                 f"{', '.join(registry.names)}; leave it out for another one, or add a row for it (profiles=)"
             )
+        _check_lifetime(caching.lifetime, registry)
         asked, override = mode, mode_override()
         if override is not None and mode not in ("off", override):
             mode = override
@@ -419,6 +420,14 @@ def _check_caching(caching: Caching) -> None:
     keys: object = caching.routing_keys
     if keys != "auto" and (isinstance(keys, bool) or not isinstance(keys, int) or keys < 1):
         raise SetupError(f"Caching(routing_keys={keys!r}): use a number from 1 on, or 'auto'")
+
+
+def _check_lifetime(lifetime: str | None, registry: Registry) -> None:
+    """Raise ``SetupError`` for a lifetime that no provider sells."""
+    # Which one a session's models sell, a request says: ``begin`` notes where it is not this one.
+    known = dict.fromkeys(ttl.name for profile in registry for ttl in profile.ttls)
+    if lifetime is not None and lifetime != AUTO and lifetime not in known:
+        raise SetupError(f"Caching(lifetime={lifetime!r}) is no provider's; use auto, or one of {', '.join(known)}")
 
 
 def _check_gate(gate: Gate | None) -> None:

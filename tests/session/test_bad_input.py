@@ -91,6 +91,14 @@ def test_numbers_are_numbers(options):
         Session(**options)
 
 
+def test_a_lifetime_that_no_provider_sells_is_an_error_at_set_up():
+    """One that another provider has is noted with the first request: the model is known by then."""
+    with pytest.raises(SetupError, match=r"lifetime='1 hour'\) is no provider's; use auto, or one of .*1h, in_memory"):
+        Session(caching=Caching(lifetime="1 hour"))
+    for lifetime in (None, "auto", "1h", "24h", "30m"):
+        Session(caching=Caching(lifetime=lifetime))
+
+
 @pytest.mark.parametrize("option", ["roles", "context"])
 def test_texts_that_have_no_names_are_an_error_where_the_prefix_is_made(option):
     """A text or a list, of which a dict would be made with an error of Python's own."""
