@@ -563,7 +563,8 @@ class AdapterSession:
             notes = (*notices.notes, *(() if came else notices.unasked))
         else:
             advice = self.shared.cards.advice(last.profile, last.model, self.count, paid=made.total.cost_units)
-            added = self.team.told_more(last.model, self.count)
+            dearer = {line.agent for line in made.lines if line.ratio is not None and line.ratio > 1}
+            added = self.team.told_more(last.model, self.count, dearer)
             notes = (*notices.notes, *filter(None, (advice, added)))
         gate = None if use == GateUse() else use
         return replace(made, notes=notes, tool_cache=tools, gate=gate, arms=self.shared.arms.report())

@@ -17,6 +17,9 @@ from cacheprefix.layout.framing import CARDS
 from cacheprefix.prompt import digest_of, dumps, loads
 
 _KEY_BYTES = 12
+_LEAST_READ = 1_024
+"""Characters in which all texts agree that may share something: no provider that routes by a key keeps fewer tokens,
+and a token has a character at least (OpenAI, prompt caching guide: 1,024 tokens)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class SharedPrefix:
     context: Mapping[str, str] = field(default_factory=dict)
     _text: str | None = field(init=False, default=None, repr=False, compare=False)
     _key: str | None = field(init=False, default=None, repr=False, compare=False)
+    _route: str | None = field(init=False, default=None, repr=False, compare=False)
     _ordered: bool | None = field(init=False, default=None, repr=False, compare=False)
     _names: tuple[str, ...] | None = field(init=False, default=None, repr=False, compare=False)
 
@@ -101,11 +105,19 @@ class SharedPrefix:
     def key(self) -> str:
         """A short stable name of this prefix: digest of the text and of the tools frozen so far."""
         if self._key is None:
-            object.__setattr__(self, "_key", self._digested())
+            object.__setattr__(self, "_key", self._digested(self.text))
         return self._key or ""
 
-    def _digested(self) -> str:
-        state = blake2b(self.text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES)
+    @property
+    def route(self) -> str:
+        """A name that prefixes have in common which may share something: of the tools, and of how the text begins."""
+        # Money: with users' own data behind a common handbook, another name for each would part what they share.
+        if self._route is None:
+            object.__setattr__(self, "_route", self._digested(self.text[:_LEAST_READ]))
+        return self._route or ""
+
+    def _digested(self, text: str) -> str:
+        state = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES)
         state.update(b"\0".join([b"", *(tool.schema for tool in self.tools if isinstance(tool, Tool))]))
         return f"cacheprefix-{state.hexdigest()}"
 
@@ -152,7 +164,7 @@ class SharedPrefix:
             else:
                 _same(known, tool)
         made = object.__new__(type(self))
-        filled = {"tools": tools, "_names": names, "_ordered": True, "_text": self._text, "_key": None}
+        filled = {"tools": tools, "_names": names, "_ordered": True, "_text": self._text, "_key": None, "_route": None}
         for one in fields(self):
             object.__setattr__(made, one.name, filled[one.name] if one.name in filled else getattr(self, one.name))
         return made

@@ -139,6 +139,8 @@ class _Point:
     digest: str
     before: str = field(default="", compare=False)
     """The digest of the one before it; empty where there is none."""
+    first: str = field(default="", compare=False)
+    """The digest of the first message; empty where an earlier version has saved the point."""
 
 
 _START = _Point(0, "")
@@ -217,21 +219,26 @@ class CountedHistory(Generic[M]):
         """Behind so many messages."""
         if not index:
             return _START
-        last = self.digest(self.messages[index - 1])
-        return _Point(index, last, self.digest(self.messages[index - 2]) if index > 1 else "")
+        last, first = self.digest(self.messages[index - 1]), self.digest(self.messages[0])
+        return _Point(index, last, self.digest(self.messages[index - 2]) if index > 1 else "", first)
 
     def holds(self, point: _Point) -> bool:
-        """Whether the point is still where it was. Goes by one message: what stands before it only ever grows."""
+        """Whether the point is still where it was. Goes by one message: what stands before it only ever grows.
+
+        Where many conversations have one name, each begins with another message, and may go on with the very same.
+        """
         if not point.index:
             return True
-        return point.index <= len(self.messages) and self.digest(self.messages[point.index - 1]) == point.digest
+        if point.index > len(self.messages) or point.first not in ("", self.digest(self.messages[0])):
+            return False
+        return self.digest(self.messages[point.index - 1]) == point.digest
 
     def held(self, point: _Point) -> _Point:
         """The point, or the message before it, where that is still where it was; the start where neither is.
 
         The last message of a request may be this one's alone (what was looked up for it), or go on in the next one.
         """
-        before = _Point(point.index - 1, point.before) if point.before else _START
+        before = _Point(point.index - 1, point.before, first=point.first) if point.before else _START
         return next((one for one in (point, before) if self.holds(one)), _START)
 
     def since(self, point: _Point) -> int:
@@ -487,7 +494,8 @@ class RolePositions:
         found = self.choose(key, replace(due, met=lambda: self._met(key, due)))
         at = len(history.messages)
         if found.at == at and found.at and due.size >= LONG:
-            conversation.decide("places", f"{due.text}@{at}@{history.digest(history.messages[-1])}")
+            behind = history.point(at)
+            conversation.decide("places", f"{due.text}@{at}@{behind.digest}@{behind.first}")
         return found
 
     def _met(self, key: tuple[str, str, str], due: RoleText[M]) -> int:
@@ -498,13 +506,15 @@ class RolePositions:
         message tells them apart, but in one that went back: that is no other one, and goes on as in a process that
         takes it up.
         """
-        (scope, conversation, lane), messages = key, due.history.messages
-        first, last = (due.history.point(index).digest for index in (min(1, len(messages)), len(messages)))
-        begins = conversation, first, last
+        (scope, conversation, lane), history = key, due.history
+        # Money: two may end with the same words, as a router's answer or a handoff's, whatever was asked.
+        digests = [history.digest(message) for message in history.messages]
+        first, said = digest_of(*digests[:1]), digest_of(*digests)
+        begins = conversation, first, said
         with self._lock:
-            (name, began, ended), others = self._begun.get((scope, lane, due.text), (begins, 0))
+            (name, began, heard), others = self._begun.get((scope, lane, due.text), (begins, 0))
             here = name == conversation and (began == first or (scope, conversation) in self._restored)
-            others += not here and ended != last
+            others += not here and heard != said
             self._begun[scope, lane, due.text] = begins, others
         return others
 
@@ -925,5 +935,7 @@ def merged_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
 def _recorded(conversation: Decided, own: str, history: CountedHistory[M]) -> int | None:
     """The last place that was recorded for this text among these messages."""
     known = (key.split("@") for key in conversation.decided_keys("places") if key.startswith(f"{own}@"))
-    points = sorted(((int(index), value) for _, index, value in known), reverse=True)
-    return next((index for index, value in points if history.holds(_Point(index, value))), None)
+    # An earlier version recorded nothing of the first message.
+    points = [_Point(int(index), last, first="".join(first)) for _, index, last, *first in known]
+    points.sort(key=lambda one: (one.index, one.digest), reverse=True)
+    return next((one.index for one in points if history.holds(one)), None)

@@ -141,8 +141,8 @@ class Team:
     """The roles that asked in each conversation, by its tenant and id."""
     _everybodys: tuple[SharedPrefix | None, tuple[int, ...], tuple[str, ...]] = (None, (), ())
     """Names of the tools that all may be shown, and by what that was found."""
-    _key: str = ""
-    """The prefix's key as it was before its tools grew."""
+    _named: SharedPrefix | None = None
+    """The prefix as it was before its tools grew."""
 
     def __post_init__(self) -> None:
         self.given = self.prefix
@@ -180,12 +180,17 @@ class Team:
 
     @property
     def key(self) -> str:
-        """The name under which requests are routed; it stays when the union grows, as most prompts then do."""
-        if self._key:
-            return self._key
+        """What the team is known by; it stays when the union grows, as most prompts then do."""
+        return self._lasting.key
+
+    @property
+    def _lasting(self) -> SharedPrefix:
+        """The prefix that names the team."""
+        if self._named is not None:
+            return self._named
         # What runs bring another process knows in another order, or not yet.
         lasting = tuple(tool for tool in self.prefix.tools if getattr(tool, "name", None) not in self.of_runs)
-        return self.prefix.key if len(lasting) == len(self.prefix.tools) else replace(self.prefix, tools=lasting).key
+        return self.prefix if len(lasting) == len(self.prefix.tools) else replace(self.prefix, tools=lasting)
 
     def key_of(self, crew: str) -> str:
         """The name under which a crew's requests are routed; without a name of the ``crew``'s own, the prefix's.
@@ -196,7 +201,7 @@ class Team:
         # Money: a provider has one machine for a key, up to some requests a minute.
         if crew and not (self.given.text or self.given.tools):
             return f"cacheprefix-{digest_of(crew)}"
-        return "" if self.key == NOTHING.key else self.key
+        return "" if self.key == NOTHING.key else self._lasting.route
 
     def made_as_before(self, role: Hashable, what: Hashable) -> bool | None:
         """Note what an agent is made of; whether one of its role was made of the same before, None for the first."""
@@ -310,7 +315,7 @@ class Team:
             if comes_late:
                 self.late.update(added)
             if comes_late and grows:
-                self._key, self.prefix = self.key, union
+                self._named, self.prefix = self._lasting, union
             elif comes_late and late is not None:
                 late(
                     f"tools {', '.join(map(named, added))} came after the first request and stay outside the shared "
@@ -328,7 +333,7 @@ class Team:
             names = {tool.name for tool in news}
             if not news or self.prefix.unfrozen:
                 return
-            self._key, self.prefix = self.key, self.prefix.with_tools(news)
+            self._named, self.prefix = self._lasting, self.prefix.with_tools(news)
             self.resumed |= names
             self.of_runs |= names
             # Whose they are, their conversation says: others carry them once they bring them.
@@ -360,7 +365,7 @@ class Team:
             self._many = 2 * max(_NEWEST, len(self.again))
             if gone:
                 left = tuple(tool for tool in self.prefix.tools if getattr(tool, "name", None) not in gone)
-                self._key, self.prefix = self.key, replace(self.prefix, tools=left)
+                self._named, self.prefix = self._lasting, replace(self.prefix, tools=left)
                 for noted in (
                     self.late, self.of_runs, self.of_doors, self.of_code, self.unrecorded, self.resumed, self.clashing,
                     self.theirs,
@@ -412,17 +417,30 @@ class Team:
         with self.lock:
             return self._known.of(role, lambda: _Role(digest_of(self.role(role))))
 
-    def told_more(self, model: str, count: CountTokens) -> str:
-        """What the user should know where the shared text stands in no role's own requests; empty where it does."""
+    def told_more(self, model: str, count: CountTokens, dearer: Collection[str] = ()) -> str:
+        """What the user should know where roles' own requests do not hold the shared text; empty where they do.
+
+        Where some do, of those alone that are among the ``dearer`` ones.
+        """
         told = self._told
         with self.lock:
-            held = [one.holds for one in self._known.values() if one.holds is not None]
-        if not told or not held or any(held):
+            held = {role: one.holds for role, one in self._known.items() if one.holds is not None}
+        lacking = [role for role, holds in held.items() if not holds]
+        if any(held.values()):
+            lacking = [role for role in lacking if role in dearer]
+        if not told or not lacking:
             return ""
+        added = f"SharedPrefix(system=...), {count(told, model):,} tokens, stands in "
+        if any(held.values()):
+            roles = ", ".join(map(named, lacking))
+            return (
+                f"{added}other roles' own requests and not in those of {roles}: it was added to them, and they cost "
+                "more by that. Leave an agent that need not read it out of the session: do not decorate or wrap it"
+            )
         return (
-            f"SharedPrefix(system=...), {count(told, model):,} tokens, stands in no role's own requests: it was added "
-            "to each, and what they cost unmodified is reckoned without it. It is for what the roles' own prompts have "
-            "in common: say it in them too if they are to have it, or leave it out"
+            f"{added}no role's own requests: it was added to each, and what they cost unmodified is reckoned without "
+            "it. It is for what the roles' own prompts have in common: say it in them too if they are to have it, or "
+            "leave it out"
         )
 
     def other_model(self, role: str, model: str) -> bool:

@@ -60,6 +60,17 @@ def test_a_handbook_that_no_role_says_is_named_with_the_way_out():
     assert session.report().total.ratio > 1
 
 
+def test_a_role_that_is_given_a_handbook_which_others_hold_themselves_is_named_where_that_is_dearer():
+    """A router beside agents with the handbook: leaving it out of the session is cheaper."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    ask(session, "router", "You route.")
+    for name in ("reader", "writer"):
+        ask(session, name, f"You are the {name}. {HANDBOOK}", reads=True)
+    (note,) = session.report().notes
+    assert "own requests and not in those of router: it was added" in note
+    assert "do not decorate or wrap it" in note
+
+
 @pytest.mark.parametrize("how", ["one says it", "in other lines", "a remark", "observed", "nobody asked"])
 def test_nothing_is_said_of_a_handbook_that_is_not_added(how):
     """Where a role says it, in whatever lines; of a short text; and where nothing is sent by us."""

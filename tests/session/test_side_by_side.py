@@ -135,16 +135,20 @@ def test_what_is_said_for_one_request_alone_hides_nothing_of_what_stands_before(
     assert forked <= 1.02 * own + 2 * text
 
 
+@pytest.mark.parametrize("alike", [False, True], ids=["other answers", "the same answers"])
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("rules", ["openai", "vllm"])
-def test_a_team_that_begins_anew_again_and_again_reads_its_roles_texts(rules, named):
-    """Sixteen short conversations, under names of their own or one: a long text in front of each is paid once more."""
+def test_a_team_that_begins_anew_again_and_again_reads_its_roles_texts(rules, named, alike):
+    """Sixteen short conversations, under names of their own or one: a long text in front of each is paid once more.
+
+    Handoffs and routers answer the same in each, whatever was asked.
+    """
     requests = []
     for number in range(16):
         talk, history = f"talk{number}" if named else "one", [said(f"item{number}", 80)]
         for name in ("planner", "critic", "writer"):
             requests.append(Asked(name, list(history), talk))
-            history.append(said(f"{number}{name}", 80))
+            history.append(said(name if alike else f"{number}{name}", 80))
     text = 1_000
     own, forked = costs(rules, requests, text=text)
     # Nobody knows before the second conversation that there is one: each role's text is paid once more there.
