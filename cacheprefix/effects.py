@@ -15,6 +15,8 @@ from inspect import isawaitable
 from typing import Any, Protocol, TypeVar, cast
 
 T = TypeVar("T")
+_LOOK = 0.005
+"""Seconds after which a task of trio's looks again whether a future is done: none tells it."""
 
 
 class Effect(Protocol):
@@ -101,7 +103,7 @@ class Sleep:
         """Sleep in this task."""
         import asyncio  # noqa: PLC0415 - as in in_a_loop
 
-        await asyncio.sleep(self._seconds)
+        await (trio_here() or asyncio).sleep(self._seconds)
 
 
 class Until:
@@ -124,6 +126,12 @@ class Until:
 
     async def later(self) -> bool:
         """Wait in this task."""
+        trio = trio_here()
+        if trio is not None:
+            ends = time.monotonic() + self._seconds
+            while not self._future.done() and (left := ends - time.monotonic()) > 0:
+                await trio.sleep(min(left, _LOOK))
+            return self._future.done()
         import asyncio  # noqa: PLC0415 - as in in_a_loop
 
         loop = asyncio.get_running_loop()
@@ -162,4 +170,11 @@ def in_a_loop() -> bool:
     """Whether an event loop runs in this thread, so that nobody may wait here."""
     # Who runs a loop has imported it; who does not is spared it, the largest module that a session would import.
     running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-    return running is not None and running() is not None
+    return (running is not None and running() is not None) or trio_here() is not None
+
+
+def trio_here() -> Any:
+    """The module ``trio`` in a task of its own, where nothing of asyncio may be awaited; else None."""
+    # The SDKs' asynchronous clients run there too, and whoever runs one has imported it.
+    trio = sys.modules.get("trio")
+    return trio if trio is not None and trio.lowlevel.in_trio_task() else None
