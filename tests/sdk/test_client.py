@@ -1020,3 +1020,39 @@ def test_a_role_alone_follows_the_leader_of_another_process():
             list(pool.map(ask, made))
         assert [[call.layout for call in one.calls] for one in made] == [["own"]] * 2
         assert sorted(record.outcome.read_tokens > 1_000 for record in provider.requests) == [False, True]
+
+
+def test_what_extra_body_puts_over_a_fork_is_read_with_it(api, servers, session_for):
+    """A fork's role stood in the messages that ``extra_body`` replaces, or its system text did: either was lost."""
+    servers[api].reset()
+    system, said = {
+        "anthropic": ("system", "messages"),
+        "openai-responses": ("instructions", "input"),
+        "openai-chat": (None, "messages"),
+    }[api]
+    own, asked = body(api), body(api)
+    for name in filter(None, (system, said)):
+        asked[name] = "Other." if name == system else [{"role": "user", "content": "Other."}]
+    over = {name: own[name] for name in filter(None, (system, said))}
+    with make_client(api, servers[api]) as client, role("critic", instruction="Be kind."):
+        creator(wrap(client, session_for(api)), api)(**{**asked, "extra_body": {**over, "metadata": {"user_id": "u"}}})
+    sent, words = str(servers[api].requests[0].json), ("Be kind.", "You criticise.", "hello", "Other.", "user_id")
+    assert [sent.count(word) for word in words] == [1, 1, 1, 0, 1]
+
+
+def test_an_answer_that_extra_body_goes_on_from_shows_no_other_role(servers, session_for):
+    """It went out beside the fork: what the provider keeps of the other's ends with that one's role text."""
+    servers["openai-responses"].reset()
+    with make_client("openai-responses", servers["openai-responses"]) as client:
+        wrapped = wrap(client, session_for("openai-responses"))
+        with role("critic"):
+            first = wrapped.responses.create(**body("openai-responses"))
+        with role("judge", instruction="You judge."):
+            second = wrapped.responses.create(
+                model="gpt-5.6", input="And now?", extra_body={"previous_response_id": first.id}
+            )
+    assert second.previous_response_id == first.id
+    sent = servers["openai-responses"].requests[1].json
+    assert "previous_response_id" not in sent
+    asked = str([one for one in [sent.get("instructions"), *sent["input"]] if "assistant" not in str(one)])
+    assert [asked.count(word) for word in ("You criticise.", "You judge.", "hello", "And now?")] == [0, 1, 1, 1]
