@@ -168,9 +168,14 @@ class MayBlock:
 
 def in_a_loop() -> bool:
     """Whether an event loop runs in this thread, so that nobody may wait here."""
+    return running_loop() is not None or trio_here() is not None
+
+
+def running_loop() -> Any:
+    """The event loop of asyncio's that runs in this thread; None for none."""
     # Who runs a loop has imported it; who does not is spared it, the largest module that a session would import.
     running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-    return (running is not None and running() is not None) or trio_here() is not None
+    return None if running is None else running()
 
 
 def trio_here() -> Any:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Any
 
-from cacheprefix.effects import Flow, Until, drive
+from cacheprefix.effects import Flow, Until, drive, running_loop
 from cacheprefix.locks import RLock, reset_in_child
 
 PREFILL = 0.0001
@@ -239,10 +240,14 @@ class Flight:
     waiting: int = 0
     unread: float | None = None
     """Since when its answer, a stream, rests unread; None while it is read or the provider was not heard of."""
+    loop: Any = None
+    """asyncio's event loop that it is a task of, if any."""
 
     @property
     def left_unread(self) -> bool:
-        """Whether its answer is not read any more."""
+        """Whether its answer is not read any more, or cannot be: its loop stands still, as behind a notebook's cell."""
+        if self.loop is not None and not self.loop.is_running():
+            return True
         return self.unread is not None and time.monotonic() - self.unread >= UNREAD
 
     def join(self) -> None:
@@ -353,7 +358,7 @@ class ProcessGate:
 
     def _lead(self, key: bytes, worth: Worth, began: float) -> Pass | Flight:
         now = self._clock()
-        mine = Flight(now, worth, self._lock)
+        mine = Flight(now, worth, self._lock, loop=running_loop())
 
         def release(ok: bool) -> None:  # noqa: FBT001 - called by Pass only
             with self._lock:

@@ -514,3 +514,22 @@ def test_in_its_own_layout_a_request_waits_for_what_the_provider_keeps_of_anothe
     assert [one.waited >= 0.05 for one in passes] == [False, waits]
     for one in passes:
         one.release(ok=False)
+
+
+def test_nobody_waits_for_a_leader_whose_loop_stands_still():
+    """A task that was left behind by ``run_until_complete`` goes on when the loop is run again, if ever."""
+    gate, loop = ProcessGate(limit=30), asyncio.new_event_loop()
+
+    async def leads():
+        return await adrive(gate.entering(b"k"))
+
+    try:
+        leave = loop.run_until_complete(leads())
+        assert leave.leader
+        began = time.monotonic()
+        assert drive(gate.entering(b"k")).leader
+        assert asyncio.run(leads()).leader
+        assert time.monotonic() - began < 10
+        leave.release(ok=True)
+    finally:
+        loop.close()
