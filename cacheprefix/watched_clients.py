@@ -97,7 +97,25 @@ def _subclass(
             lambda sent: base.post(self, path, **_placed(fork, sent, body, options)), _astreamed, _told
         )
 
-    return derived(base, post=apost if inspect.iscoroutinefunction(base.post) else post)
+    def deleted(path: str) -> None:
+        """Let the history of an answer go that the provider has deleted: it is sent no more."""
+        above, _, id_ = path.rpartition("/")
+        if above.endswith("/responses"):
+            session.attempt("kept answer", lambda: session.shared.kept.deleted(id_), None)
+
+    def delete(self: Any, path: str, **options: Any) -> Any:
+        answer = base.delete(self, path, **options)
+        deleted(path)
+        return answer
+
+    async def adelete(self: Any, path: str, **options: Any) -> Any:
+        answer = await base.delete(self, path, **options)
+        deleted(path)
+        return answer
+
+    if inspect.iscoroutinefunction(base.post):
+        return derived(base, post=apost, delete=adelete)
+    return derived(base, post=post, delete=delete)
 
 
 _COMPACTING: weakref.WeakSet[AdapterSession] = weakref.WeakSet()

@@ -1056,3 +1056,34 @@ def test_an_answer_that_extra_body_goes_on_from_shows_no_other_role(servers, ses
     assert "previous_response_id" not in sent
     asked = str([one for one in [sent.get("instructions"), *sent["input"]] if "assistant" not in str(one)])
     assert [asked.count(word) for word in ("You criticise.", "You judge.", "hello", "And now?")] == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_an_answer_that_was_deleted_is_not_sent_again(later, servers, session_for, monkeypatch):
+    """The provider refuses to go on from it, and what the user wanted gone stays nowhere."""
+    servers["openai-responses"].reset()
+    kind, session = openai.AsyncOpenAI if later else openai.OpenAI, session_for("openai-responses")
+    gone = []
+
+    async def adelete(_, path, **options):
+        gone.append(path)
+
+    monkeypatch.setattr(kind, "delete", adelete if later else lambda _, path, **options: gone.append(path))
+
+    async def ask(create, **fields):
+        given = create(**fields)
+        return await given if later else given
+
+    client = make_client("openai-responses", servers["openai-responses"], later=later)
+    responses = wrap(client, session).responses
+    with role("critic"):
+        first = await ask(responses.create, **body("openai-responses"))
+        assert session.adapter.shared.kept.said(first.id)
+        await ask(responses.delete, response_id=first.id)
+        assert not session.adapter.shared.kept.said(first.id)
+        await ask(responses.create, model="gpt-5.6", previous_response_id=first.id, input="And now?")
+    await ask(client.close)
+    sent = servers["openai-responses"].requests[1].json
+    assert gone == [f"/responses/{first.id}"]
+    assert (sent["previous_response_id"], "hello" in str(sent)) == (first.id, False)
+    assert session.failures == {}
