@@ -50,6 +50,10 @@ def watched_client(client: C, session: AdapterSession, role: Callable[[], Role |
     copy = given.copy()
     apis = _APIS[vendor_of(client) or ""]
     copy.__class__ = _subclass(getattr(type(given), "__unwrapped__", type(given)), apis, session, role, parses=parses)
+    for name, part in tuple(vars(copy).items()):
+        # Anthropic's clients for other clouds make their ``messages`` at once, which hold on to the client's methods.
+        if getattr(part, "_client", None) is copy:
+            setattr(copy, name, type(part)(copy))
     watched: C = copy
     return watched
 

@@ -1087,3 +1087,42 @@ async def test_an_answer_that_was_deleted_is_not_sent_again(later, servers, sess
     assert gone == [f"/responses/{first.id}"]
     assert (sent["previous_response_id"], "hello" in str(sent)) == (first.id, False)
     assert session.failures == {}
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_client_that_makes_its_parts_at_once_is_watched(later, session_for):
+    """As Anthropic's for Bedrock and Vertex: their ``messages`` asked past us, and nothing said so.
+
+    They change the body that they are given, too, and a refused call of a tool is asked again with it.
+    """
+    base = anthropic.AsyncAnthropic if later else anthropic.Anthropic
+    resource = anthropic.resources.AsyncMessages if later else anthropic.resources.Messages
+    asked = []
+
+    def changed(options):
+        asked.append(options.json_data["model"])
+        options.json_data["model"] = "claude-at-cloud"
+        return options
+
+    async def achanged(_, options):
+        return changed(options)
+
+    class Cloud(base):
+        _prepare_options = achanged if later else lambda _, options: changed(options)
+
+        def __init__(self, **given):
+            super().__init__(**given)
+            self.messages = resource(self)
+
+    session = session_for("anthropic", tools=[tool("write"), tool("read")])
+    with SimulatedProvider("anthropic", Queue([_calling("write"), Reply("so be it")])) as provider:
+        client = Cloud(base_url=provider.anthropic_base_url, api_key="k", max_retries=0)
+        with role("critic"):
+            given = wrap(client, session).messages.create(**body("anthropic"))
+            answer = await given if later else given
+        closed = client.close()
+        if later:
+            await closed
+    assert answer.content[0].text == "so be it"
+    assert [(call.agent, call.layout) for call in session.calls] == [("critic", "fork")] * 2
+    assert asked == ["claude-sonnet-4-6"] * 2
