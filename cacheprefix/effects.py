@@ -147,8 +147,8 @@ class Until:
                 loop.call_soon_threadsafe(wake)
 
         self._future.add_done_callback(told)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(waiter, self._seconds)
+        # Not ``wait_for``, which before Python 3.12 drops a cancellation that comes when the future is just done.
+        await asyncio.wait([waiter], timeout=self._seconds)
         return self._future.done()
 
 

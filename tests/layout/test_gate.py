@@ -533,3 +533,27 @@ def test_nobody_waits_for_a_leader_whose_loop_stands_still():
         leave.release(ok=True)
     finally:
         loop.close()
+
+
+@pytest.mark.parametrize("steps", range(4))
+async def test_a_follower_that_is_cancelled_as_its_leader_lands_goes_no_further(steps):
+    """Its request went out, and the cancellation was lost."""
+    gate = ProcessGate()
+    leader, through = await adrive(gate.entering(b"k")), []
+
+    async def follow():
+        await adrive(gate.entering(b"k"))
+        through.append("sent")
+        await asyncio.sleep(10)
+
+    follower = asyncio.ensure_future(follow())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    leader.release(ok=True)
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    follower.cancel()
+    late = bool(through)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(follower, 5)
+    assert through == ["sent"] * late
