@@ -106,10 +106,24 @@ class Sleep:
         await (trio_here() or asyncio).sleep(self._seconds)
 
 
+class Promise(Future[T]):
+    """A future that whoever makes it fulfils: a thread, or a task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = running_loop()
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether its task goes on only when the loop runs again, if ever: ``run_until_complete`` left it behind."""
+        return not self.done() and self._loop is not None and not self._loop.is_running()
+
+
 class Until:
     """Wait at most ``seconds`` for a future of any thread, which is left as it is; whether it is done by then.
 
-    A thread that runs an event loop waits for nobody: what it waited for may be a task of that loop.
+    A thread that runs an event loop waits for nobody: what it waited for may be a task of that loop. Nor does anybody
+    wait for a promise that stands still.
     """
 
     __slots__ = ("_future", "_seconds")
@@ -120,12 +134,14 @@ class Until:
 
     def now(self) -> bool:
         """Wait in this thread."""
-        if not in_a_loop():
+        if not in_a_loop() and not self._in_vain:
             wait([self._future], timeout=self._seconds)
         return self._future.done()
 
     async def later(self) -> bool:
         """Wait in this task."""
+        if self._in_vain:
+            return self._future.done()
         trio = trio_here()
         if trio is not None:
             ends = time.monotonic() + self._seconds
@@ -150,6 +166,10 @@ class Until:
         # Not ``wait_for``, which before Python 3.12 drops a cancellation that comes when the future is just done.
         await asyncio.wait([waiter], timeout=self._seconds)
         return self._future.done()
+
+    @property
+    def _in_vain(self) -> bool:
+        return isinstance(self._future, Promise) and self._future.stands_still
 
 
 class MayBlock:

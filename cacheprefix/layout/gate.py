@@ -13,9 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any
 
-from cacheprefix.effects import Flow, Until, drive, running_loop
+from cacheprefix.effects import Flow, Promise, Until, drive
 from cacheprefix.locks import RLock, reset_in_child
 
 PREFILL = 0.0001
@@ -234,19 +233,17 @@ class Flight:
     worth: Worth
     lock: RLock
     """The gate's."""
-    done: Future[bool] = field(default_factory=Future)
+    done: Promise[bool] = field(default_factory=Promise)
     joined: Future[None] = field(default_factory=Future)
     """Done when the first one came behind it."""
     waiting: int = 0
     unread: float | None = None
     """Since when its answer, a stream, rests unread; None while it is read or the provider was not heard of."""
-    loop: Any = None
-    """asyncio's event loop that it is a task of, if any."""
 
     @property
     def left_unread(self) -> bool:
         """Whether its answer is not read any more, or cannot be: its loop stands still, as behind a notebook's cell."""
-        if self.loop is not None and not self.loop.is_running():
+        if self.done.stands_still:
             return True
         return self.unread is not None and time.monotonic() - self.unread >= UNREAD
 
@@ -358,7 +355,7 @@ class ProcessGate:
 
     def _lead(self, key: bytes, worth: Worth, began: float) -> Pass | Flight:
         now = self._clock()
-        mine = Flight(now, worth, self._lock, loop=running_loop())
+        mine = Flight(now, worth, self._lock)
 
         def release(ok: bool) -> None:  # noqa: FBT001 - called by Pass only
             with self._lock:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.adapter import Request
-from cacheprefix.effects import adrive, drive
+from cacheprefix.effects import Until, adrive, drive
 from cacheprefix.layout import Pace, ProcessGate, StoreGate, Worth
 from cacheprefix.stores import MemoryStore
 
@@ -557,3 +557,21 @@ async def test_a_follower_that_is_cancelled_as_its_leader_lands_goes_no_further(
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(follower, 5)
     assert through == ["sent"] * late
+
+
+def test_nobody_waits_for_a_summary_whose_loop_stands_still():
+    """As behind a leader: an extract stands in for it."""
+    conversation, loop = Session().conversation("one"), asyncio.new_event_loop()
+
+    async def asks():
+        held = conversation.asks()
+        assert held.__enter__()
+        return held
+
+    try:
+        held, began = loop.run_until_complete(asks()), time.monotonic()
+        assert not Until(conversation.asking, 30).now()
+        assert time.monotonic() - began < 10
+        held.__exit__(None, None, None)
+    finally:
+        loop.close()
