@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cacheprefix import history
-from cacheprefix.effects import Flow, adrive, drive
+from cacheprefix.effects import Flow, Promise, adrive, drive
 from cacheprefix.errors import BodyError, SetupError, StateError
 from cacheprefix.history import (
     Boundaries,
@@ -256,7 +256,7 @@ class Conversation:
     @contextmanager
     def asks(self) -> Iterator[bool]:
         """Whether the caller has the summary written, while others wait for it; False where another one does."""
-        own: Future[None] = Future()
+        own: Promise[None] = Promise()
         with self._lock:
             free = self.asking is None
             if free:

@@ -15,6 +15,8 @@ from inspect import isawaitable
 from typing import Any, Protocol, TypeVar, cast
 
 T = TypeVar("T")
+_LOOK = 0.005
+"""Seconds after which a task of trio's looks again whether a future is done: none tells it."""
 
 
 class Effect(Protocol):
@@ -101,13 +103,27 @@ class Sleep:
         """Sleep in this task."""
         import asyncio  # noqa: PLC0415 - as in in_a_loop
 
-        await asyncio.sleep(self._seconds)
+        await (trio_here() or asyncio).sleep(self._seconds)
+
+
+class Promise(Future[T]):
+    """A future that whoever makes it fulfils: a thread, or a task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = running_loop()
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether its task goes on only when the loop runs again, if ever: ``run_until_complete`` left it behind."""
+        return not self.done() and self._loop is not None and not self._loop.is_running()
 
 
 class Until:
     """Wait at most ``seconds`` for a future of any thread, which is left as it is; whether it is done by then.
 
-    A thread that runs an event loop waits for nobody: what it waited for may be a task of that loop.
+    A thread that runs an event loop waits for nobody: what it waited for may be a task of that loop. Nor does anybody
+    wait for a promise that stands still.
     """
 
     __slots__ = ("_future", "_seconds")
@@ -118,12 +134,20 @@ class Until:
 
     def now(self) -> bool:
         """Wait in this thread."""
-        if not in_a_loop():
+        if not in_a_loop() and not self._in_vain:
             wait([self._future], timeout=self._seconds)
         return self._future.done()
 
     async def later(self) -> bool:
         """Wait in this task."""
+        if self._in_vain:
+            return self._future.done()
+        trio = trio_here()
+        if trio is not None:
+            ends = time.monotonic() + self._seconds
+            while not self._future.done() and (left := ends - time.monotonic()) > 0:
+                await trio.sleep(min(left, _LOOK))
+            return self._future.done()
         import asyncio  # noqa: PLC0415 - as in in_a_loop
 
         loop = asyncio.get_running_loop()
@@ -139,9 +163,13 @@ class Until:
                 loop.call_soon_threadsafe(wake)
 
         self._future.add_done_callback(told)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(waiter, self._seconds)
+        # Not ``wait_for``, which before Python 3.12 drops a cancellation that comes when the future is just done.
+        await asyncio.wait([waiter], timeout=self._seconds)
         return self._future.done()
+
+    @property
+    def _in_vain(self) -> bool:
+        return isinstance(self._future, Promise) and self._future.stands_still
 
 
 class MayBlock:
@@ -160,6 +188,18 @@ class MayBlock:
 
 def in_a_loop() -> bool:
     """Whether an event loop runs in this thread, so that nobody may wait here."""
+    return running_loop() is not None or trio_here() is not None
+
+
+def running_loop() -> Any:
+    """The event loop of asyncio's that runs in this thread; None for none."""
     # Who runs a loop has imported it; who does not is spared it, the largest module that a session would import.
     running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-    return running is not None and running() is not None
+    return None if running is None else running()
+
+
+def trio_here() -> Any:
+    """The module ``trio`` in a task of its own, where nothing of asyncio may be awaited; else None."""
+    # The SDKs' asynchronous clients run there too, and whoever runs one has imported it.
+    trio = sys.modules.get("trio")
+    return trio if trio is not None and trio.lowlevel.in_trio_task() else None

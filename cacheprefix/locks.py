@@ -45,6 +45,8 @@ class RLock(_REENTRANT):  # type: ignore[misc]  # which type checkers call final
     __slots__ = ("torn",)
 
     def __init__(self) -> None:
+        # Nothing to the interpreter's own; gevent puts one that is written in Python in its place.
+        super().__init__()
         self.torn = False
         """Whether another thread held it when this process was forked off: what it guards may be half changed."""
         _locks.add(self)

@@ -29,8 +29,6 @@ _APIS: dict[str, dict[str, Api]] = {
 }
 _BESIDE = ("/responses/compact", "/responses/input_tokens")
 """Where OpenAI's SDK asks about a history that may be named by an answer (``previous_response_id``)."""
-_ELSEWHERE = frozenset({"background", "compaction", "context_management", "conversation", "prompt", "store", "thread"})
-"""Fields that say who else reads what is asked, also where a release of an SDK does not know them."""
 _RAW = "X-Stainless-Raw-Response"
 """The header by which both SDKs are asked for a raw response; it is not sent."""
 
@@ -52,6 +50,10 @@ def watched_client(client: C, session: AdapterSession, role: Callable[[], Role |
     copy = given.copy()
     apis = _APIS[vendor_of(client) or ""]
     copy.__class__ = _subclass(getattr(type(given), "__unwrapped__", type(given)), apis, session, role, parses=parses)
+    for name, part in tuple(vars(copy).items()):
+        # Anthropic's clients for other clouds make their ``messages`` at once, which hold on to the client's methods.
+        if getattr(part, "_client", None) is copy:
+            setattr(copy, name, type(part)(copy))
     watched: C = copy
     return watched
 
@@ -63,11 +65,10 @@ def _subclass(
         api = next((api for end, api in apis.items() if path.partition("?")[0].endswith(end)), None)
         if api is None or not isinstance(body, dict):
             return None
-        given = session.attempt("body", lambda: _as_written(body), body)
         asked_too = (options.get("options") or {}).get("extra_json")
-        if isinstance(asked_too, Mapping) and not _ELSEWHERE.isdisjoint(asked_too):
-            # ``extra_body``, which the SDK puts over the body.
-            given = {**given, **{name: value for name, value in asked_too.items() if name in _ELSEWHERE}}
+        # ``extra_body``, which the SDK puts over the body: a fork's would lose the role's text under its messages.
+        whole = {**body, **asked_too} if isinstance(asked_too, Mapping) else body
+        given = session.attempt("body", lambda: _as_written(whole), whole)
         if not well_formed(given, api):
             return None
         # A raw response is parsed by the application: whatever the stream holds, it sees.
@@ -90,17 +91,35 @@ def _subclass(
         fork = opened(self, path, body, options)
         if fork is None:
             return base.post(self, path, body=beside(path, body), **options)
-        return fork.ask(lambda sent: base.post(self, path, body=_placed(fork, sent, body), **options), _streamed, _told)
+        return fork.ask(lambda sent: base.post(self, path, **_placed(fork, sent, body, options)), _streamed, _told)
 
     async def apost(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
         fork = opened(self, path, body, options)
         if fork is None:
             return await base.post(self, path, body=beside(path, body), **options)
         return await fork.aask(
-            lambda sent: base.post(self, path, body=_placed(fork, sent, body), **options), _astreamed, _told
+            lambda sent: base.post(self, path, **_placed(fork, sent, body, options)), _astreamed, _told
         )
 
-    return derived(base, post=apost if inspect.iscoroutinefunction(base.post) else post)
+    def deleted(path: str) -> None:
+        """Let the history of an answer go that the provider has deleted: it is sent no more."""
+        above, _, id_ = path.rpartition("/")
+        if above.endswith("/responses"):
+            session.attempt("kept answer", lambda: session.shared.kept.deleted(id_), None)
+
+    def delete(self: Any, path: str, **options: Any) -> Any:
+        answer = base.delete(self, path, **options)
+        deleted(path)
+        return answer
+
+    async def adelete(self: Any, path: str, **options: Any) -> Any:
+        answer = await base.delete(self, path, **options)
+        deleted(path)
+        return answer
+
+    if inspect.iscoroutinefunction(base.post):
+        return derived(base, post=apost, delete=adelete)
+    return derived(base, post=post, delete=delete)
 
 
 _COMPACTING: weakref.WeakSet[AdapterSession] = weakref.WeakSet()
@@ -167,9 +186,15 @@ def _as_written(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else value
 
 
-def _placed(fork: ForkBody, sent: Any, asked: Mapping[str, Any]) -> Any:
-    """What is sent; where that is what was asked, with what is left out in its place: there ``extra_body`` puts it."""
-    return {name: sent.get(name, value) for name, value in asked.items()} if fork.as_asked(sent) else sent
+def _placed(fork: ForkBody, sent: Any, asked: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``post`` by which this is sent: the application's own, or a body that has its ``extra_body``."""
+    if fork.as_asked(sent):
+        # With what is left out in its place: there ``extra_body`` puts it.
+        return {**options, "body": {name: sent.get(name, value) for name, value in asked.items()}}
+    own = options.get("options") or {}
+    if own.get("extra_json"):
+        options = {**options, "options": {name: value for name, value in own.items() if name != "extra_json"}}
+    return {**options, "body": sent}
 
 
 def headers_of(client: Any, own: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from cacheprefix.effects import Flow, Until, drive
+from cacheprefix.effects import Flow, Promise, Until, drive
 from cacheprefix.locks import RLock, reset_in_child
 
 PREFILL = 0.0001
@@ -233,7 +233,7 @@ class Flight:
     worth: Worth
     lock: RLock
     """The gate's."""
-    done: Future[bool] = field(default_factory=Future)
+    done: Promise[bool] = field(default_factory=Promise)
     joined: Future[None] = field(default_factory=Future)
     """Done when the first one came behind it."""
     waiting: int = 0
@@ -242,7 +242,9 @@ class Flight:
 
     @property
     def left_unread(self) -> bool:
-        """Whether its answer is not read any more."""
+        """Whether its answer is not read any more, or cannot be: its loop stands still, as behind a notebook's cell."""
+        if self.done.stands_still:
+            return True
         return self.unread is not None and time.monotonic() - self.unread >= UNREAD
 
     def join(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cacheprefix.locks import Lock
@@ -83,6 +83,14 @@ class KeptAnswers:
     def begins(self, speaker: Speaker) -> bool:
         """Whether a history that this role begins may be gone on with."""
         return self._everybody or speaker in self._begin
+
+    def deleted(self, id_: str) -> None:
+        """Let the text of one answer go, and know whose it was: who names it still asks the provider for it."""
+        with self._lock:
+            found = self._known.get(id_)
+            if found is not None:
+                self._drop(id_)
+                self._known[id_] = replace(found, said=(), tokens=0)
 
     def forget(self, talk: Talk) -> None:
         """Let the texts of a conversation go."""

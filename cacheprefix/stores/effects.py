@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar, cast
 
-from cacheprefix.effects import Flow, in_a_loop
+from cacheprefix.effects import Flow, Until, in_a_loop, trio_here
 from cacheprefix.errors import StoreError
 from cacheprefix.locks import reset_in_child
 from cacheprefix.stores.protocol import Store, is_blocking
@@ -52,6 +53,8 @@ class Do:
         """Call it without blocking the event loop."""
         if not self._blocking:
             return self._method(*self._arguments)
+        if trio_here() is not None:
+            return await _in_trio(self._method, *self._arguments)
         import asyncio  # noqa: PLC0415 - as in in_a_loop
 
         loop = asyncio.get_running_loop()
@@ -81,13 +84,15 @@ class Within(Do):
         work = _workers.pool().submit(self._method, *self._arguments)
         wait([work], timeout=self._seconds)
         if not work.done():
-            raise self._late()
+            raise _late(self._seconds)
         return work.result()
 
     async def later(self) -> Any:
         """Wait for it in this task."""
         if not self._blocking:
             return super().now()
+        if trio_here() is not None:
+            return await _in_trio(self._method, *self._arguments, seconds=self._seconds)
         import asyncio  # noqa: PLC0415 - as in in_a_loop
 
         work = asyncio.ensure_future(super().later())
@@ -98,11 +103,8 @@ class Within(Do):
             raise
         if not done:
             work.cancel()
-            raise self._late()
+            raise _late(self._seconds)
         return work.result()
-
-    def _late(self) -> StoreError:
-        return StoreError(f"the store did not answer within {self._seconds:.2g} s")
 
 
 class Settle(Do):
@@ -114,10 +116,24 @@ class Settle(Do):
         """Do it without blocking the event loop, to its end."""
         if not self._blocking:
             return self.now()
+        if trio_here() is not None:
+            return await _in_trio(self.now)
         import asyncio  # noqa: PLC0415 - as in in_a_loop
 
         loop = asyncio.get_running_loop()
         return await asyncio.shield(loop.run_in_executor(_workers.pool(), self.now))
+
+
+def _late(seconds: float) -> StoreError:
+    return StoreError(f"the store did not answer within {seconds:.2g} s")
+
+
+async def _in_trio(work: Callable[..., Any], *arguments: Any, seconds: float = math.inf) -> Any:
+    """What a call in a thread gives to a task of trio's within ``seconds``; it goes on where the task is cancelled."""
+    done = _workers.pool().submit(work, *arguments)
+    if not await Until(done, seconds).later():
+        raise _late(seconds)
+    return done.result()
 
 
 def bounded(flow: Flow[T], seconds: Callable[[], float]) -> Flow[T]:

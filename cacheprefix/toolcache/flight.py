@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from cacheprefix.effects import Until
+from cacheprefix.effects import Promise, Until
 from cacheprefix.locks import RLock
 from cacheprefix.toolcache.codec import Kept
 
@@ -21,7 +20,7 @@ class Flight:
     __slots__ = ("done", "thread")
 
     def __init__(self) -> None:
-        self.done: Future[Kept | None] = Future()
+        self.done: Promise[Kept | None] = Promise()
         self.thread = threading.get_ident()
 
 

@@ -745,7 +745,7 @@ def test_what_the_provider_keeps_holds_no_role(servers, later):
     assert len(session.calls) == 2
 
 
-@pytest.mark.parametrize("rules", ["openai-5.6", "anthropic", "anthropic, of itself"])
+@pytest.mark.parametrize("rules", ["openai-5.6", "openai-5.6,extra_body", "anthropic", "anthropic,itself"])
 def test_where_the_provider_compacts_no_role_stands_in_what_it_reads_as_said(servers, rules):
     """What it makes of all messages comes back in the answer, for whoever goes on from it."""
     rules, _, itself = rules.partition(",")
@@ -753,7 +753,7 @@ def test_where_the_provider_compacts_no_role_stands_in_what_it_reads_as_said(ser
     provider.simulator.script = Queue(["fine"])
     session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=rules, counter=ESTIMATE))
     asked = {}
-    if itself:
+    if itself == "itself":
         own = ChatAnthropic(
             model="claude-sonnet-4-6",
             api_key="k",
@@ -769,7 +769,9 @@ def test_where_the_provider_compacts_no_role_stands_in_what_it_reads_as_said(ser
     else:
         options = {"base_url": provider.openai_base_url, "api_key": "k", "max_retries": 0}
         edits = [{"type": "compaction", "compact_threshold": 1000}]
-        own = ChatOpenAI(model="gpt-5.6", context_management=edits, **options)
+        field = {"context_management": edits}
+        more = {"extra_body": field, "use_responses_api": True} if itself else field
+        own = ChatOpenAI(model="gpt-5.6", **more, **options)
     model = wrap_model(own, session)
 
     @forked(session, role="critic", instruction="I am the critic.", volatile=lambda _: {"now": "11:59"})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.adapter import Request
-from cacheprefix.effects import adrive, drive
+from cacheprefix.effects import Until, adrive, drive
 from cacheprefix.layout import Pace, ProcessGate, StoreGate, Worth
 from cacheprefix.stores import MemoryStore
 
@@ -514,3 +514,64 @@ def test_in_its_own_layout_a_request_waits_for_what_the_provider_keeps_of_anothe
     assert [one.waited >= 0.05 for one in passes] == [False, waits]
     for one in passes:
         one.release(ok=False)
+
+
+def test_nobody_waits_for_a_leader_whose_loop_stands_still():
+    """A task that was left behind by ``run_until_complete`` goes on when the loop is run again, if ever."""
+    gate, loop = ProcessGate(limit=30), asyncio.new_event_loop()
+
+    async def leads():
+        return await adrive(gate.entering(b"k"))
+
+    try:
+        leave = loop.run_until_complete(leads())
+        assert leave.leader
+        began = time.monotonic()
+        assert drive(gate.entering(b"k")).leader
+        assert asyncio.run(leads()).leader
+        assert time.monotonic() - began < 10
+        leave.release(ok=True)
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("steps", range(4))
+async def test_a_follower_that_is_cancelled_as_its_leader_lands_goes_no_further(steps):
+    """Its request went out, and the cancellation was lost."""
+    gate = ProcessGate()
+    leader, through = await adrive(gate.entering(b"k")), []
+
+    async def follow():
+        await adrive(gate.entering(b"k"))
+        through.append("sent")
+        await asyncio.sleep(10)
+
+    follower = asyncio.ensure_future(follow())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    leader.release(ok=True)
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    follower.cancel()
+    late = bool(through)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(follower, 5)
+    assert through == ["sent"] * late
+
+
+def test_nobody_waits_for_a_summary_whose_loop_stands_still():
+    """As behind a leader: an extract stands in for it."""
+    conversation, loop = Session().conversation("one"), asyncio.new_event_loop()
+
+    async def asks():
+        held = conversation.asks()
+        assert held.__enter__()
+        return held
+
+    try:
+        held, began = loop.run_until_complete(asks()), time.monotonic()
+        assert not Until(conversation.asking, 30).now()
+        assert time.monotonic() - began < 10
+        held.__exit__(None, None, None)
+    finally:
+        loop.close()

@@ -1020,3 +1020,109 @@ def test_a_role_alone_follows_the_leader_of_another_process():
             list(pool.map(ask, made))
         assert [[call.layout for call in one.calls] for one in made] == [["own"]] * 2
         assert sorted(record.outcome.read_tokens > 1_000 for record in provider.requests) == [False, True]
+
+
+def test_what_extra_body_puts_over_a_fork_is_read_with_it(api, servers, session_for):
+    """A fork's role stood in the messages that ``extra_body`` replaces, or its system text did: either was lost."""
+    servers[api].reset()
+    system, said = {
+        "anthropic": ("system", "messages"),
+        "openai-responses": ("instructions", "input"),
+        "openai-chat": (None, "messages"),
+    }[api]
+    own, asked = body(api), body(api)
+    for name in filter(None, (system, said)):
+        asked[name] = "Other." if name == system else [{"role": "user", "content": "Other."}]
+    over = {name: own[name] for name in filter(None, (system, said))}
+    with make_client(api, servers[api]) as client, role("critic", instruction="Be kind."):
+        creator(wrap(client, session_for(api)), api)(**{**asked, "extra_body": {**over, "metadata": {"user_id": "u"}}})
+    sent, words = str(servers[api].requests[0].json), ("Be kind.", "You criticise.", "hello", "Other.", "user_id")
+    assert [sent.count(word) for word in words] == [1, 1, 1, 0, 1]
+
+
+def test_an_answer_that_extra_body_goes_on_from_shows_no_other_role(servers, session_for):
+    """It went out beside the fork: what the provider keeps of the other's ends with that one's role text."""
+    servers["openai-responses"].reset()
+    with make_client("openai-responses", servers["openai-responses"]) as client:
+        wrapped = wrap(client, session_for("openai-responses"))
+        with role("critic"):
+            first = wrapped.responses.create(**body("openai-responses"))
+        with role("judge", instruction="You judge."):
+            second = wrapped.responses.create(
+                model="gpt-5.6", input="And now?", extra_body={"previous_response_id": first.id}
+            )
+    assert second.previous_response_id == first.id
+    sent = servers["openai-responses"].requests[1].json
+    assert "previous_response_id" not in sent
+    asked = str([one for one in [sent.get("instructions"), *sent["input"]] if "assistant" not in str(one)])
+    assert [asked.count(word) for word in ("You criticise.", "You judge.", "hello", "And now?")] == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_an_answer_that_was_deleted_is_not_sent_again(later, servers, session_for, monkeypatch):
+    """The provider refuses to go on from it, and what the user wanted gone stays nowhere."""
+    servers["openai-responses"].reset()
+    kind, session = openai.AsyncOpenAI if later else openai.OpenAI, session_for("openai-responses")
+    gone = []
+
+    async def adelete(_, path, **options):
+        gone.append(path)
+
+    monkeypatch.setattr(kind, "delete", adelete if later else lambda _, path, **options: gone.append(path))
+
+    async def ask(create, **fields):
+        given = create(**fields)
+        return await given if later else given
+
+    client = make_client("openai-responses", servers["openai-responses"], later=later)
+    responses = wrap(client, session).responses
+    with role("critic"):
+        first = await ask(responses.create, **body("openai-responses"))
+        assert session.adapter.shared.kept.said(first.id)
+        await ask(responses.delete, response_id=first.id)
+        assert not session.adapter.shared.kept.said(first.id)
+        await ask(responses.create, model="gpt-5.6", previous_response_id=first.id, input="And now?")
+    await ask(client.close)
+    sent = servers["openai-responses"].requests[1].json
+    assert gone == [f"/responses/{first.id}"]
+    assert (sent["previous_response_id"], "hello" in str(sent)) == (first.id, False)
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_client_that_makes_its_parts_at_once_is_watched(later, session_for):
+    """As Anthropic's for Bedrock and Vertex: their ``messages`` asked past us, and nothing said so.
+
+    They change the body that they are given, too, and a refused call of a tool is asked again with it.
+    """
+    base = anthropic.AsyncAnthropic if later else anthropic.Anthropic
+    resource = anthropic.resources.AsyncMessages if later else anthropic.resources.Messages
+    asked = []
+
+    def changed(options):
+        asked.append(options.json_data["model"])
+        options.json_data["model"] = "claude-at-cloud"
+        return options
+
+    async def achanged(_, options):
+        return changed(options)
+
+    class Cloud(base):
+        _prepare_options = achanged if later else lambda _, options: changed(options)
+
+        def __init__(self, **given):
+            super().__init__(**given)
+            self.messages = resource(self)
+
+    session = session_for("anthropic", tools=[tool("write"), tool("read")])
+    with SimulatedProvider("anthropic", Queue([_calling("write"), Reply("so be it")])) as provider:
+        client = Cloud(base_url=provider.anthropic_base_url, api_key="k", max_retries=0)
+        with role("critic"):
+            given = wrap(client, session).messages.create(**body("anthropic"))
+            answer = await given if later else given
+        closed = client.close()
+        if later:
+            await closed
+    assert answer.content[0].text == "so be it"
+    assert [(call.agent, call.layout) for call in session.calls] == [("critic", "fork")] * 2
+    assert asked == ["claude-sonnet-4-6"] * 2

@@ -400,3 +400,27 @@ async def test_a_loop_that_ends_in_the_middle_releases_the_rest(read, make) -> N
     began = time.monotonic()
     assert await waiting == "content"
     assert time.monotonic() - began < 5
+
+
+def test_nobody_waits_for_a_call_whose_loop_stands_still(read) -> None:
+    """A task that was left behind by ``run_until_complete`` goes on when the loop is run again, if ever."""
+    cache, loop = ToolResultCache(), asyncio.new_event_loop()
+
+    async def leads() -> asyncio.Future[str]:
+        task = asyncio.ensure_future(cache.acall(read, {}, lambda: asyncio.sleep(0.01, "theirs")))
+        await asyncio.sleep(0)
+        return task
+
+    async def mine() -> str:
+        return "mine"
+
+    try:
+        left, began = loop.run_until_complete(leads()), time.monotonic()
+        # In a thread of its own: the one that leads would not wait for itself.
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(lambda: asyncio.run(cache.acall(read, {}, mine))).result() == "mine"
+            assert pool.submit(cache.call, read, {}, lambda: "mine").result() == "mine"
+        assert time.monotonic() - began < 10
+        assert loop.run_until_complete(left) == "theirs"
+    finally:
+        loop.close()

@@ -77,7 +77,7 @@ def kept_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
 
     What a fork says at its end would stay for other roles to read.
     """
-    options = {**(getattr(model, "model_kwargs", None) or {}), **kwargs}
+    options = _fields(model, kwargs)
     chained = any(options.get(name) is not None for name in ("previous_response_id", "conversation"))
     # Anthropic takes no ``instructions`` beside its system text, which a compaction leaves alone.
     compacted = compacted_elsewhere(model, kwargs) and "anthropic" not in model._llm_type
@@ -92,9 +92,15 @@ def cached_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
 
 def compacted_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether the provider puts the history together, so that others would read there what a fork says at its end."""
-    options = {**(getattr(model, "model_kwargs", None) or {}), **kwargs}
+    options = _fields(model, kwargs)
     edits = options.get("context_management") or getattr(model, "context_management", None)
     return compacts({**options, "context_management": edits})
+
+
+def _fields(model: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a request that the class has no setting for; ``extra_body`` is put over the others by the SDK."""
+    fields = {**(getattr(model, "model_kwargs", None) or {}), **kwargs}
+    return {**fields, **(fields.get("extra_body") or getattr(model, "extra_body", None) or {})}
 
 
 def hoists(model: Any) -> bool:
