@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from cacheprefix.errors import StoreError
 from cacheprefix.stores import Store
-from cacheprefix.stores.effects import Do, aside
+from cacheprefix.stores.effects import Do, Within, aside, bounded
 from cacheprefix.stores.protocol import is_shared
 
 
@@ -40,3 +41,53 @@ async def test_a_store_that_does_not_say_that_it_answers_at_once_is_asked_in_a_t
     aside(store, lambda: told.get_loop().call_soon_threadsafe(told.set_result, threading.get_ident()))
     assert await told != here
     assert is_shared(store)
+
+
+def run(flow):
+    """Do what a flow asks for, in this thread; what it came to, and what it asked for."""
+    asked, send, value = [], flow.send, None
+    while True:
+        try:
+            effect = send(value)
+        except StopIteration as end:
+            return end.value, asked
+        asked.append(effect)
+        try:
+            send, value = flow.send, effect.now() if isinstance(effect, Do) else f"done: {effect}"
+        except StoreError as error:
+            send, value = flow.throw, error
+
+
+def test_each_store_call_of_a_bounded_flow_is_limited_and_all_else_goes_through():
+    """A server that is asked twice and hangs the second time; the flow itself says what that means."""
+    store, hangs, seconds = SimpleNamespace(blocking=True), threading.Event(), iter([20.0, 0.01])
+
+    def flow():
+        first = yield Do(store, lambda: "found")
+        between = yield "something else"
+        try:
+            yield Do(store, lambda: hangs.wait(5))
+        except StoreError as error:
+            return first, between, str(error)
+        return None
+
+    found, asked = run(bounded(flow(), lambda: next(seconds)))
+    hangs.set()
+    assert found == ("found", "done: something else", "the store did not answer within 0.01 s")
+    assert [type(one) for one in asked] == [Within, str, Within]
+
+
+def test_a_bounded_flow_that_is_closed_closes_the_flow_in_it():
+    """What it holds is let go, and nothing goes on."""
+    ended = []
+
+    def flow():
+        try:
+            yield Do(SimpleNamespace(blocking=True), list)
+        finally:
+            ended.append("closed")
+
+    bounds = bounded(flow(), lambda: 1.0)
+    next(bounds)
+    bounds.close()
+    assert ended == ["closed"]
