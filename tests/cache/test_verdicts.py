@@ -62,6 +62,20 @@ def test_every_cause_has_a_fix() -> None:
     assert all(fix and "\n" not in fix and len(fix) < 120 for fix in FIXES.values())
 
 
+def test_a_request_that_goes_back_to_its_earlier_tools_loses_what_was_said_under_others_in_between() -> None:
+    """Under the tools that it has again it was never sent, whatever the others' prompt came to."""
+    desk, many = Desk(), tuple("abcdefghijklmnop")
+    said = ["one", "two", "three", "four", "five"]
+    desk.call(chat(*said[:1], tools=many), agent="a")
+    desk.call(chat(*said[:3], tools=("a",)), agent="a")
+    whole = chat(*said, tools=many)
+    verdict = desk.call(whole, agent="a")
+    assert verdict.cause == "tools_changed"
+    between = [one.tokens for one in whole.sections if one.text.startswith(("two ", "three "))]
+    assert len(between) == 2
+    assert verdict.lost_tokens == sum(between)
+
+
 def test_a_verdict_names_place_character_and_size() -> None:
     """An edited message: its path, the first differing character, some text around it, and the signed size."""
     desk = Desk()
