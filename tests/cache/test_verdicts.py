@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cacheprefix.cache import CAUSES, FIXES, CacheModel, SentBy, Verdict
+from cacheprefix.cache.calibration import Calibration
+from cacheprefix.cache.judge import _Counts
 from cacheprefix.profiles import Profile, Usage, default_registry
 from cacheprefix.prompt import Prompt
 from cacheprefix.server import ProviderCache
@@ -530,3 +533,20 @@ def test_another_api_of_the_provider_is_no_other_text(agent: str, cause: str, pa
     desk.call(decode({"model": "m", "messages": [system, *said]}, "openai-chat"), agent=agent)
     verdict = desk.call(decode({"model": "m", "instructions": SYSTEM, "input": asked}, "openai-responses"), agent=agent)
     assert (verdict.cause, verdict.path) == (cause, path)
+
+
+@pytest.mark.parametrize("known", [(300, 0, 0), (0, 0, 0), (300, 0, 700)], ids=["the first", "none", "first and last"])
+def test_tokens_are_told_from_the_provider_s_own_counts_around_them(known: tuple[int, ...]) -> None:
+    """Where it counted a first message for itself: its count up to there, and a share of what lies behind."""
+    prompt = decode({"model": "m", "messages": [{"role": "user", "content": "word " * 100}] * 3}, "openai-chat")
+    size = prompt.sections[0].tokens
+    record = SimpleNamespace(prompt=prompt, sections=prompt.sections, totals=[size, 2 * size, 3 * size])
+    path = [SimpleNamespace(known=one) for one in known]
+    counts = _Counts(record, path, 2.0, Calibration())  # type: ignore[arg-type]
+    first = known[0] or 2 * size
+    whole = known[2] or 6 * size
+    assert counts.theirs(0) == 0
+    assert counts.theirs(size // 2) == pytest.approx(first / 2, abs=2)
+    assert counts.theirs(size) == pytest.approx(first)
+    assert counts.theirs(2 * size) == pytest.approx((first + whole) / 2)
+    assert counts.theirs(3 * size) == pytest.approx(whole)
