@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
+from crew_wire import INPUTS
+from test_equal_information import words
 
 from benchmarks.crewai_workloads import BRIEF, COWORKERS, CrewModel, StyleTool, agents, crew, tasks
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Session, SharedPrefix, preview
 from cacheprefix.prompt import common_prefix
 from cacheprefix.wire import decode
 from cacheprefix_crewai import install
+from cacheprefix_crewai.framing import SYSTEM
 
 
 def bodies(provider: Any) -> list[dict[str, Any]]:
@@ -56,9 +60,9 @@ def test_role_goal_backstory_and_task_stand_in_one_user_message_behind_the_share
     _, provider, _ = ran()
     first = bodies(provider)[0]["messages"]
     assert [message["role"] for message in first] == ["system", "user"]
-    for words in ("Senior Market Researcher", "Find reliable facts", "You have read every study", "(plan research)"):
-        assert words in first[-1]["content"]
-        assert words not in first[0]["content"]
+    for some in ("Senior Market Researcher", "Find reliable facts", "You have read every study", "(plan research)"):
+        assert some in first[-1]["content"]
+        assert some not in first[0]["content"]
 
 
 def test_an_answer_that_two_later_tasks_need_becomes_a_shared_message(ran) -> None:
@@ -97,6 +101,33 @@ def test_a_role_change_reads_the_shared_part_from_the_cache(ran, kind) -> None:
     assert len(reads) == 8
     assert reads[3] > 1_000
     assert reads[6] > 1_000
+
+
+@pytest.mark.parametrize("start", ["kickoff", "akickoff"])
+def test_where_marks_alone_are_read_the_shared_text_is_a_message_of_the_responses_api(provide, new_llm, start) -> None:
+    """Instructions take none: nothing that stood there was ever read, and each role paid the words in front of it."""
+    found, session = [], Session()
+    for installed in (False, True):
+        provider = provide("openai-5.6")
+        llm = new_llm(provider, "responses")
+        llm.model = "gpt-5.6"
+        who = agents(lambda one=llm: one, tools=False)
+        team = crew(who, tasks(who, context=[]))
+        if installed:
+            foreseen = preview(team, session, task=INPUTS)
+            assert foreseen is not None
+            assert foreseen.ratio is not None
+            assert foreseen.ratio < 0.6
+            install(team, session)
+        running = getattr(team, start)(inputs=INPUTS)
+        if start == "akickoff":
+            asyncio.run(running)
+        found.append(list(provider.requests))
+    plain, sent = found
+    assert [words(one, ours=(SYSTEM,)) for one in sent] == [words(one) for one in plain]
+    assert not any("instructions" in one.json for one in sent)
+    assert min(_read(one.usage) for one in sent[1:]) > 1_000
+    assert not session.failures
 
 
 def test_agents_with_different_tools_send_one_union_and_are_kept_to_their_own(ran) -> None:
