@@ -348,6 +348,44 @@ def test_copies_of_a_kickoff_for_each_are_part_of_the_installation(provide, new_
         assert len(installed.session.calls) == 16
 
 
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+@pytest.mark.parametrize("way", ["after install", "before_kickoff callback", "task callback", "another agent", "alone"])
+def test_what_a_crew_is_given_after_install_is_measured_and_taken_back(provide, new_llm, mode, way) -> None:
+    """A callback may choose the model, or the application add an agent: none of its requests goes out unseen."""
+    provider = provide("openai")
+    who = agents(lambda: new_llm(provider))
+    team = crew(who, tasks(who))
+    late = [new_llm(provider) for _ in who]
+    own = type(late[0])
+
+    def changed(given: Any) -> Any:
+        if way != "another agent":
+            for agent, llm in zip(who, late, strict=True):
+                agent.llm = llm
+        else:
+            new = Agent(role="editor", goal="Edit.", backstory="Long an editor.", llm=late[0])
+            team.tasks.append(Task(description="Edit it.\n\n{brief}", expected_output="A page.", agent=new))
+        return given
+
+    if way == "before_kickoff callback":
+        team.before_kickoff_callbacks.append(changed)
+    if way == "task callback":
+        team.tasks[0].callback = changed
+    with install(who if way == "alone" else team, Session(mode=mode)) as installed:
+        if way in ("after install", "another agent", "alone"):
+            changed(None)
+        if way == "alone":
+            for agent in who:
+                agent.kickoff(f"Do your part.\n\n{BRIEF}")
+        else:
+            team.kickoff(inputs=INPUTS)
+    assert len(installed.session.calls) == len(provider.requests)
+    if mode == "fork" and way in ("after install", "before_kickoff callback", "another agent"):
+        assert {call.layout for call in installed.session.calls} == {"fork"}
+    assert {type(llm) for llm in late} == {own}
+    assert not any(key.startswith("__cacheprefix") for one in (*who, *late, team.tasks[-1].agent) for key in vars(one))
+
+
 def test_identical_runs_send_identical_bytes(provide, new_llm) -> None:
     """A second kickoff repeats the first request for request."""
     provider = provide("openai")

@@ -75,7 +75,7 @@ class Binding:
     """Whether a ``kickoff_for_each`` is under way, of which it is known how many runs it has."""
     undo: list[Callable[[], None]] = field(default_factory=list)
     joined_later: dict[int, tuple[weakref.ref[Any], Callable[[Any, Binding], object]]] = field(default_factory=dict)
-    """Crews and agents that a flow started, which it does not keep alive, by identity; each with how it is restored."""
+    """What a flow started, or a crew was given since, by identity, with how it is restored; none is kept alive."""
     calls: Bounded[int, tuple[str, Call]] = field(default_factory=lambda: Bounded(_KEEP_CALLS))
     """The names of the tasks and the finished requests, by the request's number."""
 
@@ -159,6 +159,12 @@ class Binding:
         earlier = self._earlier_outputs.get(id(crew), ())
         return task.output is not None and not any(task.output is one for one in earlier)
 
+    def remember(self, target: Any, back: Callable[[Any, Binding], object]) -> None:
+        """Have an object restored at the end, where it is still there."""
+        with self.lock:
+            self.joined_later = {key: one for key, one in self.joined_later.items() if one[0]() is not None}
+            self.joined_later[id(target)] = weakref.ref(target), back
+
     def record(self, task: str, call: Call) -> None:
         """Keep a finished request under its task's name."""
         with self.lock:
@@ -182,6 +188,9 @@ class Bound:
         """One less; whether it was the last one."""
         self._all = [one for one in self._all if one is not binding]
         return not self._all
+
+    def __contains__(self, binding: Binding) -> bool:
+        return any(one is binding for one in self._all)
 
     def found(self) -> Binding | None:
         """The one in force here."""
@@ -306,6 +315,12 @@ def bind(target: Any, binding: Binding) -> None:
     if not isinstance(found, Bound):
         found = vars(target)[KEY] = Bound()
     found.add(binding)
+
+
+def bound_to(target: Any, binding: Binding) -> bool:
+    """Whether an installation is on a crew or agent, be it in force there or not."""
+    found = vars(target).get(KEY)
+    return isinstance(found, Bound) and binding in found
 
 
 def unbind(target: Any, binding: Binding) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from cacheprefix_crewai.binding import RUN, Binding, bind, binding_of, owners_of, subclassed, unbind
+from cacheprefix_crewai.binding import RUN, Binding, bind, binding_of, bound_to, owners_of, subclassed, unbind
 from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.llm import swap, unswap
 from cacheprefix_crewai.tasks import same_tools_for_all
@@ -16,6 +16,9 @@ from cacheprefix_crewai.tool_cache import forget, new_turn
 from cacheprefix_crewai.tools import RunTools
 
 _MARK = "__cacheprefix_subclass__"
+_OF_CREW = ("manager_llm", "planning_llm", "function_calling_llm", "chat_llm")
+_OF_AGENT = ("llm", "function_calling_llm")
+"""The attributes in which crews and agents have their models."""
 
 
 def parts_of(target: Any) -> tuple[Any, list[Any]]:
@@ -74,7 +77,7 @@ def bind_crew(binding: Binding, crew: Any, *, copy: bool = False) -> None:
         object.__setattr__(crew, "__class__", _subclass(kind))
     if not copy:
         binding.undo.append(functools.partial(freed, crew, binding))
-    for name in ("manager_llm", "planning_llm", "function_calling_llm", "chat_llm"):
+    for name in _OF_CREW:
         _bind_llm(binding, crew, name, copy=copy)
     _bind_memory(binding, getattr(crew, "_memory", None), copy=copy)
 
@@ -91,8 +94,32 @@ def bind_agent(binding: Binding, agent: Any, *, copy: bool = False) -> None:
     if not copy:
         binding.agents.append(agent)
         binding.undo.append(functools.partial(freed, agent, binding))
-    for name in ("llm", "function_calling_llm"):
+    for name in _OF_AGENT:
         _bind_llm(binding, agent, name, copy=copy)
+
+
+def models_in(owner: Any) -> list[Any]:
+    """What a crew or agent has in the places of its models: model objects, their names, or nothing."""
+    return [vars(owner).get(name) for name in (*_OF_CREW, *_OF_AGENT)]
+
+
+def bind_late(binding: Binding, *owners: Any) -> None:
+    """Make part of an installation what its crew was given since: agents, and the models of these and of others.
+
+    A callback may choose the model for each kickoff, so that none is kept alive.
+    """
+    for owner in owners:
+        if not bound_to(owner, binding):
+            bind(owner, binding)
+            binding.remember(owner, freed)
+        for name in (*_OF_CREW, *_OF_AGENT):
+            llm = vars(owner).get(name)
+            known = owners_of(llm)
+            if llm is None or (known is not None and binding in known.alive):
+                continue
+            _bind_llm(binding, owner, name, copy=True)
+            if owners_of(llm) is not None:
+                binding.remember(llm, unswap)
 
 
 def _bind_copy(binding: Binding, crew: Any) -> None:
@@ -195,10 +222,17 @@ def _subclass(base: Any) -> Any:
         if binding is not None:
             forget(binding)
 
+    def _get_agent_to_use(self: Any, task: Any) -> Any:
+        agent, binding = above(self, "_get_agent_to_use")(task), binding_of(self)
+        if agent is not None and binding is not None:
+            # A callback of the task before may have given it another model.
+            binding.session.attempt("late parts", lambda: bind_late(binding, agent), None)
+        return agent
+
     own: dict[str, Any] = {_MARK: True}
     for block, names in _BLOCKS:
         own |= {name: run_inside(getattr(base, name), block, above) for name in names if hasattr(base, name)}
-    for function in (copy, _create_manager_agent, reset_memories):
+    for function in (copy, _create_manager_agent, reset_memories, _get_agent_to_use):
         if hasattr(base, function.__name__):  # another version of CrewAI may lack it
             own[function.__name__] = functools.wraps(getattr(base, function.__name__))(function)
     return subclassed(base, own)
@@ -247,7 +281,10 @@ def as_installed(method: Any) -> Any:
 @contextmanager
 def _running(crew: Any, *_: Any) -> Iterator[None]:
     """What happens here belongs to the crew's binding, in its threads and tasks too."""
-    token = RUN.set(binding_of(crew))
+    binding = binding_of(crew)
+    if binding is not None:
+        binding.session.attempt("late parts", lambda: bind_late(binding, crew, *agents_of(crew)), None)
+    token = RUN.set(binding)
     try:
         yield
     finally:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from cacheprefix_crewai.binding import ALONE, RUN, Binding, WhileUsed, binding_of, owners_of, replaced_method
-from cacheprefix_crewai.crew import agents_of, as_installed, bind_agent, bind_crew, ended, freed, run_inside
+from cacheprefix_crewai.crew import (
+    agents_of,
+    as_installed,
+    bind_agent,
+    bind_crew,
+    bind_late,
+    ended,
+    freed,
+    models_in,
+    run_inside,
+)
 from cacheprefix_crewai.flow_run import FLOW, FlowRun
 from cacheprefix_crewai.llm import unswap
 from cacheprefix_crewai.tools import RunTools, adopt, crew_tools
@@ -26,7 +35,6 @@ _CREWS = (
 )
 _AGENTS = ("kickoff", "kickoff_async", "akickoff")
 _FLOWS = ("kickoff", "kickoff_async", "akickoff", "resume", "resume_async")
-_MODELS = ("llm", "function_calling_llm", "manager_llm", "planning_llm", "chat_llm")
 
 
 def parts_in(flow: Any) -> list[Any]:
@@ -103,6 +111,7 @@ def _alone(agent: Any, *_: Any) -> Iterator[None]:
     if binding is None:
         yield
         return
+    binding.session.attempt("late parts", lambda: bind_late(binding, agent), None)
     with RUN.within(binding), binding.agent_kickoff():
         own = (ALONE.get() or ("",))[-1]
         try:
@@ -169,21 +178,13 @@ def join(binding: Binding, target: Any, *, runs: bool = False) -> bool:
             adopt(binding, *tools)
     if crew is not None:
         bind_crew(binding, crew, copy=True)
-        _remember(binding, crew, freed)
+        binding.remember(crew, freed)
     for agent in agents:
         if binding_of(agent) is None:
             bind_agent(binding, agent, copy=True)
-            _remember(binding, agent, freed)
+            binding.remember(agent, freed)
     for owner in (crew, *agents):
-        for name in _MODELS:
-            llm = None if owner is None else vars(owner).get(name)
+        for llm in () if owner is None else models_in(owner):
             if owners_of(llm) is not None:
-                _remember(binding, llm, unswap)
+                binding.remember(llm, unswap)
     return True
-
-
-def _remember(binding: Binding, target: Any, back: Callable[[Any, Binding], object]) -> None:
-    """Have an object restored at the end, where it is still there."""
-    with binding.lock:
-        binding.joined_later = {key: one for key, one in binding.joined_later.items() if one[0]() is not None}
-        binding.joined_later[id(target)] = weakref.ref(target), back
