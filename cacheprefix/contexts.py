@@ -68,6 +68,23 @@ class BlockVar(Generic[T]):
         if not (in_turn and self._kept):
             block.end()
 
+    def stretched(self, value: T | None) -> _Block[T]:
+        """A block that is entered by ``stretch``, as often as a stream is read, and is over with its ``end``."""
+        return _Block(value, self._block())
+
+    @contextmanager
+    def stretch(self, block: _Block[T]) -> Iterator[None]:
+        """A part of a block: what was started in it goes on with the value behind it, what comes behind does not."""
+        token = self._var.set(block)
+        try:
+            yield
+        finally:
+            try:
+                self._var.reset(token)
+            except ValueError:
+                # Closed in another context than it was read in.
+                block.end()
+
     def _block(self) -> _Block[T] | None:
         """The innermost block here that has not ended."""
         block = self._var.get()

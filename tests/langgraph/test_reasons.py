@@ -140,7 +140,7 @@ def test_a_fork_that_could_not_be_made_is_said(chat, instruction, monkeypatch):
 
     session = chat.session("")
     model = wrap_model(chat.model(), session)
-    monkeypatch.setattr("cacheprefix_langgraph.node.conversation_of", broken)
+    monkeypatch.setattr("cacheprefix_langgraph.entering.conversation_of", broken)
     node = forked(session, role="planner", instruction=instruction)(lambda state: model.invoke(state["messages"]))
     with pytest.warns(UserWarning, match="broken on purpose"):
         node({"messages": [HumanMessage("Go.")]})

@@ -93,3 +93,31 @@ def test_a_kept_value_goes_on_in_what_was_started_inside():
         copied = contextvars.copy_context()
     assert var.get() is None
     assert copied.run(var.get) == "inside"
+
+
+def test_a_stretched_block_goes_on_in_what_was_started_in_any_part_of_it():
+    """Until its end; between its parts it is not in force."""
+    var: BlockVar[Thing] = BlockVar("test")
+    thing = Thing()
+    held, block = weakref.ref(thing), var.stretched(thing)
+    del thing
+    with var.stretch(block):
+        started = contextvars.copy_context()
+    assert var.get() is None
+    assert started.run(var.get) is held()
+    with var.stretch(block):
+        assert var.get() is held()
+    block.end()
+    assert started.run(var.get) is None
+    assert held() is None
+
+
+def test_a_part_that_another_context_ends_ends_its_block():
+    """The code that runs there next may serve somebody else."""
+    var: BlockVar[str] = BlockVar("test")
+    block = var.stretched("mine")
+    part = var.stretch(block)
+    contextvars.copy_context().run(part.__enter__)
+    part.__exit__(None, None, None)
+    with var.stretch(block):
+        assert var.get() is None

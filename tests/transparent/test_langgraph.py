@@ -1037,6 +1037,32 @@ def runnables(stage):
 
 
 @once()
+def events_of_runnables(stage):
+    """Nodes that LangGraph streams step by step, where somebody listens to its events."""
+    stage.script(*[f"Answer {number}." for number in range(20)])
+    llm = stage.model()
+
+    def said(role):
+        return RunnableLambda(lambda state: [you(role), *state["messages"]]) | llm
+
+    chain = said("alpha") | (lambda answer: {"messages": [answer]})
+    tagged = (said("beta") | (lambda answer: {"messages": [answer]})).with_config(tags=["t"])
+    each = RunnableParallel(messages=said("gamma") | (lambda answer: [answer]))
+    asks = RunnableLambda(lambda state: {"messages": [llm.invoke([you("delta"), *state["messages"]])]})
+    roles = {"alpha": chain, "beta": tagged, "gamma": each, "delta": asks}
+    app = stage.chain(*(stage.node(role)(made) for role, made in roles.items()))
+    given = {"messages": [BEGIN]}
+
+    async def run():
+        seen = {version: await gather(app.astream_events(given, version=version)) for version in ("v1", "v2")}
+        # Behind another step it is given a stream.
+        behind = RunnableLambda(lambda _: given) | stage.node("alpha")(chain)
+        return seen | {"behind": await gather(behind.astream(1))}
+
+    return asyncio.run(run())
+
+
+@once()
 def compiled_graphs_under_the_decorator(stage):
     stage.script("One.", "Two.")
     llm = stage.model()

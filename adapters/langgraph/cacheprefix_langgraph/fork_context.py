@@ -6,7 +6,7 @@ LangGraph keeps context variables through sub-graphs, tasks and its own thread p
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -49,6 +49,8 @@ class Frame:
     """How many forks of its conversation are in force where its own code runs, this one included."""
     laid: bool = True
     """False where the fork could not be made: the layout is the application's, with what it left to us to say."""
+    node: object = None
+    """The Runnable that this fork is."""
 
     @property
     def trails(self) -> bool:
@@ -213,19 +215,19 @@ def talk_of(
     thread = thread_of(config)
     if thread:
         return thread
-    return session.unnamed([_words(message) for message in said], scope, run=_run_of(config))
+    return session.unnamed([_words(message) for message in said], scope, run=_control_of(config))
 
 
 def memory_of(session: AdapterSession, config: Mapping[str, Any] | None) -> str:
     """Whose memory a call's is: its thread's; without one its graph run's own, also where another said the same."""
     scope, thread = scope_of(config) or session.scope, thread_of(config)
     if not thread:
-        return session.unnamed((), f"memory of {scope}", run=_run_of(config))
+        return session.unnamed((), f"memory of {scope}", run=_control_of(config))
     # Privacy: tenants may have threads of the same id, and one place for all memories.
     return f"{scope}\0{thread}" if scope else thread
 
 
-def _run_of(config: Mapping[str, Any] | None) -> object:
+def _control_of(config: Mapping[str, Any] | None) -> object:
     """One object for a run and the runs inside it; LangGraph before 1.1 has none, so each request stands alone."""
     return getattr(configurable(config, "__pregel_runtime"), "control", None)
 
@@ -261,16 +263,28 @@ def runs() -> bool:
     return FRAME.get() is not None or var_child_runnable_config.get() is not None
 
 
+def run_of(config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The configuration of the run that the code here belongs to: what it was given, where that is a graph's task's.
+
+    Steps that LangGraph runs behind a node's first are given theirs and do not find it: what they find is that of the
+    code that runs the graph, which may be another graph's node.
+    """
+    if configurable(config, "__pregel_task_id") is not None:
+        return config
+    return var_child_runnable_config.get() or config
+
+
 @contextmanager
 def within_run(config: Mapping[str, Any] | None) -> Iterator[None]:
     """Run a block with a run's configuration in force, where LangGraph has not put it there.
 
     Before Python 3.11 a task cannot be given a context, so that async nodes of LangGraph do not find their run.
     """
-    if config is None or var_child_runnable_config.get() is not None:
+    settled = run_of(config)
+    if settled is None or settled is var_child_runnable_config.get():
         yield
         return
-    token = var_child_runnable_config.set(cast("RunnableConfig", config))
+    token = var_child_runnable_config.set(cast("RunnableConfig", settled))
     try:
         yield
     finally:
@@ -279,28 +293,61 @@ def within_run(config: Mapping[str, Any] | None) -> Iterator[None]:
 
 @contextmanager
 def within_frame(frame: Frame | None) -> Iterator[None]:
-    """Run a block with a fork in force."""
-    if frame is not None:
-        frame.depth = 1 + _depth(frame.session, frame.conversation)
-        _RUNNING.add(frame, 1)
-    token = FRAME.set(frame)
+    """Run a block with a fork in force; where it is that already, nothing changes."""
+    if frame is not None and FRAME.get() is frame:
+        yield
+        return
+    with _counted(frame), FRAME.within(frame):
+        yield
+
+
+@contextmanager
+def _counted(frame: Frame | None) -> Iterator[None]:
+    """Count a fork while it runs."""
+    if frame is None:
+        yield
+        return
+    frame.depth = 1 + _depth(frame.session, frame.conversation)
+    _RUNNING.add(frame, 1)
     try:
         yield
     finally:
-        FRAME.reset(token)
-        if frame is not None:
-            _RUNNING.add(frame, -1)
+        _RUNNING.add(frame, -1)
 
 
-def under(frame: Frame | None, items: Iterator[Any], done: Callable[[], None] = lambda: None) -> Iterator[Any]:
+class _Reading:
+    """One block for all of a stream's reads: tasks that one of them starts are still under way in the next."""
+
+    def __init__(self, frame: Frame | None) -> None:
+        self._frame = frame
+        self._block = FRAME.stretched(frame)
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Around one read."""
+        if self._frame is not None and FRAME.get() is self._frame:
+            yield
+            return
+        with _counted(self._frame), FRAME.stretch(self._block):
+            yield
+
+    def end(self) -> None:
+        """Let the fork go, in what was started by any read too."""
+        self._block.end()
+
+
+def under(
+    frame: Frame | None, items: Iterator[Any], done: Callable[[], None] = lambda: None
+) -> Generator[Any, None, None]:
     """Iterate with the fork in force only while the iterator's own code runs, also where that is closed early.
 
     ``done`` is called where it comes to its end, also by a command to the graph around it.
     """
+    reading = _Reading(frame)
     try:
         while True:
             try:
-                with within_frame(frame):
+                with reading.read():
                     item = next(items)
             except StopIteration:
                 done()
@@ -311,19 +358,23 @@ def under(frame: Frame | None, items: Iterator[Any], done: Callable[[], None] = 
             yield item
     finally:
         close = getattr(items, "close", None)
-        if close is not None:
-            with within_frame(frame):
-                close()
+        try:
+            if close is not None:
+                with reading.read():
+                    close()
+        finally:
+            reading.end()
 
 
 async def aunder(
     frame: Frame | None, items: AsyncIterator[Any], done: Callable[[], None] = lambda: None
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """``under`` for an asynchronous iterator."""
+    reading = _Reading(frame)
     try:
         while True:
             try:
-                with within_frame(frame):
+                with reading.read():
                     item = await items.__anext__()
             except StopAsyncIteration:
                 done()
@@ -334,9 +385,12 @@ async def aunder(
             yield item
     finally:
         close = getattr(items, "aclose", None)
-        if close is not None:
-            with within_frame(frame):
-                await close()
+        try:
+            if close is not None:
+                with reading.read():
+                    await close()
+        finally:
+            reading.end()
 
 
 def running(session: AdapterSession) -> bool:

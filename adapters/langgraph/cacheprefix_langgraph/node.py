@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import sys
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from types import MethodType
 from typing import Any, TypeVar, cast, overload
 
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import coerce_to_runnable
-from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.pregel.protocol import PregelProtocol
 
 from cacheprefix import ForkPolicy, Session
 from cacheprefix.adapter import (
-    Lock,
     VolatileRole,
     check_volatile,
     given_or_configured,
     users_session,
 )
 from cacheprefix.errors import SetupError, check_text
+from cacheprefix_langgraph.entering import Parts, entered, left
 from cacheprefix_langgraph.fork_context import (
     FORK,
-    FRAME,
     ForkSettings,
-    Frame,
     aunder,
-    configurable,
-    scope_of,
     under,
     within_frame,
-    within_run,
 )
+from cacheprefix_langgraph.runnables import forked_runnable
 from cacheprefix_langgraph.schemas import decorated, foresee
-from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in, update_of, with_update
 from cacheprefix_langgraph.subgraphs import subgraph
 from cacheprefix_langgraph.tools import names_given
 from cacheprefix_langgraph.unwrapped import note_unwrapped
@@ -47,9 +38,6 @@ from cacheprefix_langgraph.wrapping import held
 
 _ORIGINAL = "__cacheprefix_original__"
 """The attribute of a forked object that keeps the object, with which it shares its state."""
-
-_TASKS = 1_000
-"""How many tasks under way a sequence remembers its forks for."""
 
 _KEEPS_CONTEXT = sys.version_info >= (3, 11)
 """Whether tasks can be given a context, by which LangGraph's nodes find their run."""
@@ -149,44 +137,10 @@ def forked(
         bound.attempt("tools", lambda: decorated(bound, name, given), None)
         foresee(bound, given)
         fork = ForkSettings(bound, name, instruction, allowed, messages_key, pinned, volatile, volatile_role, policy)
-        make = _runnable if isinstance(given, Runnable) else _function if inspect.isroutine(given) else _object
+        make = forked_runnable if isinstance(given, Runnable) else _function if inspect.isroutine(given) else _object
         return cast("F", make(given, fork))
 
     return decorate
-
-
-def entered(fork: ForkSettings, state: Any, config: Any = None) -> Frame | None:
-    """The fork that is in force while a node runs on ``state``.
-
-    Where that cannot be made it is one that keeps the application's layout, in ``observe`` mode None. What
-    ``volatile`` raises reaches the application.
-    """
-    session = fork.session
-    config = var_child_runnable_config.get() or config
-    said = fork.said_now(state)
-
-    def frame() -> Frame:
-        shared = messages_in(state, fork.messages_key)
-        with within_run(config):
-            ledger = ledger_in(state, session)
-        talk = conversation_of(session, config, ledger, shared or (), key=fork.messages_key)
-        return fork.frame(talk, said, shared=shared, scope=scope_of(config))
-
-    return session.attempt("forked", frame, fork.unlaid(said))
-
-
-def _left(fork: ForkSettings, frame: Frame | None, state: Any, result: Any, config: Any = None) -> Any:
-    """A node's result, with the decisions that were made for its calls."""
-    if frame is None or frame.state is None:
-        return result
-    talk, session = frame.state, fork.session
-
-    def made() -> Any:
-        with within_run(config):
-            update = update_of(session, talk, ledger_in(state, session))
-            return with_update(result, update, session)
-
-    return session.attempt("ledger", made, result)
 
 
 def _function(function: Callable[..., Any], fork: ForkSettings) -> Callable[..., Any]:
@@ -199,23 +153,22 @@ def _function(function: Callable[..., Any], fork: ForkSettings) -> Callable[...,
 
         async def wrapped(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             state, config = reads(args, kwargs)
-            frame, last = entered(fork, state, config), None
-            async for last in aunder(frame, function(*args, **kwargs)):
-                yield last
-            done = _completed(fork, frame, state, last, config)
-            if done is not None:
-                yield done
+            frame, parts = entered(fork, state, config), Parts()
+            async for part in aunder(frame, function(*args, **kwargs)):
+                parts.add(part)
+                yield part
+            for part in parts.rest(fork, frame, state, config):
+                yield part
 
     elif inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(call):
 
         def wrapped(*args: Any, **kwargs: Any) -> Iterator[Any]:
             state, config = reads(args, kwargs)
-            frame, last = entered(fork, state, config), None
-            for last in under(frame, function(*args, **kwargs)):
-                yield last
-            done = _completed(fork, frame, state, last, config)
-            if done is not None:
-                yield done
+            frame, parts = entered(fork, state, config), Parts()
+            for part in under(frame, function(*args, **kwargs)):
+                parts.add(part)
+                yield part
+            yield from parts.rest(fork, frame, state, config)
 
     elif inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
 
@@ -224,7 +177,7 @@ def _function(function: Callable[..., Any], fork: ForkSettings) -> Callable[...,
             frame = entered(fork, state, config)
             with within_frame(frame):
                 result = await function(*args, **kwargs)
-            return _left(fork, frame, state, result, config)
+            return left(fork, frame, state, result, config)
 
     else:
 
@@ -233,7 +186,7 @@ def _function(function: Callable[..., Any], fork: ForkSettings) -> Callable[...,
             frame = entered(fork, state, config)
             with within_frame(frame):
                 result = function(*args, **kwargs)
-            return _left(fork, frame, state, result, config)
+            return left(fork, frame, state, result, config)
 
     _dress(wrapped, function)
     if not _KEEPS_CONTEXT:
@@ -264,17 +217,6 @@ def _object(node: Any, fork: ForkSettings) -> Any:
         return _function(node, fork)
     object.__setattr__(made, "__dict__", node.__dict__)
     return made
-
-
-def _completed(fork: ForkSettings, frame: Frame | None, state: Any, last: Any, config: Any) -> dict[str, Any] | None:
-    """A generator's last update once more, with the decisions; None where there are none.
-
-    Of several mappings LangGraph keeps the last, so that nothing is applied twice.
-    """
-    if type(last) is not dict:
-        return None
-    done = _left(fork, frame, state, last, config)
-    return done if isinstance(done, dict) and done is not last else None
 
 
 def _dress(wrapped: Any, function: Any) -> None:
@@ -349,152 +291,3 @@ def _name_of(node: Any, others: int) -> str:
     else:
         found = str(getattr(node, "__name__", type(node).__name__))
     return found if "<" not in found else f"role {others + 1}"
-
-
-def _runnable(node: Runnable[Any, Any], fork: ForkSettings) -> Any:
-    """A copy of a Runnable, of a class of its own that runs as a fork and is otherwise the same."""
-    base = type(node)
-
-    class ForkedRunnable(base):  # type: ignore[valid-type,misc]
-        def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            frame = entered(fork, input, config)
-            with within_frame(frame):
-                result = base.invoke(self, input, config, **kwargs)
-            return _left(fork, frame, input, result, config)
-
-        async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            frame = entered(fork, input, config)
-            with within_frame(frame):
-                result = await base.ainvoke(self, input, config, **kwargs)
-            return _left(fork, frame, input, result, config)
-
-        def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            frame = entered(fork, input, config)
-            # A wrapped model lays its request out where the stream is asked for, a generator where it is read.
-            with within_frame(frame):
-                items = base.stream(self, input, config, **kwargs)
-            return under(frame, items)
-
-        def astream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            frame = entered(fork, input, config)
-            with within_frame(frame):
-                items = base.astream(self, input, config, **kwargs)
-            return aunder(frame, items)
-
-        # One call an input: each is a fork of its own state.
-        batch = Runnable.batch
-        abatch = Runnable.abatch
-
-    ForkedRunnable.cacheprefix_session, ForkedRunnable.cacheprefix_role = users_session(fork.session), fork.role
-    setattr(ForkedRunnable, FORK, fork)
-    made = _of_class(node, ForkedRunnable)
-    if isinstance(made, RunnableSequence):
-        # LangGraph takes a sequence apart and runs its steps itself.
-        passing = _Passing(fork)
-        steps = [_step(step, passing, last=step is made.last) for step in made.steps]
-        made.first, made.middle, made.last = steps[0], steps[1:-1], steps[-1]
-    return made
-
-
-class _Passing:
-    """The forks of a sequence whose steps are run one by one, from a task's first step to its last. Bounded."""
-
-    def __init__(self, fork: ForkSettings) -> None:
-        self._fork = fork
-        self._tasks: OrderedDict[str, tuple[Frame | None, Any]] = OrderedDict()
-        self._lock = Lock()
-
-    def enter(self, given: Any, config: Any) -> tuple[Frame | None, Any, str | None]:
-        """The fork for one step, the state that the first one was run on, and the task; no task where none is told."""
-        now = FRAME.get()
-        if now is not None and now.session is self._fork.session and now.role == self._fork.role:
-            return now, given, None
-        settled = config or var_child_runnable_config.get() or {}
-        task = configurable(settled, "__pregel_task_id")
-        with self._lock:
-            known = self._tasks.get(str(task))
-        if known is not None:
-            return *known, str(task)
-        made = (entered(self._fork, given, settled), given)
-        with self._lock:
-            self._tasks[str(task)] = made
-            while len(self._tasks) > _TASKS:
-                self._tasks.popitem(last=False)
-        return *made, str(task)
-
-    def leave(self, task: str | None, frame: Frame | None, state: Any, result: Any, config: Any) -> Any:
-        """The last step's result, with the decisions; nothing is remembered of the task any more."""
-        if task is None:
-            return result
-        self._forget(task)
-        return _left(self._fork, frame, state, result, config)
-
-    @contextmanager
-    def running(self, task: str | None) -> Iterator[None]:
-        """Around one step: a task that fails or is interrupted begins anew, with what is said by then."""
-        try:
-            yield
-        except BaseException:
-            if task is not None:
-                self._forget(task)
-            raise
-
-    def _forget(self, task: str) -> None:
-        with self._lock:
-            self._tasks.pop(task, None)
-
-
-def _step(node: Runnable[Any, Any], passing: _Passing, *, last: bool) -> Any:
-    """A copy of one step of a sequence, which runs under the sequence's fork."""
-    base = type(node)
-
-    class ForkedStep(base):  # type: ignore[valid-type,misc]
-        def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            frame, state, task = passing.enter(input, config)
-            with passing.running(task), within_frame(frame):
-                result = base.invoke(self, input, config, **kwargs)
-            return passing.leave(task, frame, state, result, config) if last else result
-
-        async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            frame, state, task = passing.enter(input, config)
-            with passing.running(task), within_frame(frame):
-                result = await base.ainvoke(self, input, config, **kwargs)
-            return passing.leave(task, frame, state, result, config) if last else result
-
-    return _of_class(node, ForkedStep)
-
-
-def _of_class(node: Runnable[Any, Any], kind: Any) -> Any:
-    """A copy of a Runnable that is of a generated class, which calls itself as the Runnable's own does.
-
-    It has the Runnable's very state, so that what the application keeps or changes there is the same for both; only a
-    sequence gets other steps.
-    """
-    base = type(node)
-    for name in ("invoke", "ainvoke", "stream", "astream"):
-        if name in vars(kind):
-            functools.update_wrapper(vars(kind)[name], getattr(base, name), updated=())
-    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
-        setattr(kind, name, getattr(base, name))
-    try:
-        made = copy.copy(node) if isinstance(node, RunnableSequence) else _twin(node)
-        object.__setattr__(made, "__class__", kind)
-    except TypeError as error:
-        raise SetupError(
-            f"forked cannot make a fork of a {base.__name__}: call it in a function and decorate that "
-            "(@forked(session) def node(state): return it.invoke(state))"
-        ) from error
-    return made
-
-
-def _twin(node: Runnable[Any, Any]) -> Any:
-    """Another object of a Runnable's class with the Runnable's very state.
-
-    Nothing is asked of either: a class whose ``__getattr__`` goes by its state has none yet while it is copied.
-    """
-    made = object.__new__(type(node))
-    object.__setattr__(made, "__dict__", node.__dict__)
-    for slot in (one for kind in type(node).__mro__ for one in vars(kind).values() if inspect.ismemberdescriptor(one)):
-        with suppress(AttributeError):
-            slot.__set__(made, slot.__get__(node))
-    return made

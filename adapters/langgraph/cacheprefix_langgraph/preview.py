@@ -21,10 +21,10 @@ from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, drive, known_in_part, preview_of
 from cacheprefix_langgraph.calls import enter
 from cacheprefix_langgraph.converse import converse_of
+from cacheprefix_langgraph.entering import entered
 from cacheprefix_langgraph.fork_context import FORK, Frame, within_frame
 from cacheprefix_langgraph.middleware import ENTRY, PrefixMiddleware
 from cacheprefix_langgraph.model import shadow
-from cacheprefix_langgraph.node import entered
 from cacheprefix_langgraph.pending import SENDING
 from cacheprefix_langgraph.request_bodies import base_of, own_body, shows_body
 from cacheprefix_langgraph.schemas import STRUCTURED

@@ -154,7 +154,12 @@ def _subclass(base: type[Any]) -> type[Any]:
             done = functools.partial(_left, fork.session, frame, input, config)
             return aunder(frame, base.astream(self, input, config, **kwargs), done)
 
-    for name in ("stream", "astream"):
+        def copy(self, update: dict[str, Any] | None = None) -> Any:
+            made = base.copy(self, update)
+            made.__dict__[FORK] = self.__dict__[FORK]
+            return made
+
+    for name in ("stream", "astream", "copy"):
         functools.update_wrapper(vars(ForkedGraph)[name], getattr(base, name), updated=())
     ForkedGraph.__name__, ForkedGraph.__qualname__, ForkedGraph.__module__ = (
         base.__name__,
