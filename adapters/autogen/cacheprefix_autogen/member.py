@@ -499,7 +499,7 @@ class Member:
     @property
     def once(self) -> bool:
         """Whether no later request is known to begin with this one: then paying for a cache write may be in vain."""
-        if self.tools or self.group is None or self.view is None:
+        if self.group is None or self.view is None or (self.tools and not self.group.answers_at_once(self)):
             return False
         # An agent in no team may never be asked again; one that works as another's tool mostly is.
         by_itself = not self.group.team and not self.group.called
@@ -935,6 +935,13 @@ class Group:
         client = agent._model_client
         alike = model_of(getattr(client, "client", client)) == model
         return alike and not apart and self.session.holds_shared(["\n\n".join(system_texts(agent))])
+
+    def answers_at_once(self, member: Member) -> bool:
+        """Whether each turn of a member is one request, although it has tools: their results are its answer."""
+        agent = next((agent for agent, one in self.members if one is member), None)
+        if type(agent) is not AssistantAgent:
+            return False
+        return agent._max_tool_iterations == 1 and not agent._reflect_on_tool_use
 
     def ends(self, member: Member) -> bool:
         """Whether the turn under way is known to be the member's last one."""
