@@ -87,7 +87,7 @@ class SharedState:
         model, unmodified = (
             CacheModel(clock=services.clock, count=services.count, envelope=envelope) for _ in range(2)
         )
-        own = Unmodified(unmodified)
+        own = Unmodified(unmodified, model)
         services = replace(services, scale=own.scale)
         return cls(services, envelope, model, own, gating=Gating(gate_price), arms=ForkShare(fork_share))
 
