@@ -405,7 +405,7 @@ class Member:
             # Privacy: an agent whose system messages lack the shared text is not shown it. Where an earlier request
             # had it, AutoGen left the system message out of this one; there is nothing for the user to correct.
             why = reason("own_prompt", "asked without its system text") if self._shown else None
-            return self._left(asked, why or reason("text_not_found", self.name))
+            return self._left(asked, why or reason("text_taken", self.name))
         self._shown = True
         left = self.session.left_alone(self.name, asked.talk.id, asked.talk.scope)
         if self.group is not None:
@@ -540,7 +540,8 @@ class Member:
         """The plan of a request in the application's own layout."""
         own = put_back(asked.given, self.tools)
         tools = own_tools(asked.given, own, tuple(map(name_of, own)))
-        return self.session.plan(replace(self._request(asked, asked.rest, (), tools), own=(why,)))
+        holds = why.why != "text_taken"
+        return self.session.plan(replace(self._request(asked, asked.rest, (), tools), own=(why,), holds_shared=holds))
 
     def _plan(self, asked: Asked, heard: Heard, lane: Lane | None, run: RunAhead | None) -> RequestPlan[LLMMessage]:
         """Ask the planner for a request that may be a fork.
