@@ -71,8 +71,8 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "alone": "no other role is there to share with",
         "lane_of_its_own": "no other role gains by requests that begin like these, by model, schema and tools",
         "other_text": (
-            "it does not hold the text that others have in common, and is not shown that ({name}); what all teams have in "
-            "common is shared by all as Session(SharedPrefix(system=...))"
+            "it does not hold the text that others have in common, and is not shown that ({name}); what all teams have "
+            "in common is shared by all as Session(SharedPrefix(system=...))"
         ),
         "response_schema": "its answer follows a schema, which is another prompt for the provider",
         "forced_tool": "it must call a tool, which is another prompt for the provider",
