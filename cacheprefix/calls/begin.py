@@ -128,6 +128,18 @@ class _Going:
 
 
 @dataclass(frozen=True, slots=True)
+class _Came:
+    """How far a request in the application's own layout begins as an earlier one did."""
+
+    limit: int
+    """Sections that both begin with."""
+    goes_on: bool
+    """Whether those reach beyond the system text and the tools."""
+    pays: bool
+    """Whether its role's requests are known to be gone on from, or it is not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Marking:
     """What is known of a request that decides where its breakpoints stand; see ``plan_breakpoints``."""
 
@@ -210,12 +222,17 @@ class Requests:
         # A conversation that the user keeps out of the roll-out, and a role that got dearer, are left alone.
         marks = self.forks and not any(one.why in LEFT_ALONE for one in asked.reasons)
         # Money: what nobody shares is marked only where it comes again, or its write is paid for in vain.
-        again = marks and asked.repeated and profile.markers is not None and not profile.implicit_breakpoint
+        needs = marks and profile.markers is not None and not profile.implicit_breakpoint
+        again = needs and asked.repeated
         # Marks are placed by the provider's rules in our own tokens; what is expected goes by its own.
         rules = in_our_tokens(profile, services.scale(given.model))
         body, prompt = laid, given
-        if again:
-            body, prompt = self._marked_again(laid, given, rules, sender, asked)
+        came: _Came | None = None
+        if needs and (again or (asked.rewrite and asked.layout == "own")):
+            came = self._came(given, rules, sender, agent)
+            again = again or not came.pays
+        if again and came is not None:
+            body, prompt = self._marked_again(laid, given, rules, sender, asked, came)
         elif marks and asked.rewrite:
             limit = asked.boundary(given) if callable(asked.boundary) else asked.boundary
             if asked.fronts and limit is not None:
@@ -438,29 +455,44 @@ class Requests:
                     self.state.notices.note(said)
         return added
 
+    def _came(self, prompt: Prompt, profile: Profile, sender: _Sender, agent: str) -> _Came:
+        """How far a request in the application's own layout begins as an earlier one did, which is noted."""
+        (scope, talk), now = sender.talk, sender.now
+        known = self.state.model.expect(prompt, profile, scope=scope, at=now)
+        limit, standing = (bisect_right(prompt.totals, tokens) for tokens in (known.shared_tokens, known.tokens))
+        whose, goes_on = (scope, agent, prompt.model), limit > prompt.head
+        depth = self.state.own_marks.sent(whose, talk, goes_on=goes_on, life=profile.default_ttl.seconds, now=now)
+        # Money: where what came before is in the cache, only what was said since is written.
+        little = standing > prompt.head
+        return _Came(limit, goes_on, pays=little or self.state.own_marks.pays(whose, depth, profile))
+
     def _marked_again(
-        self, body: Mapping[str, Any], prompt: Prompt, profile: Profile, sender: _Sender, asked: Request
+        self,
+        body: Mapping[str, Any],
+        prompt: Prompt,
+        profile: Profile,
+        sender: _Sender,
+        asked: Request,
+        came: _Came,
     ) -> tuple[Mapping[str, Any], Prompt]:
         """A body marked where it begins as an earlier one did, and at its end where it goes on from that.
 
         The first time nobody knows whether it will come again, and a write that nobody reads is paid for in vain. The
-        ``last`` one is marked where something stands: a provider reads only up to a mark, and behind it nothing is
-        written.
+        ``last`` one, and one that none has gone on from in other conversations, is marked where something stands: a
+        provider reads only up to a mark, and behind it nothing is written.
         """
         scope, now = sender.talk[0], sender.now
-        if asked.last:
+        if asked.last or (came.goes_on and not came.pays):
             if prompt.marked or prompt.top_marker is not None:
                 return body, prompt  # the application's own marks read
             standing = self.state.model.standing(prompt, profile, scope=scope, at=now)
             found = next((at for at in reversed(standing) if carries(prompt, at)), None)
             places = () if found is None else (Breakpoint(found),)
             return self._marked(body, prompt, profile, _Marking(places=places), sender)
-        known = self.state.model.expect(prompt, profile, scope=scope, at=now).shared_tokens
-        limit = bisect_right(prompt.totals, known)
-        if not limit:
+        if not came.limit:
             return body, prompt
-        goes_on = limit > prompt.head
-        marking = _Marking(limit, skip_tail=not goes_on, continues=goes_on, trailing=asked.trailing)
+        goes_on = came.goes_on
+        marking = _Marking(came.limit, skip_tail=not goes_on, continues=goes_on, trailing=asked.trailing)
         return self._marked(body, prompt, profile, marking, sender)
 
     def _own(self, asked: Request, given: Prompt, own: Own) -> tuple[Own | None, bool]:
@@ -565,6 +597,8 @@ class Requests:
             if talk is not None:
                 learn = partial(learn_scale, talk, seen.prompt, call.usage.input_tokens)
                 state.notices.attempt("counts", learn, None)
+        if seen.layout == "own":
+            state.own_marks.ended((scope, seen.agent, seen.prompt.model), seen.conversation, ended)
         if seen.held is not None:
             seen.held.answered(seen.agent, seen.prompt.model, seen.epoch, _cold_after(seen.prompt, seen.profile, ended))
         return call

@@ -14,6 +14,7 @@ from cacheprefix.cache.preflight import Preflight
 from cacheprefix.cache.routing import RoutingKeys
 from cacheprefix.calls.arms import ForkShare
 from cacheprefix.calls.gating import PRICE, Gating
+from cacheprefix.calls.own_marks import OwnMarks
 from cacheprefix.calls.report import Totals
 from cacheprefix.conversation import Conversation
 from cacheprefix.layout.baseline import Unmodified
@@ -61,6 +62,7 @@ class SharedState:
     tool_sets: ToolSets = field(default_factory=ToolSets)
     gating: Gating = field(default_factory=Gating)
     arms: ForkShare = field(default_factory=ForkShare)
+    own_marks: OwnMarks = field(default_factory=OwnMarks)
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
     routing: RoutingKeys = field(default_factory=RoutingKeys)
     unnamed: Unnamed = field(default_factory=Unnamed)
@@ -85,7 +87,7 @@ class SharedState:
         model, unmodified = (
             CacheModel(clock=services.clock, count=services.count, envelope=envelope) for _ in range(2)
         )
-        own = Unmodified(unmodified)
+        own = Unmodified(unmodified, model)
         services = replace(services, scale=own.scale)
         return cls(services, envelope, model, own, gating=Gating(gate_price), arms=ForkShare(fork_share))
 

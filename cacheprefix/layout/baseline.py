@@ -50,7 +50,9 @@ _WORDS = 4
 _NAMES = 0.25
 """By what share the count of a call may be off that was sent with another id: names and ids are no words."""
 _SEPARATE = 3
-"""Tenants without anything to read, after which each is taken to have a cache of its own."""
+"""Requests that read nothing of what another tenant had sent, after which each is taken to have a cache of its own."""
+_TENANTS = 8
+"""Tenants of late whose requests are looked at for what another one's could have read."""
 _MODELS = 1_000
 _WHOLES = 10_000
 """Prompts whose count is remembered for those that go on from them."""
@@ -186,31 +188,42 @@ class _Tenants:
     """Requests for which others' were read."""
     missing: int = 0
     """Requests for which others' would have been read, had they shared it."""
+    scopes: Bounded[str, bool] = field(default_factory=lambda: Bounded(_TENANTS))
+    """The tenants of late."""
 
     @property
     def apart(self) -> bool:
         """Whether each tenant has a cache of its own."""
         return self.missing >= _SEPARATE and self.missing > self.found
 
-    def learn(self, own: Observation, sent: Observation, usage: Usage) -> None:
+    def learn(self, own: Observation, sent: Observation, usage: Usage, model: CacheModel) -> None:
         """One more request whose answer has ended; ``sent`` is what was sent in place of the application's own.
 
-        Its own tenant's requests had left nothing for it. What had those of all, is in ``own``.
+        Its own tenant's requests had left nothing for it. What had those of all, as the application made them, is in
+        ``own``; what had those that were sent, in ``model``.
         """
-        least = max(1, sent.profile.min_tokens)
+        least, scope = max(1, sent.profile.min_tokens), sent.record.scope
+        self.scopes[scope] = True
         if usage.cache_read_tokens is None or sent.expectation.tokens >= least:
             return
         if usage.cache_read_tokens >= least:
             self.found += 1
         elif own.expectation.tokens >= least and not self.apart:
-            self.missing += 1
+            # Money: a fork begins otherwise than another tenant's request in the application's own layout, and reads
+            # nothing of it in one cache either.
+            record = sent.record
+            others = (one for one in self.scopes if one != scope)
+            found = (model.expect(record.prompt, sent.profile, scope=one, at=record.at).tokens for one in others)
+            self.missing += any(tokens >= least for tokens in found)
 
 
 class Unmodified:
     """The cache as the application's own requests would have left it, in the provider's tokens. Thread-safe."""
 
-    def __init__(self, model: CacheModel) -> None:
+    def __init__(self, model: CacheModel, sent: CacheModel) -> None:
         self._model = model
+        self._sent = sent
+        """The cache as what was sent has left it, which knows each tenant's requests apart."""
         self._tenants = _Tenants()
         self._own_alone = True
         """Whether all that was sent was the application's own."""
@@ -299,7 +312,7 @@ class Unmodified:
         begun.ended = times.ended - earlier
         self._model.finish(seen, None, begun.ended)
         self._let_go(begun.ended)
-        self._tenants.learn(seen, sent, usage)
+        self._tenants.learn(seen, sent, usage, self._sent)
         alike = _alike(prompt, sent.record.prompt)
         self._own_alone = self._own_alone and alike
         # Of other tenants' requests the model of what was sent knows nothing: where all were the application's own the

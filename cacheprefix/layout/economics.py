@@ -125,6 +125,21 @@ def grown(*, texts: int, sent: int, read: float, write: float, keeps_own: bool) 
     return (write - read) * texts + (write - 1.0) * sent * (not keeps_own)
 
 
+VAIN = 3
+"""Requests of a role that none went on from, after which writing them is not taken to pay any more: each has cost a
+quarter of itself, and not to have written one that is read costs almost four times that."""
+
+
+def writes_pay(*, asked: float, followed: float, read: float, write: float) -> bool:
+    """Whether a role's requests in the application's own layout are to be written to the cache for its next ones.
+
+    Of m requests (``asked``) k were gone on from (``followed``), whether they were written or not. With w = ``write``:
+
+        m - k < VAIN   or   (w - 1)*m < (1 - r)*k
+    """
+    return asked - followed < VAIN or (write - 1.0) * asked < (1.0 - read) * followed
+
+
 def union_gains(*, foreign: int, missed: int, read: float, text: int = 0, before: int = 0, others: int = 1) -> bool:
     """Whether a role that kept its own tools is to carry those of all from this request on.
 

@@ -377,7 +377,8 @@ class Planner:
         # The adapter took the shared text out of the instruction: what is still found there is a second copy of it, or
         # another version.
         if shared_text and (find_text(shared_text, asked.instruction) or mostly_holds(shared_text, asked.instruction)):
-            mistakes.append(reason("text_not_found", asked.role))
+            # What was found in another team's requests is no text that the user gave amiss.
+            mistakes.append(reason("text_not_found" if self._may_see(asked) else "text_taken", asked.role))
         own = asked.tools
         if own is not None and asked.base is None:
             differ = self.team.clashing if own.differ is None else own.differ

@@ -44,6 +44,7 @@ Why = Literal[
     "began_without_us",
     # what the user can remove
     "text_not_found",
+    "text_taken",
     "tool_schema_differs",
     "made_too_late",
     "other_model",
@@ -69,7 +70,10 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "little_to_share": "sharing costs {cost:,} tokens and saves {saved:,}",
         "alone": "no other role is there to share with",
         "lane_of_its_own": "no other role gains by requests that begin like these, by model, schema and tools",
-        "other_text": "it does not hold the text that others have in common, and is not shown that ({name})",
+        "other_text": (
+            "it does not hold the text that others have in common, and is not shown that ({name}); what all teams have "
+            "in common is shared by all as Session(SharedPrefix(system=...))"
+        ),
         "response_schema": "its answer follows a schema, which is another prompt for the provider",
         "forced_tool": "it must call a tool, which is another prompt for the provider",
         "provider_tools": "it has tools that the provider runs ({name})",
@@ -82,6 +86,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "dearer_as_fork": "as forks requests cost {forked:,} cost units each, in the application's own layout {own:,}",
         "began_without_us": "its conversation began without cacheprefix, and the provider may still hold its requests",
         "text_not_found": "the text to share does not stand in it as it was given, and is not shared there ({name})",
+        "text_taken": "the first team's text was taken as the shared one; it lacks that, and is not shown it ({name})",
         "tool_schema_differs": "tool {name!r} has another schema than the shared one of that name",
         "made_too_late": "tool {name!r} was not known before the first request and stays outside the shared tools",
         "other_model": "it asks {name}, and all others so far another model: nothing is shared between models",
@@ -97,6 +102,7 @@ FIXES: Mapping[Why, str] = MappingProxyType(
             "give the role the very text of SharedPrefix(system=...), or on CrewAI of shared_context; name in "
             "shared_inputs an input that its task contains; or leave it out"
         ),
+        "text_taken": "give Session(SharedPrefix(system=...)) what all teams and agents have in common",
         "tool_schema_differs": "make both declarations equal, or rename one of the tools",
         # LangGraph: an agent made before the first request shows its tools where no middleware may change them;
         # deepagents' helpers have such middleware, and nobody but deepagents makes them.

@@ -125,7 +125,9 @@ async def test_no_team_is_shown_a_text_that_was_found_in_anothers_prompts(provid
         assert said.count("What was said?") == 1
     # Each call counts once for a reason, in its own list and in the report.
     assert all(len({*call.reasons}) == len(call.reasons) for call in session.calls)
-    assert {one.count for one in session.report().layouts if one.reason.why == "text_not_found"} == {1}
+    assert {one.count for one in session.report().layouts if one.reason.why == "text_taken"} == {1}
+    assert "give Session(SharedPrefix(system=...)) what all teams" in str(session.report())
+    assert "the very text of" not in str(session.report())
 
 
 async def test_no_team_is_shown_a_tool_that_was_made_for_another(provide, new_client):

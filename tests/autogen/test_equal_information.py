@@ -254,7 +254,7 @@ async def test_the_outlier_stands_in_the_report_by_name_and_in_its_calls_reason(
     await team.run(task="Part 1 of the task. " * 80)
     session = session_of(team)
     assert any("'cid'" in note and "SharedPrefix(system=...)" in note for note in session.report().notes)
-    assert [str(call.reasons[-1]) for call in session.calls if call.agent == "cid"] == ["text_not_found cid"]
+    assert [str(call.reasons[-1]) for call in session.calls if call.agent == "cid"] == ["text_taken cid"]
 
 
 async def test_what_the_user_gave_reaches_all_also_those_that_have_it_not(provide, new_client):

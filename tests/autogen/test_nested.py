@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from itertools import pairwise
 
+import pytest
 from autogen_agentchat.agents import MessageFilterAgent, MessageFilterConfig, PerSourceFilter, SocietyOfMindAgent
 from autogen_agentchat.conditions import ExternalTermination
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
@@ -12,7 +14,8 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
-from cacheprefix.server import ToolCall
+from cacheprefix import Session
+from cacheprefix.server import Fault, Reply, ToolCall
 from cacheprefix_autogen import session_of, wrap
 
 
@@ -181,3 +184,32 @@ async def test_a_foreign_tool_call_is_refused_and_asked_again_once(provide, new_
     assert first.json["tool_choice"] == second.json["tool_choice"] == {"type": "auto"}
     assert "was not run" in second.prompt.sections[-1].text
     assert result.messages[-1].content == "planner does without"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the frame that raises again stays")
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+async def test_an_error_inside_a_team_that_is_a_tool_tells_the_model_nothing_of_us(
+    provide, new_client, mode, streams, caplog
+):
+    """AutoGen puts its traceback into the tool's result: the very text that it is without us."""
+
+    async def told(session):
+        says = Says({"lead": (ToolCall("inner", {"task": "Do it."}), "done")})
+        refused = Reply("", fault=Fault(status=400))
+        provider = provide("openai", lambda asked: refused if "You are the writer." in asked.text else says(asked))
+        writer = role("writer", new_client(provider), model_client_stream=streams)
+        tool = TeamTool(RoundRobinGroupChat([writer], max_turns=1), name="inner", description="A team.")
+        lead = role("lead", new_client(provider), tools=[tool], max_tool_iterations=3)
+        await (lead if session is None else wrap(lead, session)).run(task=TASK)
+        return provider.requests[-1].json["messages"][-1]["content"], provider.requests[-1].body
+
+    (plain, body), session = await told(None), Session(mode=mode)
+    with caplog.at_level("DEBUG", logger="cacheprefix"):
+        found, sent = await told(session)
+    assert "Traceback" in plain
+    assert found == plain
+    assert (sent == body) or mode == "fork"
+    # Who looks for a fault of ours finds the whole one.
+    assert "cacheprefix_autogen" in caplog.text
+    assert session.failures == {}

@@ -15,6 +15,7 @@ from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, se
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from cacheprefix import Session
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix.server import Reply, SimulatedProvider, ToolCall
 from cacheprefix_autogen import session_of, wrap
@@ -171,3 +172,23 @@ def test_a_team_is_never_dearer_however_long_roles_and_messages_are(model, token
         plan = (model, tokens, words, rounds, handbook_first)
         plain = asyncio.run(_cost(provider, plan, wrapped=False))
         assert asyncio.run(_cost(provider, plan, wrapped=True)) <= plain * 1.001
+
+
+@pytest.mark.parametrize("tools", [{}, {"max_tool_iterations": 1}, {"max_tool_iterations": 3}])
+async def test_customers_whose_data_stand_in_the_system_texts_pay_for_no_write_that_nobody_reads(
+    provide, new_client, tools
+):
+    """Each agent is asked once. One that may go on with a tool writes for the first customers, until none came."""
+    provider = provide("anthropic", _answers())
+    client, session = new_client(provider, api="anthropic"), Session()
+    for number in range(8):
+        data = f"The account of customer {number} is {number}. " * 40
+        agents = [
+            role(name, client, system_message=f"{_duty(name, 40)}\n\n{HANDBOOK}\n\n{data}", **kit)
+            for name, kit in (("reader", {"tools": [search], **tools} if tools else {}), ("writer", {}))
+        ]
+        await wrap(RoundRobinGroupChat(agents, max_turns=2), session).run(task="Go on.")
+    assert session.failures == {}
+    written = ["cache_control" in json.dumps(one.json) for one in provider.requests[2::2]]
+    assert written == [tools.get("max_tool_iterations") == 3] * 3 + [False] * 4
+    assert not any("cache_control" in json.dumps(one.json) for one in provider.requests[3::2])

@@ -154,3 +154,53 @@ def test_a_body_that_shares_too_little_is_marked_from_the_second_request_on():
             counts.append(str(turn.body).count("cache_control"))
         said += [f"It is number {number}.", f"What is step {number + 1}?"]
     assert counts == [0, 0, 3, 3, 3, 3]
+
+
+def talked(session, name, calls, **options):
+    """A conversation of so many requests, each of which goes on from the one before; the marks of each."""
+    said, found = ["What is step 0?"], []
+    for number in range(calls):
+        given = body(*said, system=f"{name} is a customer. {OWN}")
+        turn = session.adapter.begin(
+            Request(given, "anthropic", agent="reader", conversation=name, layout="own", **options)
+        )
+        found.append(len(marks(turn.body)) if turn.body is not given else 0)
+        turn.finish({"input_tokens": turn.seen.prompt.tokens, "cache_creation_input_tokens": 0})
+        said += [f"It is number {number}.", f"What is step {number + 1}?"]
+    return found
+
+
+def test_what_a_role_writes_for_its_next_request_is_written_no_more_once_none_came():
+    """Each customer's text stands in front, so that nothing else reads it: three are paid for, and no fourth."""
+    session = Session()
+    found = [talked(session, f"customer {n}", 1)[0] > 0 for n in range(6)]
+    assert found == [True, True, True, False, False, False]
+    assert session.failures == {}
+
+
+def test_what_goes_on_is_written_from_the_first_request_on():
+    """One conversation in two goes on: a write that is read saves more than three that are not cost."""
+    session = Session()
+    assert all(talked(session, f"customer {n}", 1 + n % 2)[0] for n in range(12))
+
+
+def test_it_is_written_again_where_conversations_come_to_go_on():
+    """What came of those that were not written tells as well."""
+    session = Session()
+    assert not [talked(session, f"customer {n}", 1)[0] for n in range(6)][-1]
+    assert [talked(session, f"guest {n}", 2)[0] > 0 for n in range(12)][-1]
+
+
+def test_a_conversation_that_always_ends_with_its_second_request_writes_nothing_there():
+    """Where the first one is not written either, the second pays for all of it, and nobody reads it."""
+    session = Session()
+    found = [talked(session, f"customer {n}", 2, repeated=True)[1] > 0 for n in range(6)]
+    assert found == [True, True, True, False, False, False]
+
+
+def test_what_others_of_another_tenant_did_not_go_on_from_says_nothing():
+    """Each tenant's, each role's and each model's requests are counted apart."""
+    session = Session()
+    for n in range(6):
+        talked(session, f"customer {n}", 1)
+    assert talked(session, "another", 1, scope="another tenant")[0]

@@ -12,6 +12,7 @@ import pytest
 from benchmarks._table import counter
 from benchmarks.role_plans import Plan, asked, own_body, profile_of, session_for
 from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix.adapter import Request
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.layout import FOLLOW, Pass
 from cacheprefix.layout.baseline import unmodified
@@ -291,3 +292,32 @@ def test_a_question_that_a_roles_text_opened_opens_its_message_without_it():
     made = unmodified(asked("You read.", "What is step 1?"), system=[], tools=[], tail="You read.", count=ESTIMATE)
     assert made.digests == asked("What is step 1?").digests
     assert made.tokens == asked("What is step 1?").tokens
+
+
+def test_tenants_have_one_cache_as_long_as_nobody_missed_what_another_one_sent():
+    """The first tenant's requests are forks: they begin otherwise, and what another reads nothing of says nothing."""
+    now = [1_000.0]
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(clock=lambda: now[0]))
+
+    def asked(scope, role, *, read, forks):
+        text = {"role": "system", "content": f"You are the {role}. {HANDBOOK}"}
+        own = {"model": "gpt-5.2", "messages": [text, {"role": "user", "content": f"I am {scope}."}]}
+        sent = {**own, "messages": [{"role": "system", "content": HANDBOOK}, own["messages"][1]]} if forks else own
+        original = (lambda _: decode(own, "openai-chat")) if forks else None
+        turn = session.adapter.begin(
+            Request(sent, "openai-chat", agent=role, conversation=scope, scope=scope, original=original, layout="own")
+        )
+        now[0] += 1.0
+        usage = {"prompt_tokens": turn.seen.prompt.tokens, "prompt_tokens_details": {"cached_tokens": read}}
+        turn.finish(usage)
+        now[0] += 1.0
+        return session.calls[-1]
+
+    roles = [f"worker {number}" for number in range(6)]
+    for role in roles:
+        asked("anna", role, read=0 if role == roles[0] else 1_536, forks=True)
+    calls = [asked("bert", role, read=0, forks=False) for role in roles]
+    assert all(call.unmodified_units < 0.2 * call.units for call in calls)
+    # What bert sent is there for others: who reads nothing of that has a cache of its own.
+    calls = [asked("carl", role, read=0, forks=False) for role in roles]
+    assert [call.unmodified_units < 0.2 * call.units for call in calls] == [True] * 3 + [False] * 3

@@ -22,6 +22,7 @@ from cacheprefix_autogen.reading import in_turn
 from cacheprefix_autogen.sending import ending
 from cacheprefix_autogen.state import hold, load_member, saved_member
 from cacheprefix_autogen.tool_cache import Caller, cached_by
+from cacheprefix_autogen.tracebacks import without_ours
 from cacheprefix_autogen.transcript import FROM_OUTSIDE, View
 
 _ASKS_NO_OTHER_WAY = ("autogen_agentchat.", "cacheprefix_autogen.")
@@ -131,6 +132,9 @@ def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Pa
                         done = item.chat_message
                         group.leave(member, done)
                     yield item
+        except Exception as error:
+            without_ours(error)
+            raise
         finally:
             if done is None:
                 group.leave(member, None)

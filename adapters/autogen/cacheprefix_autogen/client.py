@@ -37,6 +37,7 @@ from cacheprefix_autogen.sending import SENDING, Sending, Undone, ending, tap
 from cacheprefix_autogen.settings import PrefixSettings, session_of_settings
 from cacheprefix_autogen.summaries import Answered, Holds
 from cacheprefix_autogen.tool_restriction import Held
+from cacheprefix_autogen.tracebacks import without_ours
 
 
 @dataclass
@@ -131,16 +132,20 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = (), **options: Any
     ) -> CreateResult:
         """Ask for one answer. For arguments and errors see the wrapped client, which gets only what is given here."""
-        if self._laid_out_already():
-            return await self.client.create(messages, **_as_given(tools, options))
-        attempt = await self._first_attempt(messages, tools, options, self.client.create)
-        while True:
-            sending = self._sending(attempt)
-            result = await self._create(attempt.given, sending)
-            refusal = self._refusal(sending, result)
-            if attempt.ends_with(refusal):
-                return result
-            attempt = attempt.after(refusal)
+        try:
+            if self._laid_out_already():
+                return await self.client.create(messages, **_as_given(tools, options))
+            attempt = await self._first_attempt(messages, tools, options, self.client.create)
+            while True:
+                sending = self._sending(attempt)
+                result = await self._create(attempt.given, sending)
+                refusal = self._refusal(sending, result)
+                if attempt.ends_with(refusal):
+                    return result
+                attempt = attempt.after(refusal)
+        except Exception as error:
+            without_ours(error)
+            raise
 
     async def _create(self, given: Request, sending: Sending) -> CreateResult:
         """One request for a whole answer; where the fork could not be begun, the application's own in its place."""
@@ -162,6 +167,18 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = (), **options: Any
     ) -> AsyncGenerator[str | CreateResult, None]:
         """One answer in pieces; the last is the whole result. See the wrapped client for arguments and errors."""
+        try:
+            async with aclosing(self._streamed(messages, tools, options)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except Exception as error:
+            without_ours(error)
+            raise
+
+    async def _streamed(
+        self, messages: Sequence[LLMMessage], tools: Sequence[Tool | ToolSchema], options: dict[str, Any]
+    ) -> AsyncGenerator[str | CreateResult, None]:
+        """The pieces of an answer."""
         if self._laid_out_already():
             async with ending(self.client.create_stream(messages, **_as_given(tools, options))) as pieces:
                 async for piece in pieces:

@@ -405,7 +405,7 @@ class Member:
             # Privacy: an agent whose system messages lack the shared text is not shown it. Where an earlier request
             # had it, AutoGen left the system message out of this one; there is nothing for the user to correct.
             why = reason("own_prompt", "asked without its system text") if self._shown else None
-            return self._left(asked, why or reason("text_not_found", self.name))
+            return self._left(asked, why or reason("text_taken", self.name))
         self._shown = True
         left = self.session.left_alone(self.name, asked.talk.id, asked.talk.scope)
         if self.group is not None:
@@ -499,7 +499,7 @@ class Member:
     @property
     def once(self) -> bool:
         """Whether no later request is known to begin with this one: then paying for a cache write may be in vain."""
-        if self.tools or self.group is None or self.view is None:
+        if self.group is None or self.view is None or (self.tools and not self.group.answers_at_once(self)):
             return False
         # An agent in no team may never be asked again; one that works as another's tool mostly is.
         by_itself = not self.group.team and not self.group.called
@@ -540,7 +540,8 @@ class Member:
         """The plan of a request in the application's own layout."""
         own = put_back(asked.given, self.tools)
         tools = own_tools(asked.given, own, tuple(map(name_of, own)))
-        return self.session.plan(replace(self._request(asked, asked.rest, (), tools), own=(why,)))
+        holds = why.why != "text_taken"
+        return self.session.plan(replace(self._request(asked, asked.rest, (), tools), own=(why,), holds_shared=holds))
 
     def _plan(self, asked: Asked, heard: Heard, lane: Lane | None, run: RunAhead | None) -> RequestPlan[LLMMessage]:
         """Ask the planner for a request that may be a fork.
@@ -935,6 +936,13 @@ class Group:
         client = agent._model_client
         alike = model_of(getattr(client, "client", client)) == model
         return alike and not apart and self.session.holds_shared(["\n\n".join(system_texts(agent))])
+
+    def answers_at_once(self, member: Member) -> bool:
+        """Whether each turn of a member is one request, although it has tools: their results are its answer."""
+        agent = next((agent for agent, one in self.members if one is member), None)
+        if type(agent) is not AssistantAgent:
+            return False
+        return agent._max_tool_iterations == 1 and not agent._reflect_on_tool_use
 
     def ends(self, member: Member) -> bool:
         """Whether the turn under way is known to be the member's last one."""
