@@ -300,7 +300,7 @@ class Unmodified:
         self._model.finish(seen, None, begun.ended)
         self._let_go(begun.ended)
         self._tenants.learn(seen, sent, usage)
-        alike = _alike(prompt, sent.record.prompt)
+        alike = _alike(prompt, sent.record.prompt, profile.routing_key)
         self._own_alone = self._own_alone and alike
         # Of other tenants' requests the model of what was sent knows nothing: where all were the application's own the
         # cache held the same all the same.
@@ -534,15 +534,19 @@ def _parts(prompt: Prompt, tokens: int) -> tuple[int, int]:
     return tokens - images, images
 
 
-def _alike(own: Prompt, sent: Prompt) -> bool:
-    """Whether the very same was sent, marks and settings included."""
+def _alike(own: Prompt, sent: Prompt, key: str | None) -> bool:
+    """Whether the very same was sent, marks and settings included, but for the routing ``key`` that we add.
+
+    A provider's rule: that sends it to a machine, and is no part of what is cached or paid.
+    """
     if own is sent:
         return True
+    settings = ({name: one for name, one in prompt.settings.items() if name != key} for prompt in (own, sent))
     marks = ([(at, prompt.sections[at].marker) for at in prompt.marked] for prompt in (own, sent))
     return (
         own.digests == sent.digests
         and own.top_marker == sent.top_marker
-        and own.settings == sent.settings
+        and next(settings) == next(settings)
         and next(marks) == next(marks)
     )
 
