@@ -71,6 +71,13 @@ class _About(NamedTuple):
     off: float
 
 
+class _Told(NamedTuple):
+    """A beginning that a provider read: its tokens by our count and by the provider's."""
+
+    ours: int
+    theirs: _About
+
+
 class Estimate(NamedTuple):
     """What a request had used as the application made it."""
 
@@ -284,7 +291,7 @@ class Unmodified:
         if not prompt.sections:
             self._begun.pop(sent.index, None)
             return Estimate(Usage(0, 0, {}))
-        scale = self._scale(sent.record.prompt, prompt, usage)
+        scale = self._scale(sent.record.prompt, prompt, usage, _told(sent, usage))
         begun = self._begun.setdefault(sent.index, _Begun(own, sent))
         earlier = times.started - own.arrived
         # Money: who waited may have read what a sibling had begun to answer by then; without us it was sent before.
@@ -313,7 +320,7 @@ class Unmodified:
         self._model.finish(seen, None, begun.ended)
         self._let_go(begun.ended)
         self._tenants.learn(seen, sent, usage, self._sent)
-        alike = _alike(prompt, sent.record.prompt)
+        alike = _alike(prompt, sent.record.prompt, profile.routing_key)
         self._own_alone = self._own_alone and alike
         # Of other tenants' requests the model of what was sent knows nothing: where all were the application's own the
         # cache held the same all the same.
@@ -351,7 +358,7 @@ class Unmodified:
         scope = own.scope if self._tenants.apart else ""
         return self._model.begin(own.prompt, rules, SentBy(scope, own.agent, own.conversation), at=own.arrived)
 
-    def _scale(self, sent: Prompt, own: Prompt, usage: Usage) -> _Scale:
+    def _scale(self, sent: Prompt, own: Prompt, usage: Usage, told: _Told | None = None) -> _Scale:
         text, images = _parts(sent, sent.tokens)
         counted = usage.input_tokens if usage.calls == 1 and not usage.summed else None
         with self._lock:
@@ -375,6 +382,8 @@ class Unmodified:
         if a == b == 1.0:
             return _Scale(own, a, b)
         scale = _Scale(own, a, b, sent, noise, blind, self._wholes)
+        if told is not None and counted and not blind and noise * _APART > _SURELY:
+            scale = replace(scale, ends=_by_texts(scale, sent, told, counted))
         with self._lock:
             self._wholes.setdefault(_name(own, len(own.sections)), scale.about(own.tokens))
         return scale
@@ -395,6 +404,8 @@ class _Scale:
     """How little it is known what images count: 1 before counts tell them from text; 0 where there are none."""
     wholes: Mapping[bytes, _About] = field(default_factory=dict)
     """The counts of whole prompts."""
+    ends: tuple[_About, ...] = ()
+    """The count at the end of each section, where what was read told of the texts in it; empty where it did not."""
 
     @property
     def plain(self) -> bool:
@@ -414,6 +425,11 @@ class _Scale:
             rest = tokens - prompt.totals[end - 1]
             scale = self.images if rest and prompt.sections[end].kind == "image" else self.text
             return _About(known.tokens + rest * scale, known.off + rest * self.noise * _APART)
+        if self.ends:
+            before, until = self.ends[end - 1] if end else _About(0.0, 0.0), self.ends[min(end, len(self.ends) - 1)]
+            whole = prompt.sections[end].tokens if end < len(prompt.sections) else 0
+            share = (tokens - (prompt.totals[end - 1] if end else 0)) / whole if whole else 0.0
+            return _About(*(a + share * (b - a) for a, b in zip(before, until, strict=True)))
         text, images = _parts(prompt, tokens)
         return _About(text * self.text + images * self.images, self._apart(tokens) + self._blindly(text, images))
 
@@ -506,6 +522,50 @@ class _Scale:
         return Usage(count, found, {name: round(tokens * share) for name, tokens in written.items()})
 
 
+def _told(sent: Observation, usage: Usage) -> _Told | None:
+    """How much of a request the provider read; None where that says nothing of how it counts."""
+    read, profile, found = usage.cache_read_tokens, sent.profile, sent.expectation
+    if not read or usage.calls != 1 or usage.summed or found.reason != "hit":
+        return None
+    if profile.match == "block":
+        # A provider's rule: whole blocks are read, so that the beginning may be longer by less than one.
+        half = profile.block_tokens / 2
+        return _Told(found.shared_tokens, _About(read + half, half))
+    return _Told(found.tokens, _About(read, 0.0))
+
+
+def _by_texts(scale: _Scale, sent: Prompt, told: _Told, counted: int) -> tuple[_About, ...]:
+    """The provider's count at the end of each section of the application's own prompt, line by line.
+
+    Texts count apart: one of figures, by a fourth less than one of words. What was read and what stood behind it have a
+    count each, and so have the lines of them in the application's own layout. Empty where these are no counts of those.
+    """
+    behind, rest = sent.tokens - told.ours, counted - told.theirs.tokens
+    if not (counts_alike(told.theirs.tokens, told.ours) and behind > 0 and counts_alike(rest, behind)):
+        return ()
+    read, after = set[str](), set[str]()
+    for one, total in zip(sent.sections, sent.totals, strict=True):
+        inside = min(max(told.ours - total + one.tokens, 0), one.tokens) / (one.tokens or 1)
+        text = one.text
+        read.update(text[: int(len(text) * inside)].split("\n"))
+        after.update(text[int(len(text) * inside) :].split("\n"))
+    by_read, by_rest, apart = told.theirs.tokens / told.ours, rest / behind, min(scale.noise * _APART, 1.0)
+    front = back = other = 0.0
+    ends = []
+    for one in scale.prompt.sections:
+        lines = one.text.split("\n")
+        whole = sum(len(line) + 1 for line in lines)
+        known = sum(len(line) + 1 for line in lines if line in read)
+        later = sum(len(line) + 1 for line in lines if line in after and line not in read)
+        front, back = front + one.tokens * known / whole, back + one.tokens * later / whole
+        other += one.tokens * (whole - known - later) / whole
+        # A part of either may count otherwise than all of it.
+        parts = min(front, abs(told.ours - front)) + min(back, abs(behind - back)) + other
+        off = told.theirs.off * min(front / told.ours, 1.0) + parts * apart
+        ends.append(_About(front * by_read + back * by_rest + other * scale.text, off))
+    return tuple(ends)
+
+
 def in_blocks(tokens: float, off: float, block: int, least: int) -> float:
     """How many of so many tokens stand in whole blocks, on average over ``tokens - off`` to ``tokens + off``.
 
@@ -547,15 +607,19 @@ def _parts(prompt: Prompt, tokens: int) -> tuple[int, int]:
     return tokens - images, images
 
 
-def _alike(own: Prompt, sent: Prompt) -> bool:
-    """Whether the very same was sent, marks and settings included."""
+def _alike(own: Prompt, sent: Prompt, key: str | None) -> bool:
+    """Whether the very same was sent, marks and settings included, but for the routing ``key`` that we add.
+
+    A provider's rule: that sends it to a machine, and is no part of what is cached or paid.
+    """
     if own is sent:
         return True
+    settings = ({name: one for name, one in prompt.settings.items() if name != key} for prompt in (own, sent))
     marks = ([(at, prompt.sections[at].marker) for at in prompt.marked] for prompt in (own, sent))
     return (
         own.digests == sent.digests
         and own.top_marker == sent.top_marker
-        and own.settings == sent.settings
+        and next(settings) == next(settings)
         and next(marks) == next(marks)
     )
 

@@ -14,6 +14,7 @@ from benchmarks.role_plans import Plan, asked, own_body, profile_of, session_for
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.adapter import Request
 from cacheprefix.bodies import Role, fork_body
+from cacheprefix.calls.begin import Request
 from cacheprefix.layout import FOLLOW, Pass
 from cacheprefix.layout.baseline import unmodified
 from cacheprefix.profiles import default_registry
@@ -116,6 +117,74 @@ def test_the_minimum_is_the_texts_where_images_count_otherwise(image):
     """By an average over text and image what stands before the image is far from it."""
     plan = Plan(1_250, (40, 60), tuple((n % 2, 150) for n in range(24)), book_first=True)
     assert share(plan, "openai", 1.0, image=image)[0] == pytest.approx(1, abs=0.02)
+
+
+BOOK = "\n".join(f"{at}. {HANDBOOK[:62]}" for at in range(90))
+
+
+def count_of(figure):
+    """How a provider counts for which a digit is so much of a letter."""
+
+    def count(text, _model):
+        return round((len(text) + (figure - 1) * sum(map(str.isdigit, text))) / 4)
+
+    return count
+
+
+def figures(item, lines=330):
+    """A text of figures."""
+    return "".join(f"{at * 7919 + item:09} to {at * item:07}\n" for at in range(lines))
+
+
+def said_in(role, said):
+    """A request of a role that has the handbook."""
+    return [{"role": "system", "content": f"You are the {role}.\n\n{BOOK}"}, {"role": "user", "content": said}]
+
+
+def test_a_request_to_which_a_routing_key_alone_was_added_costs_unmodified_what_it_cost():
+    """Nothing of it is estimated, not even how many blocks were read at a provider that counts otherwise."""
+    rules, units = profile_of("openai"), 0.0
+    session = Session(SharedPrefix(system="Be brief."), caching=Caching(provider="openai", counter=ESTIMATE))
+    cache = ProviderCache(rules, count=count_of(0.6))
+    for number in range(12):
+        body = {"model": "gpt-5.2", "messages": said_in("reader", figures(number // 2, 80 * (number % 2 + 1)))}
+        own = decode(body, "openai-chat", count=ESTIMATE)
+        turn = session.adapter.begin(Request(body, "openai-chat", agent="reader", original=lambda _, own=own: own))
+        assert turn.body.keys() - body.keys() == {"prompt_cache_key"}
+        serving = cache.begin(decode(turn.body, "openai-chat", count=count_of(0.6)), number * 2.0)
+        serving.ended(number * 2.0 + 1.0)
+        turn.finish(usage_of(serving.outcome, "openai"))
+        units += serving.outcome.cost_units(rules)
+    assert session.report().total.unmodified_units == pytest.approx(units, rel=1e-9)
+    assert not session.failures
+
+
+def of_words_and_figures(figure):
+    """The true unmodified cost and the report's: eight documents, read by one role, and another is asked beside it."""
+    rules, truth = profile_of("openai"), 0.0
+    sent, own = (ProviderCache(rules, count=count_of(figure)) for _ in range(2))
+    session = Session(SharedPrefix(system=BOOK), caching=Caching(provider="openai", counter=ESTIMATE))
+    for number in range(16):
+        role, item = ("reader", "checker")[number % 2], number // 2
+        said = f"The contract:\n{figures(item)}" if role == "reader" else f"Is contract {item} signed?"
+        body = {"model": "gpt-5.2", "messages": said_in(role, said)}
+        turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation=str(item))).begin()
+        for cache, asked_for in ((sent, turn.body), (own, body)):
+            serving = cache.begin(decode(asked_for, "openai-chat", count=count_of(figure)), number * 2.0)
+            serving.ended(number * 2.0 + 1.0)
+            if cache is sent:
+                turn.finish(usage_of(serving.outcome, "openai"))
+            else:
+                truth += serving.outcome.cost_units(rules)
+    assert not session.failures
+    return truth, session.report().total
+
+
+@pytest.mark.parametrize("figure", [0.6, 0.8, 1.4])
+def test_texts_that_count_apart_have_the_count_that_the_provider_read_them_at(figure):
+    """By a whole request's ratio a handbook in front of figures is far off, and nobody knows if it was kept."""
+    truth, found = of_words_and_figures(figure)
+    assert found.unmodified_units == pytest.approx(truth, rel=0.02)
 
 
 def overlapping():
