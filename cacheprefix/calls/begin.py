@@ -43,6 +43,11 @@ Original = Callable[[Prompt], Prompt | None] | None
 application would have sent nothing, None where it is not known."""
 
 
+def unasked(prompt: Prompt) -> Prompt:
+    """The original of a request that the application would not have sent: what it costs is a cost of ours alone."""
+    return replace(prompt, sections=())
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request that is about to be sent."""

@@ -12,6 +12,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
+from cacheprefix import Session
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import session_of, wrap
 
@@ -174,9 +175,12 @@ async def test_a_foreign_tool_call_is_refused_and_asked_again_once(provide, new_
     steps = {"planner": (ToolCall("z_critic", {"query": "q"}), "planner does without")}
     provider = provide("anthropic", Says(steps))
     agents = [role(n, new_client(provider, api="anthropic"), tools=[search(f"z_{n}")]) for n in ROLES[:2]]
-    team = wrap(RoundRobinGroupChat(agents, max_turns=1))
+    session = Session()
+    team = wrap(RoundRobinGroupChat(agents, max_turns=1), session)
     result = await team.run(task=TASK)
     first, second = provider.requests
+    # Money: the application would not have asked a second time.
+    assert [bool(call.unmodified_units) for call in session.calls] == [True, False]
     assert "Tools you may use in this role: z_planner." in first.prompt.sections[-1].text
     assert first.json["tool_choice"] == second.json["tool_choice"] == {"type": "auto"}
     assert "was not run" in second.prompt.sections[-1].text
