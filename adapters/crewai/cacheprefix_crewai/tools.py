@@ -256,7 +256,7 @@ def _added(binding: Binding, tools: Sequence[Mapping[str, Any]], *, of_run: bool
     try:
         session.adopt_tools(unique.values(), render, grows=True, scope=binding.scope, of_run=of_run, of_door=not of_run)
     except ToolClashError as error:
-        return _clash(session, error.name)
+        return _clash(session, error.name, elsewhere=True)
     return ""
 
 
@@ -390,8 +390,18 @@ def _meaning(tool: Any) -> bytes:
     return dumps([inner.get("description"), ordered(inner.get("parameters"))], "tool")
 
 
-def _clash(session: AdapterSession, name: str) -> str:
-    """Note that two tools of one name differ, so that none of the crew's are shared; the name."""
+def _clash(session: AdapterSession, name: str, *, elsewhere: bool = False) -> str:
+    """Note that two tools of one name differ, so that none of the crew's are shared; the name.
+
+    ``elsewhere``: the other one came with another crew, or with the session.
+    """
+    if elsewhere:
+        session.note(
+            f"another crew on this session, or the session itself, has another tool of the name {name!r}: this crew's "
+            "tools cannot be shared; where crews are made for a user each, install each with scope=, else give one of "
+            "the tools another name"
+        )
+        return name
     session.note(
         f"two agents have different tools of the name {name!r}: their tools cannot be shared; "
         "give one of them another name to share this crew's requests"
