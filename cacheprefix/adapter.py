@@ -31,7 +31,7 @@ from cacheprefix.bodies import (
     well_formed,
 )
 from cacheprefix.bounded import Bounded, Generations
-from cacheprefix.calls.begin import Boundary, Request
+from cacheprefix.calls.begin import Boundary, Request, unasked
 from cacheprefix.calls.gating import Waits
 from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.report import tally
@@ -74,7 +74,7 @@ from cacheprefix.layout import (
 from cacheprefix.layout.baseline import unmodified
 from cacheprefix.layout.economics import Lane, Seat, SelectorChoice, SelectorLane
 from cacheprefix.layout.known_runs import RunAhead, RunCall
-from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, failed
+from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, asked_again, failed
 from cacheprefix.layout.reflections import Reflections
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, merged_places
 from cacheprefix.layout.team import Whose
@@ -206,6 +206,7 @@ __all__ = [
     "agreed",
     "allowed_choice",
     "ask_options",
+    "asked_again",
     "begins",
     "bound_role",
     "check_volatile",
@@ -258,6 +259,7 @@ __all__ = [
     "supported",
     "tail_text",
     "tally",
+    "unasked",
     "unmodified",
     "unsent_client",
     "until_sent",

@@ -15,7 +15,7 @@ from itertools import dropwhile
 from typing import Any
 
 from cacheprefix.adapter_session import AdapterSession
-from cacheprefix.calls.begin import Request
+from cacheprefix.calls.begin import Request, unasked
 from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.contexts import BlockVar
@@ -24,7 +24,7 @@ from cacheprefix.effects import Flow, adrive, drive
 from cacheprefix.errors import SetupError, ToolClashError, check_text
 from cacheprefix.layout import FOLLOW, Pass, find_text, tail_text, with_volatile
 from cacheprefix.layout.known_runs import RunAhead
-from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, RoleTold, failed
+from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, RoleTold, asked_again, failed
 from cacheprefix.layout.prefix import tool_of
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
 from cacheprefix.layout.role_position import CountedHistory
@@ -203,7 +203,7 @@ class ForkBody:
     def begin(self, leave: Pass = FOLLOW) -> PendingCall:
         """Begin the call: send the result's ``body``, then ``finish`` it with the answer's usage, or ``watch`` it."""
         role, session = self.role, self.session
-        changed = self.forked or self.body is not self.given
+        changed = self.forked or self.body is not self.given or bool(self.tries)
         plan = self.plan
         asked = Request(
             self.body,
@@ -227,8 +227,8 @@ class ForkBody:
     def _unmodified(self, given: Prompt) -> Prompt:
         """The request that the application would have sent without us, for the estimate of what that would cost."""
         if self.tries:
-            # Money: the application would not have asked a second time, so this call counts as a cost of ours alone.
-            return replace(given, sections=())
+            # Money: the application would not have asked a second time.
+            return unasked(given)
         return self.session.decode(self.given, self.api) if self.prompt is None else self.prompt
 
     def own(self) -> dict[str, Any]:
@@ -254,7 +254,8 @@ class ForkBody:
         assert self.role is not None
         self.session.note(f"role {self.role.name!r} called a tool of another role; it was refused and asked again")
         if self.tries:
-            return ForkBody(self.session, self.api, self.own(), self.given, self.role, headers=self.headers)
+            plan: RequestPlan[Any] = asked_again({call.name for call in read.calls} - set(permitted))
+            return replace(self, body=self.own(), plan=plan, went_on="", tries=2)
         listed = ", ".join(permitted) or "none"
         why = f"was not run: tools available to the role {self.role.name!r} are: {listed}."
         refusals = result_messages([(call, f"Tool {call.name!r} {why}", True) for call in read.calls], self.api)

@@ -123,7 +123,9 @@ class Preview:
         ratio = self.ratio
         total = "unknown" if ratio is None else f"{ratio:.2f}"
         lines = (str(one) for one in self.requests)
-        return "\n".join([*lines, f"expected cost against unmodified: {total}", *map(plain, self.notes)])
+        return "\n".join(
+            [*lines, f"expected cost of these first requests against unmodified: {total}", *map(plain, self.notes)]
+        )
 
 
 def play(session: AdapterSession, requests: Iterable[object]) -> Preview:

@@ -585,6 +585,8 @@ def of_the_application(own: SentRequest, found: Finding) -> Finding | None:
     if (own.made is None and before.made is None) or found.cause in ("scope_changed", "model_changed"):
         return found
     mine, theirs = own.made or own.prompt, before.made or before.prompt
+    if not mine.sections or not theirs.sections:
+        return None  # it would not have sent one of the two
     if found.cause == "settings_changed":
         return found if mine.settings != theirs.settings or mine.api != theirs.api else None
     if not found.cause.startswith("history"):

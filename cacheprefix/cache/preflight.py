@@ -33,14 +33,17 @@ class Preflight:
         agent: str,
         talk: str,
         note: Callable[[str], None],
+        chosen: bool = False,
     ) -> None:
         """Note what will break the cache sooner or later: once for each head.
 
-        Prompts of the same agent or conversation (``talk``) show what really changes.
+        Prompts of the same agent or conversation (``talk``) show what really changes. ``chosen``: it was us who left
+        the role where the application says it.
         """
         earlier = self._new(prompt, [f"agent {agent}" if agent else "", f"conversation {talk}" if talk else ""])
         for found in () if earlier is None else lint(prompt, earlier):
-            note(f"lint, {found.path}: {found.smell}. {found.fix}")
+            if not (chosen and found.smell == "persona"):
+                note(f"lint, {found.path}: {found.smell}. {found.fix}")
 
     def forget(self, texts: Container[bytes]) -> None:
         """Hold nothing against the heads any more in which one of these sections' data stands."""

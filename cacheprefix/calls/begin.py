@@ -43,6 +43,11 @@ Original = Callable[[Prompt], Prompt | None] | None
 application would have sent nothing, None where it is not known."""
 
 
+def unasked(prompt: Prompt) -> Prompt:
+    """The original of a request that the application would not have sent: what it costs is a cost of ours alone."""
+    return replace(prompt, sections=())
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request that is about to be sent."""
@@ -177,7 +182,7 @@ class Requests:
         state, observation = self.state, None
         try:
             going = self._going(asked)
-            self._foresee(going)
+            self._foresee(going, chosen=self.forks and asked.layout == "own")
             self.plugins.call_all("before_call", prompt=going.prompt)
             held = going.held
             events, epoch = ((), 0) if held is None else (held.events_for(going.agent), held.ledger.epoch)
@@ -321,10 +326,11 @@ class Requests:
             return "observed", asked.reasons or (reason("outside_fork"),)
         return asked.layout, asked.reasons
 
-    def _foresee(self, going: _Going) -> None:
+    def _foresee(self, going: _Going, *, chosen: bool) -> None:
         """Say once what in a request will keep the cache from hitting, before anything is paid for it."""
-        look, note, talk = self.state.preflight.look, self.state.notices.note, going.sender.talk[1]
-        self.state.notices.attempt("lint", lambda: look(going.prompt, agent=going.agent, talk=talk, note=note), None)
+        note, talk = self.state.notices.note, going.sender.talk[1]
+        look = partial(self.state.preflight.look, agent=going.agent, talk=talk, note=note, chosen=chosen)
+        self.state.notices.attempt("lint", lambda: look(going.prompt), None)
 
     def gate_key(
         self,

@@ -9,7 +9,7 @@ decision that depends on costs is made here, for all frameworks; where framework
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, Generic, Literal, TypeVar
@@ -198,7 +198,7 @@ class RequestPlan(Generic[M]):
 
         Such a request is marked for the cache once an earlier one began alike (``Request.repeated``).
         """
-        not_by_costs = ("failed", "kept_by_provider", "own_prompt")
+        not_by_costs = ("failed", "asked_again", "kept_by_provider", "own_prompt")
         decided = self.at is None and self.layout == "own" and not self.left_alone
         return decided and self.reasons[-1].why not in not_by_costs
 
@@ -221,6 +221,11 @@ class RequestPlan(Generic[M]):
 def failed(step: str) -> RequestPlan[M]:
     """The plan where our own step ``step`` failed: the application's own layout, with that as the reason."""
     return RequestPlan("own", (reason("failed", step),))
+
+
+def asked_again(tools: Iterable[str]) -> RequestPlan[M]:
+    """The plan of a request whose answers called ``tools`` of other roles: it goes out as the application made it."""
+    return RequestPlan("own", (reason("asked_again", ", ".join(sorted(set(tools)))),))
 
 
 @dataclass(frozen=True, slots=True)

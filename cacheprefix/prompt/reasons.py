@@ -37,6 +37,7 @@ Why = Literal[
     "own_history",
     "marks_hidden",
     "rules_unknown",
+    "asked_again",
     # the application's own layout, since the user forks a share of the conversations
     "not_in_fork_share",
     "dearer_as_fork",
@@ -82,6 +83,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "own_history": "the history is not ours to lay out ({name})",
         "marks_hidden": "its model class ({name}) shows no place for marks, without which nothing is cached",
         "rules_unknown": "how its provider caches is not known ({name})",
+        "asked_again": "its answers called other roles' tools ({name}): asked anew as the application made it",
         "not_in_fork_share": "its conversation is one of those that fork_share leaves as they are",
         "dearer_as_fork": "as forks requests cost {forked:,} cost units each, in the application's own layout {own:,}",
         "began_without_us": "its conversation began without cacheprefix, and the provider may still hold its requests",
@@ -119,9 +121,9 @@ LEFT_ALONE: frozenset[Why] = frozenset({"not_in_fork_share", "dearer_as_fork", "
 
 
 _FROM_BODIES: frozenset[Why] = frozenset(
-    {"other_model", "provider_tools", "tool_schema_differs", "made_too_late", "rules_unknown"}
+    {"other_model", "provider_tools", "tool_schema_differs", "made_too_late", "rules_unknown", "asked_again"}
 )
-"""Reasons whose names are taken from request bodies."""
+"""Reasons whose names are taken from request bodies, or answers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,4 +136,4 @@ def test_doctor_says_it_of_a_program(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines[:3]] == list(NAMES)
     assert all("fork (laid out as a fork" in line for line in lines[:3])
-    assert any(line.startswith("expected cost against unmodified: 0.") for line in lines)
+    assert any(line.startswith("expected cost of these first requests against unmodified: 0.") for line in lines)

@@ -177,9 +177,12 @@ async def test_a_foreign_tool_call_is_refused_and_asked_again_once(provide, new_
     steps = {"planner": (ToolCall("z_critic", {"query": "q"}), "planner does without")}
     provider = provide("anthropic", Says(steps))
     agents = [role(n, new_client(provider, api="anthropic"), tools=[search(f"z_{n}")]) for n in ROLES[:2]]
-    team = wrap(RoundRobinGroupChat(agents, max_turns=1))
+    session = Session()
+    team = wrap(RoundRobinGroupChat(agents, max_turns=1), session)
     result = await team.run(task=TASK)
     first, second = provider.requests
+    # Money: the application would not have asked a second time.
+    assert [bool(call.unmodified_units) for call in session.calls] == [True, False]
     assert "Tools you may use in this role: z_planner." in first.prompt.sections[-1].text
     assert first.json["tool_choice"] == second.json["tool_choice"] == {"type": "auto"}
     assert "was not run" in second.prompt.sections[-1].text

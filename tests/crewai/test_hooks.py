@@ -12,7 +12,7 @@ from crewai import Agent
 from crewai.hooks import register_before_llm_call_hook, unregister_before_llm_call_hook
 
 from benchmarks.crewai_workloads import CrewModel, agents, crew, prose, tasks
-from cacheprefix import Session
+from cacheprefix import Session, preview
 from cacheprefix.errors import NotSharedError
 from cacheprefix_crewai import install
 
@@ -62,6 +62,26 @@ def test_what_a_hook_took_out_is_in_no_request(servers, new_llm, rules, options,
     assert not any(SECRET in body for body in sent)
     assert all("[removed]" in body for body in sent)
     assert all("text_not_found" in [reason.why for reason in call.reasons] for call in session.calls)
+
+
+def test_a_note_and_the_preview_name_the_hook_that_changes_a_shared_input(servers, new_llm) -> None:
+    """Nobody would look for it there; in a callback before the kickoff it would be shared."""
+    provider, session = servers("openai", CrewModel(tools=False)), Session()
+    who = agents(lambda: new_llm(provider), tools=False)
+    team = crew(who, tasks(who))
+    with redacting():
+        seen = preview(team, session, task={"brief": BRIEF})
+        with install(team, session):
+            kickoff(team)
+    (told,) = [note for note in session.report().notes if "hook" in note]
+    assert "redact" in told
+    assert "'brief'" in told
+    assert "before_kickoff_callbacks" in told
+    assert any("redact" in note and "in the run" in note for note in seen.notes)
+    untouched = Session()
+    with install(team, untouched):
+        kickoff(team)
+    assert not any("hook" in note for note in (*untouched.report().notes, *preview(team, task={"brief": BRIEF}).notes))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["input", "context"])

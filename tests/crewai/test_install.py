@@ -276,6 +276,8 @@ def test_only_crews_and_agents_can_be_installed_on() -> None:
     """Anything else is refused with the name of what it was."""
     with pytest.raises(SetupError, match="found str"):
         install("a crew")
+    with pytest.raises(SetupError, match="found an empty list"):
+        install([])
 
 
 def test_the_core_finds_the_adapter_for_a_crew(team) -> None:
@@ -530,6 +532,26 @@ def test_a_crew_that_ran_before_it_was_installed_tells_nobody_whom_it_ran_for(se
     assert {call.layout for call in session.calls} == {"fork"}
     assert all(b"of Bob" in record.body and b"Alice" not in record.body for record in provider.requests[seen:])
     assert session.failures == {}
+
+
+def test_two_crews_with_tools_of_one_name_are_told_of_scopes(equipped) -> None:
+    """They are two crews, of which the note must not speak as of two agents."""
+    provider, made = equipped
+    session = Session()
+    for user in ("ann", "bob"):
+        team = made("house")
+        team.agents[0].tools[0].description = f"Asks the house of {user}."
+        with install(team, session):
+            team.kickoff(inputs=INPUTS)
+    (told,) = [note for note in session.report().notes if "'house'" in note]
+    assert told.startswith("another crew on this session")
+    assert "scope=" in told
+    one, session = made("house", "house"), Session()
+    one.agents[0].tools[0].description = "Asks another house."
+    with install(one, session):
+        one.kickoff(inputs=INPUTS)
+    assert any(note.startswith("two agents have different tools") for note in session.report().notes)
+    assert provider.requests
 
 
 def test_no_crew_is_shown_a_tool_that_another_frameworks_request_brought(equipped) -> None:

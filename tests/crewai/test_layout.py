@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from collections import Counter
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -180,6 +183,65 @@ def test_a_tool_call_where_none_is_allowed_is_refused_and_asked_again(provide, n
     with install(team):
         output = team.kickoff(inputs={"brief": BRIEF})
     assert [one.raw for one in output.tasks_output] == ["Result of obedience."] * 3
+    # It has been told already that this is the final answer, so the second time it cannot call.
+    again = [body for body in bodies(provider) if "Tools are not available here" in str(body["messages"][-1])]
+    assert [body["tool_choice"] for body in again] == [{"type": "none"}] * 3
+
+
+@pytest.mark.parametrize("obeys", [True, False], ids=["told once", "never heeds"])
+def test_a_call_of_another_roles_tool_costs_what_it_costs_and_is_seen_by_nobody(provide, new_llm, obeys) -> None:
+    """The report holds each request that was asked again as a cost of ours alone; CrewAI counts the crew's own."""
+    from crewai.events import LLMCallCompletedEvent, LLMCallStartedEvent, ToolUsageStartedEvent, crewai_event_bus
+
+    from cacheprefix.server import Reply, ToolCall
+
+    model, silent = CrewModel(), CrewModel(tools=False)
+
+    def tempted(request: Any) -> Reply:
+        plan = re.findall(r"\(plan ([a-z]+)\)", request.text)[-1]
+        shown = "search_market_data" in request.asked.tools and request.asked.choice != "none"
+        if plan != "research" and shown and not (obeys and "one of your calls was run" in request.tail):
+            return Reply(tool_calls=(ToolCall("search_market_data", {"query": "q"}),))
+        return (silent if plan == "writing" else model)(request)
+
+    def run(session: Session | None) -> Any:
+        provider, seen = provide("anthropic", tempted), list[tuple[str, str]]()
+        who = agents(lambda: new_llm(provider, "anthropic"), own_tools=True)
+        who[2].tools = []
+        team = crew(who, tasks(who))
+        with crewai_event_bus.scoped_handlers():
+            for kind in (LLMCallStartedEvent, LLMCallCompletedEvent, ToolUsageStartedEvent):
+
+                @crewai_event_bus.on(kind)
+                def noted(_: Any, event: Any) -> None:
+                    seen.append((event.type, str(getattr(event, "call_id", ""))))
+
+            with install(team, session) if session is not None else nullcontext():
+                output = team.kickoff(inputs={"brief": BRIEF})
+            crewai_event_bus.flush()
+        return provider, Counter(one for one, _ in seen), Counter(one for _, one in seen), output
+
+    plain, told, _, before = run(None)
+    session = Session()
+    forked, told_now, ids, after = run(session)
+    assert [one.raw for one in after.tasks_output] == [one.raw for one in before.tasks_output]
+    assert told_now == told
+    assert after.token_usage.successful_requests == before.token_usage.successful_requests == len(plain.requests)
+    assert {count for one, count in ids.items() if one} == {2}  # each call begins and ends under one id
+    again = [call for call in session.calls if call.unmodified_units == 0]
+    assert len(again) == len(forked.requests) - len(plain.requests) > 0
+    report = session.report()
+    units = sum(record.outcome.cost_units(session.calls[0].profile) for record in plain.requests)
+    assert report.total.unmodified_units == pytest.approx(units, rel=0.01)
+    assert len([note for note in report.notes if "it does not have (search_market_data)" in note]) == 2
+    # A role without tools is kept from them in the end, and reads what all share; another asks as it is.
+    forbidden = [body for body in bodies(forked) if body.get("tool_choice") == {"type": "none"}]
+    assert len(forbidden) == (0 if obeys else 1)
+    assert {str(call.reasons[0]) for call in again if call.layout == "own"} == (
+        set() if obeys else {"asked_again search_market_data"}
+    )
+    assert not [call for call in session.calls if call.verdict.alarm]
+    assert report.failures == {}
 
 
 def test_tool_call_ids_follow_from_their_place(ran) -> None:

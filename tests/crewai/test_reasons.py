@@ -218,12 +218,24 @@ def test_a_request_that_no_agent_makes_is_outside(made) -> None:
 def test_what_is_named_to_be_shared_and_stands_nowhere_is_said(made, options, name) -> None:
     """The requests are forks of the rest; strict mode would not have sent them."""
     provider, team = made()
-    for call in ran(team, **options):
-        assert said(call) == ("fork", ["text_not_found", "shares"])
-        assert call.reasons[0].name == name
-    provider.reset()
-    with install(team, Session(mode="strict"), **options), pytest.raises(NotSharedError, match=name):
+    session = Session()
+    with install(team, session, **options):
         team.kickoff(inputs=INPUTS)
+    known = "inputs that the tasks contain: brief"
+    for call in session.calls:
+        if name == "breif":  # the same for all agents
+            assert said(call) == ("fork", ["shares"])
+        else:
+            assert said(call) == ("fork", ["text_not_found", "shares"])
+            assert call.reasons[0].name == name
+    told = [note for note in session.report().notes if known in note]
+    assert told == (
+        [f"shared_inputs names breif, and the kickoff was given no such input; {known}"] * (name == "breif")
+    )
+    provider.reset()
+    with install(team, Session(mode="strict"), **options), pytest.raises(NotSharedError, match=name) as error:
+        team.kickoff(inputs=INPUTS)
+    assert (known in str(error.value)) == (name == "breif")
     assert bodies(provider) == []
 
 

@@ -233,6 +233,9 @@ def test_a_second_refusal_sends_the_applications_own_request(api, session_for):
         own, bare = records[-1].prompt, asyncio.run(plain(provider)).prompt
     for tier in ("tools", "messages"):
         assert [one.data for one in own.tier(tier)] == [one.data for one in bare.tier(tier)]
+    # Money: the application would have asked once.
+    assert [bool(call.unmodified_units) for call in session.calls] == [True, False, False]
+    assert [str(why) for why in session.calls[-1].reasons] == ["asked_again write"]
     assert HANDBOOK.strip() in own.tier("system")[0].text
 
 

@@ -56,6 +56,17 @@ def test_json_with_its_keys_in_another_order_is_noted():
     assert any("tools[0]: unstable_json" in note for note in noted(Session(), LONG, LONG, tools=tools))
 
 
+def test_a_persona_that_we_left_where_it_was_is_no_advice():
+    """To move it is what was weighed and not done."""
+    for layout, told in (("own", False), ("fork", True)):
+        session = Session()
+        for agent in ("critic", "writer"):
+            made = body(f"You are the {agent} of this team. {LONG}")
+            request = Request(made, "openai-chat", agent=agent, conversation="c", layout=layout)
+            session.adapter.begin(request).finish(None)
+        assert any("persona" in note for note in session.report().notes) is told
+
+
 def test_personas_in_the_system_slot_of_one_conversation_are_noted():
     """Two agents that could share everything but the first words."""
     notes = noted(Session(), "You are the reviewer.\n" + LONG, "You are the planner.\n" + LONG, agents=("a", "b"))

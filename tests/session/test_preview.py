@@ -99,7 +99,7 @@ def test_the_text_of_a_preview_says_who_why_and_how_much():
     lines = str(seen).splitlines()
     assert [line.partition(":")[0] for line in lines[:3]] == list(ROLES)
     assert "shared with an earlier request" in lines[1]
-    assert lines[3].startswith("expected cost against unmodified: 0.")
+    assert lines[3].startswith("expected cost of these first requests against unmodified: 0.")
     assert "source" not in str(seen.as_dict())
 
 

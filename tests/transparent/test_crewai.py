@@ -38,7 +38,7 @@ with warnings.catch_warnings():
     from benchmarks import crewai_workloads as work
     from tests.crewai.conftest import ANTHROPIC_MODEL, OPENAI_MODEL
 
-from cacheprefix.server import Fault, Reply, SimulatedProvider
+from cacheprefix.server import Fault, Reply, SimulatedProvider, ToolCall
 from cacheprefix_crewai import install
 from tests.transparent.compare import allowed_in
 from tests.transparent.harness import Constructs, Stage
@@ -201,6 +201,52 @@ def sequential(stage, kind, stream):
     tools = not stream or kind in ("openai", "anthropic")
     crew = stage.install(trio(stage, kind, stream=stream, tools=tools))
     return [output(crew.kickoff(inputs=BRIEF)), crew_seen(crew)]
+
+
+def _tempted(stage, kind, *, said="", stream=False):
+    """A role with tools of its own, and one without any, call a tool that their forks show them: once, and always."""
+    model, silent, theirs = work.CrewModel(), work.CrewModel(tools=False), work.SearchTool().name
+    gave = []
+    for number, obeys in enumerate((True, False)):
+
+        def answers(request, obeys=obeys):
+            plan, told = re.findall(r"\(plan ([a-z]+)\)", request.text)[-1], "one of your calls was run" in request.tail
+            tempted = plan != "research" and theirs in request.asked.tools and request.asked.choice != "none"
+            if tempted and not (told and obeys):
+                return Reply(said, tool_calls=(ToolCall(theirs, {"query": "q"}),))
+            return (silent if plan == "writing" else model)(request)
+
+        stage.script(answers)
+        options = {"stream": True} if stream else {}
+        who = work.agents(lambda options=options: stage.llm(kind, **options), own_tools=True)
+        who[2].tools = []
+        crew = stage.install(work.crew(who, work.tasks(who)), str(number))
+        gave.append([output(crew.kickoff(inputs=BRIEF)), crew_seen(crew)])
+    return gave
+
+
+@construct(rules="anthropic")
+def tools_of_another_role(stage):
+    """Where ``tool_choice`` cannot keep a role to its own."""
+    return _tempted(stage, "anthropic", said="Let me see.")
+
+
+@construct()
+def tools_of_another_role_by_litellm(stage):
+    """LiteLLM takes no list of allowed tools."""
+    return _tempted(stage, "litellm", said="Let me see.")
+
+
+@construct(rules="anthropic")
+def tools_of_another_role_streamed(stage):
+    """Pieces of the calls are seen by nobody."""
+    return _tempted(stage, "anthropic", stream=True)
+
+
+@construct(rules="anthropic")
+def text_before_tools_of_another_role_streamed(stage):
+    """What was said before the call is out already."""
+    return _tempted(stage, "anthropic", said="Let me see.", stream=True)
 
 
 @construct()

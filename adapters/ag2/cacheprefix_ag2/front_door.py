@@ -81,7 +81,8 @@ def wrap(
     whose names are not those this version knows.
     """
     if not known(target):
-        raise SetupError(f"wrap takes an ag2 Agent, or a list of them, found {type(target).__name__}")
+        found = "an empty list" if isinstance(target, (list, tuple)) and not target else type(target).__name__
+        raise SetupError(f"wrap takes an ag2 Agent, or a list of them, found {found}")
     check_volatile(volatile)
     check_id("conversation", conversation)
     agents = agents_in(target)

@@ -11,14 +11,22 @@ from functools import partial
 from typing import Any
 
 from autogen_core import Component, ComponentModel
-from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, ModelInfo, RequestUsage, UserMessage
+from autogen_core.models import (
+    AssistantMessage,
+    ChatCompletionClient,
+    CreateResult,
+    LLMMessage,
+    ModelInfo,
+    RequestUsage,
+    UserMessage,
+)
 from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel
 from typing_extensions import Self
 
 from cacheprefix import Conversation, Prompt, Session
 from cacheprefix.adapter import Request as CallRequest
-from cacheprefix.adapter import RequestPlan, given_or_configured, users_session
+from cacheprefix.adapter import RequestPlan, asked_again, given_or_configured, unasked, users_session
 from cacheprefix.adapter import failed as unplanned
 from cacheprefix.errors import BudgetError, SetupError, check_text
 from cacheprefix_autogen.history import Ask
@@ -83,8 +91,11 @@ class _Attempt:
 
     def after(self, refusal: Sequence[LLMMessage]) -> _Attempt:
         """The next try: the same fork with the refusal behind it, or else the application's own request."""
-        if self.layout is None or self.refused:
-            return replace(self, layout=None, plan=unplanned("refusal"), refused=True)
+        assert self.layout is not None  # the application's own request has the application's answer
+        if self.refused:
+            said = (one.content for one in refusal if isinstance(one, AssistantMessage))
+            called = {call.name for calls in said for call in calls if not isinstance(call, str)}
+            return replace(self, layout=None, plan=asked_again(called - set(self.layout.restriction.permitted or ())))
         layout = replace(self.layout, messages=[*self.layout.messages, *refusal])
         return replace(self, layout=layout, refused=True)
 
@@ -316,7 +327,10 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             once=self.member.once or self.member.known,
             holds=attempt.holds,
         )
-        if session.mode != "observe":
+        if attempt.refused:
+            # Money: the application would not have asked a second time.
+            sending.original = unasked
+        elif session.mode != "observe":
 
             def original(_: Prompt) -> Prompt | None:
                 try:

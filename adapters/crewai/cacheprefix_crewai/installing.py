@@ -276,7 +276,8 @@ def _named(flow: Any, crew: Any, agents: Sequence[Any]) -> str:
 
 def _not_taken(target: Any) -> SetupError:
     """The error for an object that is no crew, flow or agent."""
-    return SetupError(f"install takes a crew, a @CrewBase instance, a flow or agents, found {type(target).__name__}")
+    found = "an empty list" if isinstance(target, (list, tuple)) and not target else type(target).__name__
+    return SetupError(f"install takes a crew, a @CrewBase instance, a flow or agents, found {found}")
 
 
 def _caller(wanted: Any) -> Any:

@@ -37,6 +37,7 @@ from cacheprefix_crewai.task_layout import LLMCall, Opening, TaskLayout, from_ex
 from cacheprefix_crewai.tasks import (
     able_to_share,
     crew_of,
+    hooks_before_calls,
     kept_by_provider,
     own_prompt_option,
     results_in,
@@ -403,6 +404,7 @@ def _mistakes(binding: Binding, ahead: TasksAhead) -> Iterator[Reason]:
     """
     options, sharing, opening = binding.options, ahead.sharing, ahead.layout.opening
     yield from (reason("made_too_late", name) for name in ahead.layout.offer.late)
+    _note_changed_by_hooks(binding, ahead)
     if not (options.shared_inputs or options.shared_context):
         return
     tasks = getattr(sharing.crew, "tasks", None) or ()
@@ -417,10 +419,32 @@ def _mistakes(binding: Binding, ahead: TasksAhead) -> Iterator[Reason]:
             return True
         return not holds([opening.text], text) and (holds(due, text) or not holds(texts, text))
 
-    inputs = sharing.inputs
-    yield from (reason("text_not_found", name) for name in options.shared_inputs or () if missing(inputs.get(name)))
+    inputs, given = sharing.inputs, tuple(options.shared_inputs or ())
+    yield from (reason("text_not_found", name) for name in given if name in inputs and missing(inputs[name]))
+    if unknown := [name for name in given if name not in inputs]:
+        there = [name for name, text in inputs.items() if isinstance(text, str) and text and holds(texts, text)]
+        contain = f"inputs that the tasks contain: {', '.join(there) or 'none'}"
+        if binding.session.mode == "strict":
+            yield from (reason("text_not_found", f"{name}; {contain}") for name in unknown)
+        else:  # the same for every agent, and so told once
+            binding.session.note(
+                f"shared_inputs names {', '.join(unknown)}, and the kickoff was given no such input; {contain}"
+            )
     if options.shared_context and missing(options.shared_context):
         yield reason("text_not_found", "shared_context")
+
+
+def _note_changed_by_hooks(binding: Binding, ahead: TasksAhead) -> None:
+    """Say which long inputs the due task holds, and its request no more, since the application's hooks changed them."""
+    sharing, said = ahead.sharing, ahead.layout.opening.text
+    due, hooks = "" if sharing.at is None else sharing.words[sharing.at].task, hooks_before_calls()
+    for name, text in sharing.inputs.items() if due and hooks else ():
+        long = isinstance(text, str) and len(text) >= MIN_CHARS
+        if long and find_text(text, due) is not None and find_text(text, said) is None:
+            binding.session.note(
+                f"a hook before model calls ({', '.join(hooks)}) changes the input {name!r} in requests, so that it is "
+                "not shared; changed in before_kickoff_callbacks instead, it is"
+            )
 
 
 def _placed(session: AdapterSession, fork: TaskLayout, agent_text: str, instruction: str) -> TaskLayout:

@@ -60,6 +60,14 @@ _DEFERRED = 0.25
 _USAGE = ("_extract_openai_token_usage", "_extract_responses_token_usage", "_extract_anthropic_token_usage")
 _AZURE_USAGE = ("_extract_azure_token_usage", "_extract_finish_reason_and_id")
 """The second one sees each chunk of a stream, whose usage the class reads without what was cached."""
+_EVENTS = (
+    "_emit_call_started_event",
+    "_emit_call_completed_event",
+    "_handle_emit_call_events",
+    "_emit_call_failed_event",
+    "_emit_thinking_chunk_event",
+)
+"""The methods that tell the application of a call."""
 _READERS = {"azure": _AZURE_USAGE, "gemini": ("_extract_token_usage",)}
 
 
@@ -370,16 +378,56 @@ def _telling(base: Any, kind: str) -> dict[str, Any]:
         request = REQUEST.get()
         if request is not None:
             request.reported(usage_data, exact=kind in ("litellm", "bedrock"))
-        return base._track_token_usage_internal(self, usage_data)
+        told = base._track_token_usage_internal(self, usage_data)
+        if request is not None and request.tries and request.call.llm is self:
+            # The tokens are on the bill; the application has asked once.
+            self._token_usage["successful_requests"] -= 1
+        return told
 
     def _emit_stream_chunk_event(self: Any, *args: Any, **kwargs: Any) -> Any:
         request = REQUEST.get()
         if request is not None:
             request.first_token()
-        return base._emit_stream_chunk_event(self, *args, **kwargs)
+        return _emitted(base._emit_stream_chunk_event, self, args, kwargs)
 
     readers = {name: _watched(base, name) for name in _READERS.get(kind, _USAGE) if hasattr(base, name)}
-    return _known_to(base, _track_token_usage_internal, _emit_stream_chunk_event) | readers
+    telling = {name: _telling_once(getattr(base, name)) for name in _EVENTS if hasattr(base, name)}
+    return _known_to(base, _track_token_usage_internal, _emit_stream_chunk_event) | readers | telling
+
+
+def _telling_once(method: Any) -> Any:
+    """A method that emits one of CrewAI's events; see ``_emitted``."""
+
+    @functools.wraps(method)
+    def told(self: Any, *given: Any, **named: Any) -> Any:
+        return _emitted(method, self, given, named)
+
+    return told
+
+
+def _emitted(method: Any, llm: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """Emit an event of a request as one of the application's call: what was refused and asked again is in none."""
+    request = REQUEST.get()
+    if request is None or request.call.llm is not llm:
+        return method(llm, *given, **named)
+    from crewai.llms import base_llm  # noqa: PLC0415 - CrewAI loads slowly
+
+    here: Any = getattr(base_llm, "_current_call_id", None)  # internal, and may be absent
+    if method.__name__ == "_emit_call_started_event":
+        if request.tries:
+            return None
+        request.call_id = None if here is None else here.get()
+    else:
+        piece = named.get("tool_call")
+        if request.refuses([piece] if piece else named.get("response", given[0] if given else None)):
+            return None
+    if here is None or not request.tries:
+        return method(llm, *given, **named)
+    token = here.set(request.call_id)
+    try:
+        return method(llm, *given, **named)
+    finally:
+        here.reset(token)
 
 
 def _bounding(base: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from cacheprefix_crewai.installing import Installation, conversation_of, install
 from cacheprefix_crewai.llm import begin_unsent, kind_of
 from cacheprefix_crewai.sending import PendingRequest
 from cacheprefix_crewai.task_layout import LLMCall
+from cacheprefix_crewai.tasks import hooks_before_calls
 
 _INPUT = re.compile(r"\{([A-Za-z_][\w\-]*)\}")
 """CrewAI's own pattern for the names of inputs."""
@@ -235,6 +236,8 @@ class _DryRun:
         """The tasks in their order, as ``kickoff`` goes through them."""
         if crew.before_kickoff_callbacks:
             self.notes.append("what before_kickoff callbacks do to the inputs is known in the run")
+        if hooks := hooks_before_calls():
+            self.notes.append(f"what hooks before model calls do ({', '.join(hooks)}) is known in the run")
         if crew.planning:
             self.notes.append("what the crew's planner adds to the tasks is known in the run")
         if given is None and (names := sorted(_names(crew))):

@@ -16,13 +16,15 @@ from cacheprefix.adapter import (
     RequestPlan,
     VolatileRole,
     Worth,
+    asked_again,
     digest_of,
     failed,
     reason,
     restrict,
+    unasked,
     with_volatile,
 )
-from cacheprefix.errors import BudgetError, CacheprefixError, NotSharedError
+from cacheprefix.errors import BudgetError, CacheprefixError, NotSharedError, named
 from cacheprefix.wire import for_litellm
 from cacheprefix_crewai.binding import ALONE, asks_for
 from cacheprefix_crewai.clients import is_claude, system_as_message, system_first
@@ -32,7 +34,7 @@ from cacheprefix_crewai.layout import Layouts
 from cacheprefix_crewai.native import with_last
 from cacheprefix_crewai.task_layout import LLMCall, TaskLayout, opening_of, role_of, unmarked
 from cacheprefix_crewai.tasks import crew_of, kept_by_provider
-from cacheprefix_crewai.tools import Offer, differing, foreign_call, name_of, offer, with_choice
+from cacheprefix_crewai.tools import Offer, called_in, differing, may_forbid, name_of, offer, with_choice
 
 if TYPE_CHECKING:
     from cacheprefix import Conversation, PendingCall
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from cacheprefix_crewai.binding import Binding, Volatile
 
 _REFUSAL = "Tools are not available here: none of your calls was run. Answer now, in text, with what you know already."
+_OTHERS = "Not available here: {called}. None of your calls was run. Tools available here: {own}."
 _SCHEMAS: Mapping[Api, str] = {"openai-chat": "response_format", "anthropic": "output_format"}
 """Where the schema of an answer stands in a body."""
 _KEEP_PARTS = 2_000
@@ -110,8 +113,10 @@ class PendingRequest:
     """The session's side of it, once its body is made."""
     usage: Any = None
     """As the provider reported it."""
-    tried: bool = False
-    """Whether it was asked again already, since a tool was called that it does not offer."""
+    tries: int = 0
+    """How often an answer was refused so far because it called a tool that the application did not offer."""
+    call_id: str | None = None
+    """Of the application's call, in CrewAI's events; None where it is the one under way."""
     undone: bool = False
     """Whether the application's own request has taken the place of the one laid out, which could not be begun."""
 
@@ -189,10 +194,10 @@ class PendingRequest:
         offered = layout.offer
         if self.call.agent is None and not tools and offered.tools:
             # The forced final answer: CrewAI drops the tools, which would change the request from its start. They stay,
-            # forbidden by ``tool_choice`` unless that would void the provider's cache of the messages.
+            # excluded by ``tool_choice`` unless that would void the provider's cache of the messages.
             names = tuple(map(name_of, offered.tools))
             limits = restrict(names, names, session.profile(model), calls=False)
-            offered = replace(offered, choice=limits.allowed, forbidden=True)
+            offered = replace(offered, choice=limits.allowed)
         elif list(tools or ()) != list(layout.tools or ()):
             if differing(self.binding, tools):
                 offered = Offer(list(tools) if tools else None)
@@ -216,23 +221,45 @@ class PendingRequest:
                 raise stopped(error) from error
         return self
 
-    def refused(self, result: Any) -> PendingRequest | None:
-        """What to ask again when tools were called that the application did not offer; None when all is well.
+    def refuses(self, result: Any) -> tuple[str, ...]:
+        """The tools that an answer calls and the application did not offer; empty where the answer is its own."""
+        offer, own = self.offer, set(map(name_of, self.call.tools or ()))
+        if self.undone or offer is None or not offer.tools:
+            return ()
+        called = called_in(result)
+        others = set(map(name_of, offer.tools or ())) - own if own else set(called)
+        return tuple(dict.fromkeys(named(name) for name in called if name in others))
 
-        First with the refusal at the end, then as the application asked.
+    def refused(self, result: Any) -> PendingRequest | None:
+        """What to ask again where an answer ``refuses`` to be the application's; None where it is.
+
+        With the refusal at the end; then without the choice, where no tool may be called at all, else as the
+        application asked, as in the end everywhere.
         """
-        if self.undone or self.offer is None or not self.offer.forbidden or not foreign_call(result):
+        called = self.refuses(result)
+        if not called:
             return None
-        session, call = self.binding.session, self.call
-        session.note(f"{self.agent}: called a tool where it has none; the call was refused and asked again")
-        if self.tried:
-            messages = _clean(self, self.given)
-            plan: RequestPlan[Any] = failed("a role kept to its own tools")
-            return PendingRequest(
-                self.binding, call, self.agent, self.task, messages, call.tools, self.given, plan=plan, tried=True
-            )
-        again = [*self.messages, {"role": "user", "content": _REFUSAL}]
-        return replace(self, messages=again, pending=None, usage=None, leave=None, tried=True)
+        call, offer, listed = self.call, self.offer, ", ".join(called)
+        assert offer is not None
+        self.binding.session.note(
+            f"{self.agent}: called tools that it does not have ({listed}); the call was refused and asked again"
+        )
+        again = replace(self, pending=None, usage=None, leave=None, tries=self.tries + 1)
+        own = ", ".join(map(name_of, call.tools or ()))
+        if not self.tries:
+            words = _OTHERS.format(called=listed, own=own) if own else _REFUSAL
+            again.messages = [*self.messages, {"role": "user", "content": words}]
+        forced = not own and call.agent is None  # CrewAI has told it already that this is the final answer
+        if not self.tries and not (forced and may_forbid(offer, call.llm)):
+            return again
+        if not own and may_forbid(offer, call.llm):
+            # Money: another ``tool_choice`` voids the cached messages and reads the rest, which the application's own
+            # request would not; and no third answer is refused.
+            again.offer = replace(offer, choice=())
+            return again
+        plan: RequestPlan[Any] = asked_again(called)
+        again = replace(again, messages=_clean(self, self.given), tools=call.tools, plan=plan, layout=None, offer=None)
+        return replace(again, execution=None, volatile="", key=b"")
 
     # ------------------------------------------------------------------ the gate
 
@@ -418,14 +445,17 @@ class PendingRequest:
             conversation=conversation,
             decided=binding.held,
             boundary=layout.boundary if self.forked and layout is not None else None,
-            original=self._unmodified(api, original) if changed or (rewrite and marks) else None,
+            original=self._unmodified(api, original) if changed or self.tries or (rewrite and marks) else None,
             headers=self.call.headers,
             rewrite=rewrite,
             scope=binding.scope,
             continues=self.forked and loops,
             trailing=bool(self.volatile),
+            repeated=bool(self.tries),
         )
-        return asked if self.plan is None else asked.laid_out(self.plan)
+        asked = asked if self.plan is None else asked.laid_out(self.plan)
+        # Money: nothing begins like what was asked again, so that it writes nothing.
+        return replace(asked, last=True) if self.tries else asked
 
     def _marked(self, api: Api) -> bool:
         """Whether the provider takes marks."""
@@ -464,6 +494,8 @@ class PendingRequest:
 
     def _unmodified(self, api: Api, original: Callable[[Any, Any], Any]) -> Callable[[Prompt], Prompt | None]:
         """Gives the prompt that the application would have sent, for the estimate of its cost."""
+        if self.tries:
+            return unasked  # Money: it would have had an answer already
 
         def rebuilt(_: Prompt) -> Prompt | None:
             # Without what the session was told to say in every request: the application's own has none of it.

@@ -139,3 +139,11 @@ def reads_result_of(task: Any, earlier: Any) -> bool:
     """Whether a task is given the result of an earlier one."""
     context = task.context
     return any(one is earlier for one in context) if isinstance(context, list) else context is not None
+
+
+def hooks_before_calls() -> list[str]:
+    """The names of the application's hooks that may change a request before it comes to its model."""
+    from crewai import hooks  # noqa: PLC0415 - CrewAI loads slowly
+
+    found: list[Any] = getattr(hooks, "get_before_llm_call_hooks", list)()
+    return [str(getattr(one, "__qualname__", type(one).__qualname__)) for one in found]

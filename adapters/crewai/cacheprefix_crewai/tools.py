@@ -40,8 +40,6 @@ class Offer:
     """Names for ``tool_choice``; empty for none of them, None for no restriction."""
     said: Choice = None
     """Names to state in the tail, where the provider has no harmless ``tool_choice``."""
-    forbidden: bool = False
-    """The application sends no tools here and cannot take a tool call as an answer."""
     late: tuple[str, ...] = ()
     """Names of tools that stand behind the union, since they came when it was frozen."""
 
@@ -258,7 +256,7 @@ def _added(binding: Binding, tools: Sequence[Mapping[str, Any]], *, of_run: bool
     try:
         session.adopt_tools(unique.values(), render, grows=True, scope=binding.scope, of_run=of_run, of_door=not of_run)
     except ToolClashError as error:
-        return _clash(session, error.name)
+        return _clash(session, error.name, elsewhere=True)
     return ""
 
 
@@ -306,7 +304,7 @@ def offer(binding: Binding, model: str, llm: Any, tools: Sequence[Any] | None) -
     if limits.allowed is not None and any(kind.__module__ in KEPT_IN_WORDS for kind in type(llm).__mro__):
         limits = replace(limits, allowed=None, said=tuple(own))
     # A request without tools carries the union too, or it would share nothing.
-    return Offer([*natives, *extra], limits.allowed, limits.said, forbidden=not own, late=late)
+    return Offer([*natives, *extra], limits.allowed, limits.said, late=late)
 
 
 def coworkers_note(tools: Sequence[Any] | None) -> str:
@@ -363,9 +361,19 @@ def _renamed(item: Any, field: str, ids: dict[str, str], *, known: bool = False)
     return {**item, field: ids.setdefault(found, f"call_{len(ids) + 1:04d}")}
 
 
-def foreign_call(result: Any) -> bool:
-    """Whether a model's answer is a list of tool calls."""
-    return isinstance(result, list) and bool(result) and not isinstance(result[0], str)
+def called_in(result: Any) -> list[str]:
+    """The names of the tools that a model's answer calls; none where it is no list of calls."""
+    from crewai.utilities.agent_utils import extract_tool_call_info  # noqa: PLC0415 - CrewAI loads slowly
+
+    if not isinstance(result, list) or not result or isinstance(result[0], str):
+        return []
+    found = map(extract_tool_call_info, result)
+    return ["" if call is None else str(call[1]) for call in found]
+
+
+def may_forbid(offered: Offer, llm: Any) -> bool:
+    """Whether ``tool_choice`` does not forbid all tools yet, and can."""
+    return offered.choice is None and not any(kind.__module__ in KEPT_IN_WORDS for kind in type(llm).__mro__)
 
 
 def _native(tool: Any) -> Any:
@@ -382,8 +390,18 @@ def _meaning(tool: Any) -> bytes:
     return dumps([inner.get("description"), ordered(inner.get("parameters"))], "tool")
 
 
-def _clash(session: AdapterSession, name: str) -> str:
-    """Note that two tools of one name differ, so that none of the crew's are shared; the name."""
+def _clash(session: AdapterSession, name: str, *, elsewhere: bool = False) -> str:
+    """Note that two tools of one name differ, so that none of the crew's are shared; the name.
+
+    ``elsewhere``: the other one came with another crew, or with the session.
+    """
+    if elsewhere:
+        session.note(
+            f"another crew on this session, or the session itself, has another tool of the name {name!r}: this crew's "
+            "tools cannot be shared; where crews are made for a user each, install each with scope=, else give one of "
+            "the tools another name"
+        )
+        return name
     session.note(
         f"two agents have different tools of the name {name!r}: their tools cannot be shared; "
         "give one of them another name to share this crew's requests"
