@@ -4,7 +4,7 @@ from cacheprefix.wire.anthropic import paused_turn
 from cacheprefix.wire.apis import api_of_path, form_of, guess_api
 from cacheprefix.wire.apply_decisions import apply, sendable
 from cacheprefix.wire.codec import decode, encode, redecode, structure_errors
-from cacheprefix.wire.litellm import for_litellm
+from cacheprefix.wire.litellm import for_litellm, for_responses
 from cacheprefix.wire.message_views import forget_views, views_of
 from cacheprefix.wire.messages import Form
 from cacheprefix.wire.reader import Memo
@@ -18,6 +18,7 @@ __all__ = [
     "decode",
     "encode",
     "for_litellm",
+    "for_responses",
     "forget_views",
     "form_of",
     "gemini_sdk_body",

@@ -34,6 +34,25 @@ def for_litellm(params: dict[str, Any]) -> dict[str, Any]:
     return {**{k: v for k, v in params.items() if k != "prompt_cache_options"}, "messages": messages}
 
 
+def for_responses(params: dict[str, Any]) -> dict[str, Any]:
+    """A body that LiteLLM asks by OpenAI's Responses API: it keeps marks of blocks alone that are spelled as there.
+
+    It takes that spelling from all but users, whose marks are lost. In LiteLLM 1.105,
+    ``validate_chat_completion_user_messages`` and ``_convert_content_to_responses_format``; read 2026-11-28.
+    """
+
+    def changed(message: Any) -> Any:
+        content = message.get("content")
+        if not isinstance(content, list) or message.get("role") == "user":
+            return message
+        blocks = [
+            {**one, "type": "input_text"} if _MARK in one and one.get("type") == "text" else one for one in content
+        ]
+        return {**message, "content": blocks}
+
+    return {**params, "messages": list(map(changed, params["messages"]))}
+
+
 def _mark_of(block: Any) -> dict[str, Any] | None:
     """A content block's breakpoint as Anthropic spells it."""
     if not isinstance(block, Mapping) or _MARK not in block:

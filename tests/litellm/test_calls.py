@@ -364,6 +364,25 @@ def test_nobody_is_shown_a_tool_that_came_with_anothers_call(fresh, tenants):
     assert own.failures == {}
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
+@pytest.mark.parametrize("name", ["completion", "acompletion"])
+def test_the_shared_text_is_read_where_litellm_asks_the_responses_api(name):
+    """LiteLLM drops the mark of a block that is spelled as in chat completions: each role paid the text anew."""
+    own = session()
+    with SimulatedProvider("openai-5.6") as provider:
+        place = {"model": "openai/responses/gpt-5.6", "api_base": provider.openai_base_url, "api_key": "k"}
+        call = wrap(getattr(litellm, name), own)
+        for one in ("planner", "critic", "coder"):
+            with role(one, instruction=f"You are the {one}."):
+                answer = call(messages=messages(one), **place)
+                if name == "acompletion":
+                    asyncio.run(answer)
+        reads = [record.outcome.read_tokens for record in provider.requests]
+    assert {call.layout for call in own.calls} == {"fork"}
+    assert min(reads[1:]) > 1_000
+    assert not own.failures
+
+
 @pytest.fixture(scope="module")
 def named_answers():
     """Whoever asked the Responses API through this release may go on from its answer: it has the provider's id."""

@@ -21,7 +21,7 @@ from litellm.router import Router
 from cacheprefix import Session, adapter
 from cacheprefix.adapter import in_role as role
 from cacheprefix.errors import SetupError
-from cacheprefix.wire import for_litellm
+from cacheprefix.wire import for_litellm, for_responses
 
 __all__ = ["install", "role", "unwrap", "wrap"]
 
@@ -142,6 +142,9 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
 
     def arguments(laid: Mapping[str, Any]) -> dict[str, Any]:
         laid = dict(laid) if rules.markers in (None, "openai") else for_litellm(dict(laid))
+        if rules.markers == "openai" and _by_responses({**asked, **laid}):
+            # Money: LiteLLM would drop the mark behind the shared text, and nothing would be read.
+            laid = for_responses(laid)
         fresh = {one: value for one, value in laid.items() if value is not body.get(one)}
         added = fresh.keys() & _REFUSED - asked.keys()
         known = litellm.get_supported_openai_params(asked["model"], asked.get("custom_llm_provider")) if added else ()
@@ -177,6 +180,19 @@ def _read(session: adapter.AdapterSession, own: Any, given: Any, named: Any) -> 
     body |= {"response_format": type_to_response_format_param(schema)} if isinstance(schema, type) else {}
     body["model"] = f"{custom}/{body['model']}" if custom else body["model"]
     return asked, body, session.profile(body["model"])
+
+
+def _by_responses(asked: Mapping[str, Any]) -> bool:
+    """Whether LiteLLM asks OpenAI's Responses API instead: for some models, and for some with tools."""
+    check = getattr(litellm.main, "responses_api_bridge_check", None)
+    if check is None:
+        return False
+    model, provider, _, _ = litellm.get_llm_provider(
+        asked["model"], asked.get("custom_llm_provider"), asked.get("api_base") or asked.get("base_url")
+    )
+    known = {**asked, "model": model, "custom_llm_provider": provider}
+    taken = inspect.signature(check).parameters.keys() & known.keys()
+    return bool(check(**{name: known[name] for name in taken})[0].get("mode") == "responses")
 
 
 def _plain(value: Any) -> Any:
