@@ -89,7 +89,7 @@ def test_a_system_text_that_changes_in_front_of_a_loop_is_told_as_the_applicatio
         said = list(state["messages"])
         for name in ("lamp", "lamp", "chair", "chair"):
             system = SystemMessage(f"{HANDBOOK}\n\nYou answer. Go by this alone: {DOCUMENTS[name]}")
-            said += [model.invoke([system, *said]), HumanMessage("And what else? " + "Think of all that counts. " * 300)]
+            said += [model.invoke([system, *said]), HumanMessage("What else? " + "Think of all that counts. " * 300)]
         return {"messages": said[-2:-1]}
 
     StateGraph(State).add_node(answerer).add_edge(START, "answerer").compile().invoke({"messages": [QUESTIONS[0]]})
