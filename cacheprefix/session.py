@@ -35,6 +35,7 @@ from cacheprefix.history import (
 )
 from cacheprefix.history import Mode as CommitMode
 from cacheprefix.layout import RoleAs, SharedPrefix
+from cacheprefix.made_sessions import MADE
 from cacheprefix.mode import MODES, VARIABLE, Mode, mode_override
 from cacheprefix.notices import Notices
 from cacheprefix.options import Caching, Gate, History, Options, over
@@ -147,6 +148,8 @@ class Session:
         )
         self._adapter.lead(name, caching.scope, caching.tail, frozen(known, prefix))
         self._adapter.shown(self)
+        if mode != "off":
+            MADE.add(name, caching.scope, self.prefix, notices)
         if known.overrides("after_call") or known.overrides("cache_break"):
             # Who hears of calls may ask what they cost, where nobody may wait for an import.
             load_price_library()

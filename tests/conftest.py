@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from benchmarks import local_engine
 from benchmarks.local_engine import LocalEngine
+from cacheprefix.made_sessions import MADE
 from cacheprefix.server import idle_threads
 from tests.blocking import Detector
 from tests.drawn import examples
@@ -53,6 +54,12 @@ def blocking_calls(_detector: Detector) -> Iterator[Detector]:
     _detector.stop()
     found = _detector.found
     assert not found, f"{len(found)} blocking calls of ours in an event loop, the first one {found[0]}"
+
+
+@pytest.fixture(autouse=True)
+def few_sessions() -> None:
+    """A test's sessions are counted by themselves."""
+    MADE.forget()
 
 
 @pytest.fixture(scope="session")

@@ -595,6 +595,10 @@ def of_the_application(own: SentRequest, found: Finding) -> Finding | None:
     old, new = theirs.tier("messages"), mine.tier("messages")
     said = change(old, new, shared_sections(old, new))
     # Another branch of the conversation, such as a sibling's task: what our layout lost behind it is no loss of theirs.
+    if said is None:
+        # What was said is the same, and the role's text in it is what is left of the application's system text.
+        whole = change(theirs.sections, mine.sections, shared_sections(theirs.sections, mine.sections))
+        said = whole if whole is not None and whole.cause == "system_changed" else None
     if said is None or not (said.sure or said.behind):
         return None
     return replace(found, cause=said.cause, path=said.path, divergence=said.divergence)

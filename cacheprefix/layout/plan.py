@@ -323,15 +323,17 @@ class Planner:
         self, asked: AgentRequest[M], told: RoleTold, history: CountedHistory[M], shared: int, position: RolePosition
     ) -> list[Reason]:
         """What a fork shares, and what it does not."""
-        tools = told.tools
+        tools, at = told.tools, position.at
         if tools is not None and asked.tools is not None and not set(asked.tools.names) <= set(tools.tools):
             # A tool outside the union is sent behind the union's tools. From there on nobody's prompt is the same, as
             # tools come first: only the schemas before it are shared.
             shared = self._schemas(tools.tools, asked.model)
+        elif asked.shared is None and at is not None:
+            # What stands behind a text that kept its place is nobody else's beginning.
+            shared -= sum(map(history.tokens, history.messages[at:]))
         reasons = [reason("alone") if asked.alone or asked.base is not None else reason("shares", shared=shared)]
         if tools is not None and tools.name:
             reasons.append(reason("own_tools", foreign=self._foreign(tools, asked.model)))
-        at = position.at
         before_end = at is not None and at < len(history.messages) and asked.place == "cheapest"
         if before_end or (position.continues and callable(asked.place)):
             reasons.append(reason("role_kept", size=self._size(told.text, asked.model)))

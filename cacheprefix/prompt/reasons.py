@@ -60,7 +60,8 @@ WHYS: tuple[Why, ...] = get_args(Why)
 
 SAID: Mapping[Why, str] = MappingProxyType(
     {
-        "shares": "laid out as a fork: {shared:,} tokens before the role's text stand in its siblings' requests too",
+        "shares": "laid out as a fork: {shared:,} tokens stand before the role's text, and its siblings' requests "
+        "begin with as many of them as stand before their own",
         "own_tools": "carries its own tools: reading the others' {foreign:,} tokens with each request would cost more",
         "role_kept": "the role's text ({size:,} tokens) stays where it last stood, since moving it would cost more",
         "no_cache": "the provider ({name}) has no prompt cache",

@@ -78,6 +78,28 @@ def test_a_message_that_the_application_takes_away_is_told_in_forks_too(bench):
     assert "history_truncated" in {call.verdict.cause for call in session.calls if call.agent == "checker"}
 
 
+def test_a_system_text_that_changes_in_front_of_a_loop_is_told_as_the_application_has_it(bench):
+    """In the fork it is the role's text that is another one, and what was said behind it is lost with it."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    session.adapter.join("checker")
+
+    @forked(session, role="answerer", pinned=True)
+    def answerer(state):
+        said = list(state["messages"])
+        for name in ("lamp", "lamp", "chair", "chair"):
+            system = SystemMessage(f"{HANDBOOK}\n\nYou answer. Go by this alone: {DOCUMENTS[name]}")
+            said += [model.invoke([system, *said]), HumanMessage("What else? " + "Think of all that counts. " * 300)]
+        return {"messages": said[-2:-1]}
+
+    StateGraph(State).add_node(answerer).add_edge(START, "answerer").compile().invoke({"messages": [QUESTIONS[0]]})
+    assert [call.layout for call in session.calls] == ["fork"] * 4
+    first, second, third, fourth = (call.verdict for call in session.calls)
+    assert (third.cause, third.path) == ("system_changed", "system[0]")
+    assert third.lost_tokens > 1_000
+    assert not any(one.broken for one in (first, second, fourth))
+
+
 class Review(TypedDict):
     """What a node is given to read, and what was found."""
 

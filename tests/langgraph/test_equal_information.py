@@ -133,6 +133,23 @@ def test_what_holds_it_otherwise_shares_with_those_that_hold_it_as_it_is(chat):
     assert {call.layout for call in session.calls} == {"fork"}
 
 
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_user_who_quotes_the_shared_text_is_not_cut_short(bench, blocks):
+    """The request says it twice, so the fork does: what is asked about it would be about nothing else."""
+    bench.script(["Yes."])
+    session = session_of(bench, SharedPrefix(system=HANDBOOK))
+    session.adapter.join("other")
+    model = wrap_model(bench.model(), session, role="one")
+    asked = f"Is this policy ok?\n{HANDBOOK}"
+    said = HumanMessage([{"type": "text", "text": asked}] if blocks else asked)
+    model.invoke([SystemMessage(f"You check.\n\n{HANDBOOK}"), said])
+    assert [call.layout for call in session.calls] == ["fork"]
+    prompt = bench.prompts()[0]
+    assert prompt.tier("system")[0].text == HANDBOOK
+    assert prompt.tier("messages")[0].text == asked
+    assert sum(section.text.count(HANDBOOK) for section in prompt.sections) == 2
+
+
 def test_a_short_shared_text_is_not_taken_out_of_what_is_said(chat):
     """A user may say by chance what a short text says."""
     chat.script(["Yes."])

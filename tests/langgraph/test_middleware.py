@@ -446,3 +446,16 @@ def test_what_an_agent_as_a_node_loses_with_its_process_is_said(chat, how):
     assert kept is (how != "short")
     assert bool(said) is (how == "kept")
     assert not session.failures
+
+
+def test_agents_that_nobody_named_are_said_to_be_one_role(chat):
+    """With different prompts they are several, which are to share; an agent that is made again is the same."""
+
+    def note(*prompts, **options):
+        session = chat.session(HANDBOOK)
+        for prompt in prompts:
+            create_agent(chat.model(), [], system_prompt=prompt, middleware=[PrefixMiddleware(session, **options)])
+        return [one for one in session.report().notes if "role=" in one]
+
+    assert "are all called 'agent'" in note("You plan.", "You work.")[0]
+    assert note("You plan.", "You plan.") == note("You plan.", "You work.", role="worker") == []

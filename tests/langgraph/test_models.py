@@ -672,6 +672,10 @@ def test_what_is_no_chat_model_is_refused_by_name():
     """The error says what to do instead."""
     with pytest.raises(SetupError, match=r"found \w+; wrap the model first"):
         wrap_model(Parrot().bind(stop=["x"]))
+    with pytest.raises(SetupError, match=r"found RunnableWithFallbacks; wrap each model: "):
+        wrap_model(Parrot().with_fallbacks([Parrot()]))
+    with pytest.raises(SetupError, match=r"found str; make the model first"):
+        wrap_model("gpt-4.1")
 
 
 # ------------------------------------------------------------------ one call at a time

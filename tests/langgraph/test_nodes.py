@@ -27,7 +27,7 @@ from langgraph.types import Command, RetryPolicy, Send, StreamWriter, interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from cacheprefix import Session, ToolResultBudget
+from cacheprefix import Session, ToolResultBudget, preview
 from cacheprefix.errors import ConfigError, SetupError
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix_langgraph import PrefixChannel, PrefixMiddleware, PrefixState, forked, subgraph, wrap_model
@@ -787,6 +787,15 @@ def test_what_no_request_could_be_given_is_refused_before_anything_is_wrapped(op
         forked(Session(), **option)(lambda state: state)
     with pytest.raises(SetupError, match=re.escape(named)):
         PrefixMiddleware(Session(), **option)
+
+
+def test_what_stands_in_another_order_is_refused_with_the_right_one():
+    """A task that is only started in a fork asks behind it; and a graph has no nodes to ask before it is compiled."""
+    with pytest.raises(SetupError, match=r"with @task above @forked"):
+        forked(Session(), role="a")(task(lambda messages: messages))
+    for made in (forked(Session(), role="a"), lambda graph: preview(graph, Session())):
+        with pytest.raises(SetupError, match=r"found StateGraph: call \.compile\(\) first"):
+            made(StateGraph(MessagesState))
 
 
 class Speaker:

@@ -189,6 +189,8 @@ def test_a_long_text_that_stays_says_its_size(chat):
     call = session.calls[-1]
     assert (call.layout, why(call)) == ("fork", ["shares", "role_kept"])
     assert numbers(call, "role_kept")["size"] >= ESTIMATE.count(text)
+    # What stands behind it is not shared.
+    assert numbers(call, "shares") == numbers(session.calls[0], "shares")
 
 
 def test_another_prompt_for_the_provider_is_said(chat):

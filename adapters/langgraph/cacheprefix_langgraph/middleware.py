@@ -37,7 +37,7 @@ from cacheprefix.adapter import (
     users_session,
 )
 from cacheprefix.errors import check_text
-from cacheprefix_langgraph.fork_context import ForkSettings, Frame, configurable, scope_of, within_frame
+from cacheprefix_langgraph.fork_context import ForkSettings, Frame, configurable, runs, scope_of, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.parts import at_end, missing
 from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, level_of, update_of, write_beside
@@ -71,6 +71,9 @@ _CHANGES = ("wrap_model_call", "awrap_model_call")
 _MARKS = ("langchain_anthropic", "AnthropicPromptCachingMiddleware")
 """Marks the tools that there are, read in langchain-anthropic 1.x on 2026-11-28. That of ``dynamic_prompt`` changes the
 system prompt alone."""
+
+_ROLE = "agent"
+"""What an agent is called whose role nobody named."""
 
 ENTRY = "cacheprefix_entry"
 """The state's key for the number of messages that an agent with a pinned role was entered with."""
@@ -128,7 +131,7 @@ class PrefixMiddleware(AgentMiddleware):
         self,
         session: Session | None = None,
         *,
-        role: str = "agent",
+        role: str = _ROLE,
         instruction: str = "",
         tools: Sequence[Any] | None = None,
         pinned: bool = False,
@@ -196,8 +199,23 @@ class PrefixMiddleware(AgentMiddleware):
         if given is not None:
             tools = list(_tools_in(given))
             # First: where an agent is made anew, its tools are not everybody's.
-            made_with(self._session, "agent", self.role, tools, _text_in(given, self.instruction))
+            text = _text_in(given, self.instruction)
+            made_with(self._session, "agent", self.role, tools, text)
             adopt(self._session, tools)
+            self._look_for_namesakes(text)
+
+    def _look_for_namesakes(self, text: str) -> None:
+        """Say where agents that are told different things have the role that nobody named."""
+        if self.role != _ROLE or runs():
+            # An agent that is made in a run may be one that is made for each user.
+            return
+        told = self._session.beside.setdefault("agents of no name", set())
+        told.add(text.strip())
+        if len(told - {""}) > 1:
+            self._session.note(
+                f"agents with different system prompts are all called {_ROLE!r}, as PrefixMiddleware calls one that "
+                "has no name, and one role shares with nobody: give each PrefixMiddleware(session, role=...) its own"
+            )
 
     def rehearsing(self, session: AdapterSession) -> PrefixMiddleware:
         """A copy that lays out the first request in another session, without what the application says at each call."""

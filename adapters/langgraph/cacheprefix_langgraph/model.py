@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableWithFallbacks
 
 from cacheprefix import Session
 from cacheprefix.adapter import (
@@ -78,10 +78,12 @@ def wrap_model(
     known = Wrapping(bound, None if role is None else (role, instruction), prewarm)
     if not isinstance(given, BaseChatModel):
         if not is_configured(given):
-            raise SetupError(
-                f"wrap_model takes a LangChain chat model, found {type(given).__name__}; "
-                "wrap the model first, then bind tools or add retries to the result"
-            )
+            todo = "wrap the model first, then bind tools or add retries to the result"
+            if isinstance(given, RunnableWithFallbacks):
+                todo = "wrap each model: wrap_model(one, session).with_fallbacks([wrap_model(other, session)])"
+            elif isinstance(given, str):
+                todo = "make the model first: wrap_model(init_chat_model(name), session)"
+            raise SetupError(f"wrap_model takes a LangChain chat model, found {type(given).__name__}; {todo}")
         made: Any = configured(given, known, lambda made: _copy(made, known))
     elif bound_of(model) is bound and role is None and not prewarm:
         return model

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast, overload
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import coerce_to_runnable
+from langgraph.func import task
+from langgraph.graph import StateGraph
 from langgraph.pregel.protocol import PregelProtocol
 
 from cacheprefix import ForkPolicy, Session
@@ -41,6 +43,9 @@ _ORIGINAL = "__cacheprefix_original__"
 
 _KEEPS_CONTEXT = sys.version_info >= (3, 11)
 """Whether tasks can be given a context, by which LangGraph's nodes find their run."""
+
+_TASK: Any = type(task(lambda: None))
+"""The class of what ``@task`` makes of a function."""
 
 F = TypeVar("F", bound="Callable[..., Any] | Runnable[Any, Any]")
 
@@ -120,12 +125,18 @@ def forked(
                     policy=policy,
                 ),
             )
+        if isinstance(given, _TASK):
+            # It only starts the task: what is asked in it is asked behind the fork.
+            raise SetupError(
+                "forked(...) is written above @task: turn them round, with @task above @forked(session, role=...)"
+            )
         if isinstance(given, dict):
             given = coerce_to_runnable(given)
         if not callable(given) and not isinstance(given, Runnable):
+            todo = "call .compile() first" if isinstance(given, StateGraph) else "pass the node itself"
             raise SetupError(
                 f"forked decorates a node (a function, method, callable or Runnable), found {type(given).__name__}: "
-                "pass the node itself"
+                f"{todo}"
             )
         name = role or _name_of(given, len(bound.team.roles))
         note_unwrapped(bound, name, given)

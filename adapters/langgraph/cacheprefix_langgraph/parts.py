@@ -85,7 +85,7 @@ def taken_apart(messages: Sequence[BaseMessage], frame: Frame, *, hoists: bool =
     system = prefix.text if frame.base is None else frame.base
     # An agent alone keeps its own order, and nothing is moved.
     known = [] if frame.base is not None else [text for text in _shared(frame) if len(text) >= _LONG]
-    bare, originals, border = _bare(rest, known, border)
+    bare, originals, border = _bare(rest, known, border, [message.text for message in messages if leads(message)])
     head: list[BaseMessage] = [SystemMessage(system)] if system else []
     if frame.base is not None and len(lead) == 1 and lead[0].text.startswith(system):
         head = [_beginning(lead[0], system)]
@@ -105,9 +105,12 @@ def _beginning(message: BaseMessage, text: str) -> BaseMessage:
 
 
 def _bare(
-    messages: list[BaseMessage], known: Sequence[str], border: int
+    messages: list[BaseMessage], known: Sequence[str], border: int, system: Sequence[str]
 ) -> tuple[list[BaseMessage], dict[int, Sequence[BaseMessage]], int]:
-    """The conversation without the shared texts, what stands there in the application's request, and the border."""
+    """The conversation without the shared texts, what stands there in the application's request, and the border.
+
+    What ``system`` texts of the request say as well, a user's message quotes: that stays whole, as it is asked about.
+    """
     kept: list[BaseMessage] = []
     originals: dict[int, Sequence[BaseMessage]] = {}
     gone: list[BaseMessage] = []
@@ -116,6 +119,8 @@ def _bare(
         if index == border:
             moved = len(kept)
         bare = _without_texts(message, known)
+        if bare is not message and not leads(message):
+            bare = _without_texts(message, [text for text in known if not _stands(text, system)])
         if bare is None:
             gone.append(message)
             continue
@@ -132,6 +137,11 @@ def _bare(
         last = kept[-1]
         originals[id(last)] = (*originals.get(id(last), (last,)), *gone)
     return kept, originals, moved
+
+
+def _stands(text: str, where: Sequence[str]) -> bool:
+    """Whether a text stands in one of others."""
+    return any(find_text(text, one) is not None for one in where)
 
 
 def _without_texts(message: BaseMessage, known: Sequence[str]) -> BaseMessage | None:

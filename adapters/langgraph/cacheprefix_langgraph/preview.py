@@ -14,11 +14,13 @@ from typing import Any
 from langchain.agents.middleware.types import ModelRequest
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableSequence
+from langgraph.graph import StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, drive, known_in_part, preview_of
+from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.calls import enter
 from cacheprefix_langgraph.converse import converse_of
 from cacheprefix_langgraph.entering import entered
@@ -37,11 +39,14 @@ from cacheprefix_langgraph.wrapping import held, wrapped_with, wrapping_of
 
 
 def preview(target: object, session: Session, task: object = None) -> Preview | None:
-    """The first requests of a compiled graph's nodes and agents; None for anything else.
+    """The first requests of a compiled graph's nodes and agents; None for anything else of a framework's.
 
     ``task`` is the state that the run begins with, a list of messages, or the text of the first one. Nodes, agents and
-    models are bound to sessions already; ``session`` stands for what is bound to none.
+    models are bound to sessions already; ``session`` stands for what is bound to none. Raises ``SetupError`` for a
+    graph that is not compiled yet.
     """
+    if isinstance(target, StateGraph):
+        raise SetupError("preview takes a compiled graph, found StateGraph: call .compile() first")
     if not isinstance(target, Pregel):
         return None
     dry = _DryRun(session.adapter, _state(task))
