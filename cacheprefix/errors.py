@@ -48,6 +48,18 @@ def check_text(option: str, value: object, *, optional: bool = False) -> None:
         raise SetupError(f"{found}; use text.encode(errors='replace').decode()") from None
 
 
+def found_instead(value: object, *, several: bool = False) -> str:
+    """What was given in place of what is taken, for an error: with what to do; ``several`` where lists are taken."""
+    if isinstance(value, type):
+        return f"found the class {value.__name__}: give an instance of it"
+    if isinstance(value, (list, tuple)) and not value:
+        return "found an empty list"
+    found = f"found {type(value).__name__}"
+    if isinstance(value, (list, tuple, set, dict)) and not several:
+        return f"{found}: give one at a time, or what holds them all"
+    return found
+
+
 def check_id(option: str, value: object) -> None:
     """``check_text`` for an id, or for what gives one when it is asked; None and an empty text are none."""
     if not callable(value):

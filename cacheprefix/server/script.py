@@ -145,7 +145,7 @@ class Script(Protocol):
     """Decides what the model answers. Called from several threads."""
 
     def __call__(self, request: Request, /) -> Reply:
-        """The answer to ``request``."""
+        """The answer to ``request``; a text alone is taken for an answer that says it."""
 
 
 class Echo:

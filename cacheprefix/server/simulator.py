@@ -238,7 +238,7 @@ class Simulator:
             outcome = self.named.read(outcome, named, record.model, record.scope, record.started_at)
         record.outcome = outcome
         request = Request(api, fields, prompt, asked, record.index)
-        record.reply = reply = Reply() if asked.max_output == 0 else self.script(request)
+        record.reply = reply = Reply() if asked.max_output == 0 else _replied(self.script(request))
         exchange.fault = reply.fault or _NO_FAULT
         exchange.turn = turn = self._turn(exchange, profile, fields)
         record.output_tokens, record.usage = turn.output_tokens, turn.usage
@@ -351,6 +351,15 @@ def _asked(wire: Wire, fields: Mapping[str, Any], *, stream: bool | None) -> Ask
     if stream is None:
         return found
     return Asked(stream, found.tools, found.choice, found.allowed, found.parallel, found.schema, found.max_output)
+
+
+def _replied(answer: object) -> Reply:
+    """What a script gave; a text alone is an answer that says it."""
+    if isinstance(answer, str):
+        return Reply(answer)
+    if not isinstance(answer, Reply):
+        raise TypeError(f"it returned {type(answer).__name__}: return Reply(text), or the text alone")
+    return answer
 
 
 def _items(given: Any) -> list[Any]:

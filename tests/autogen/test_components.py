@@ -136,12 +136,16 @@ async def test_a_wrapped_team_of_fork_agents_shares_one_transcript(provide, new_
     assert session_of(team) is session
 
 
-async def test_what_cannot_be_wrapped_is_named(provide):
+async def test_what_cannot_be_wrapped_is_named(provide, new_client):
     """Wrap says what it takes, and refuses to wrap twice."""
     from cacheprefix.errors import SetupError
 
     with pytest.raises(SetupError, match="agent, team or model client"):
         wrap(object())
+    with pytest.raises(SetupError, match="found the class RoundRobinGroupChat: give an instance of it"):
+        wrap(RoundRobinGroupChat)
+    with pytest.raises(SetupError, match="found list: give one at a time, or what holds them all"):
+        wrap([role("planner", new_client(provide("openai")))])
 
 
 async def test_wrapping_twice_is_refused(provide, new_client):

@@ -314,3 +314,17 @@ async def test_an_agent_alone_follows_the_leader_of_another_process(provide, new
     await asyncio.gather(*(agent.run(task=TASK) for agent in agents))
     assert [[call.layout for call in one.calls] for one in made] == [["own"]] * 2
     assert sorted(record.outcome.read_tokens > 1_000 for record in provider.requests) == [False, True]
+
+
+async def test_both_sessions_say_where_an_agents_prefix_client_was_of_another_one(provide, new_client, caplog):
+    """Its requests are in the report of the session that the team is wrapped with."""
+    provider, before, session = provide("openai", Says()), Session(), Session()
+    agents = [role(ROLES[0], PrefixClient(new_client(provider), before)), role(ROLES[1], new_client(provider))]
+    await wrap(RoundRobinGroupChat(agents, max_turns=2), session).run(task=TASK)
+    assert (len(session.calls), len(before.calls)) == (2, 0)
+    assert f"agent '{ROLES[0]}' has a PrefixClient of another session than it is wrapped with" in caplog.text
+    assert "its requests are in no report of this one" in str(before.report())
+    caplog.clear()
+    same = role(ROLES[2], PrefixClient(new_client(provider), session))
+    wrap(same, session)
+    assert "another session" not in caplog.text

@@ -276,6 +276,14 @@ def test_a_script_that_raises_says_so_in_its_answer(serve, openai_client):
     assert provider.requests[0].status == 500
 
 
+def test_a_script_may_return_a_text_and_is_told_what_else(serve, openai_client):
+    """As a queue of replies takes it."""
+    answer = say(openai_client(serve("exact", lambda asked: "Certainly.")))
+    assert answer.choices[0].message.content == "Certainly."
+    with pytest.raises(openai.InternalServerError, match=r"it returned dict: return Reply\(text\), or the text alone"):
+        say(openai_client(serve("exact", lambda asked: {"content": "Certainly."})))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"7", b'"x"', b"\xff\xfe"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/model/m/converse"])

@@ -12,7 +12,6 @@ import pytest
 from benchmarks._table import counter
 from benchmarks.role_plans import Plan, asked, own_body, profile_of, session_for
 from cacheprefix import Caching, Session, SharedPrefix
-from cacheprefix.adapter import Request
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.calls.begin import Request
 from cacheprefix.layout import FOLLOW, Pass

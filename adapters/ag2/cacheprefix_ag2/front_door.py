@@ -21,7 +21,7 @@ from cacheprefix.adapter import (
     majority_text,
     users_session,
 )
-from cacheprefix.errors import SetupError, check_id
+from cacheprefix.errors import SetupError, check_id, found_instead
 from cacheprefix_ag2.client import SUBTASK, PrefixClient, kept_tools, model_of, named
 from cacheprefix_ag2.layout import ConversationId, adopt
 from cacheprefix_ag2.policy import BoundPolicy, Volatile
@@ -81,8 +81,7 @@ def wrap(
     whose names are not those this version knows.
     """
     if not known(target):
-        found = "an empty list" if isinstance(target, (list, tuple)) and not target else type(target).__name__
-        raise SetupError(f"wrap takes an ag2 Agent, or a list of them, found {found}")
+        raise SetupError(f"wrap takes an ag2 Agent, or a list of them, {found_instead(target, several=True)}")
     check_volatile(volatile)
     check_id("conversation", conversation)
     agents = agents_in(target)

@@ -15,7 +15,7 @@ from autogen_core.models import ChatCompletionClient
 
 from cacheprefix.adapter import AdapterSession, users_session, vendor_of
 from cacheprefix_autogen.binding import Binding, Patches, binding_of
-from cacheprefix_autogen.client import PrefixClient, unwrapped
+from cacheprefix_autogen.client import PrefixClient, note_moved, unwrapped
 from cacheprefix_autogen.member import Group, Member
 from cacheprefix_autogen.model_context import STATE
 from cacheprefix_autogen.reading import in_turn
@@ -64,6 +64,7 @@ def bind_agent(agent: BaseChatAgent, group: Group, *, rank: int = FROM_OUTSIDE, 
             group.nested = group.nested or client.session is users_session(session)
         else:
             inside = unwrapped(client)
+            note_moved(client, session, agent.name)
             binding.patches.set(name, PrefixClient(inside, users_session(session), role=agent.name, member=member))
     if not clients and not type(agent).__module__.startswith(_ASKS_NO_OTHER_WAY):
         _note_unseen(agent, session)

@@ -25,10 +25,17 @@ from pydantic import BaseModel
 from typing_extensions import Self
 
 from cacheprefix import Conversation, Prompt, Session
+from cacheprefix.adapter import (
+    AdapterSession,
+    RequestPlan,
+    asked_again,
+    given_or_configured,
+    unasked,
+    users_session,
+)
 from cacheprefix.adapter import Request as CallRequest
-from cacheprefix.adapter import RequestPlan, asked_again, given_or_configured, unasked, users_session
 from cacheprefix.adapter import failed as unplanned
-from cacheprefix.errors import BudgetError, SetupError, check_text
+from cacheprefix.errors import BudgetError, SetupError, check_text, found_instead
 from cacheprefix_autogen.history import Ask
 from cacheprefix_autogen.layout import Layout
 from cacheprefix_autogen.member import Member, Planned
@@ -467,12 +474,21 @@ def _check_client(client: Any) -> None:
     """Raise ``SetupError`` for what is no model client, and for one that lays its requests out already."""
     if not isinstance(client, ChatCompletionClient):
         raise SetupError(
-            f"PrefixClient takes an AutoGen model client, found {type(client).__name__}; give the ChatCompletionClient "
+            f"PrefixClient takes an AutoGen model client, {found_instead(client)}; give the ChatCompletionClient "
             "around it"
         )
     # Money: laid out twice, the report would count the inner layout as the application's own.
     if isinstance(client, PrefixClient):
         raise SetupError("the client is a PrefixClient already; use it as it is, or give PrefixClient its .client")
+
+
+def note_moved(client: Any, session: AdapterSession, agent: str) -> None:
+    """Tell both sessions where an agent that asked in one by a ``PrefixClient`` is wrapped with another one."""
+    if not isinstance(client, PrefixClient) or client._bound or client._session is session:
+        return
+    said = f"agent {agent!r} has a PrefixClient of another session than it is wrapped with"
+    client._session.note(f"{said}: its requests are in no report of this one")
+    session.warn_once(f"moved {agent}", f"{said}: its requests are in the report of that one alone")
 
 
 def unwrapped(client: Any) -> Any:

@@ -20,10 +20,10 @@ from cacheprefix.adapter import (
     majority_text,
     users_session,
 )
-from cacheprefix.errors import SetupError, check_text
+from cacheprefix.errors import SetupError, check_text, found_instead
 from cacheprefix_autogen.agent import clients_of, runners_of
 from cacheprefix_autogen.binding import Binding, binding_of
-from cacheprefix_autogen.client import PrefixClient, unwrapped
+from cacheprefix_autogen.client import PrefixClient, note_moved, unwrapped
 from cacheprefix_autogen.member import Member, Options, ToolMemory, Volatile, system_texts
 from cacheprefix_autogen.state import carry_over
 from cacheprefix_autogen.team import agents_in, bind_alone, bind_team, copied
@@ -69,7 +69,7 @@ def wrap(
     check_volatile(volatile, volatile_role)
     check_text("scope", scope, optional=True)
     if not known(target):
-        raise SetupError(f"wrap takes an AutoGen agent, team or model client, found {type(target).__name__}")
+        raise SetupError(f"wrap takes an AutoGen agent, team or model client, {found_instead(target)}")
     if isinstance(target, PrefixClient):
         raise SetupError("the client is wrapped already; unwrap it first")
     if isinstance(target, ChatCompletionClient):
@@ -100,6 +100,7 @@ def _bind_core_agent(agent: BaseAgent, session: AdapterSession, options: Options
     binding = Binding(agent, session)
     for attribute, client in clients.items():
         member = Member(session, name, options=options)
+        note_moved(client, session, name)
         made = PrefixClient(unwrapped(client), users_session(session), role=name, member=member)
         binding.patches.set(attribute, made)
     binding.roots.append(binding.attach())

@@ -21,7 +21,7 @@ from cacheprefix.adapter import (
     supported,
     users_session,
 )
-from cacheprefix.errors import SetupError, check_text
+from cacheprefix.errors import SetupError, check_text, found_instead
 from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
 from cacheprefix_crewai.flows import WATCH, WATCH_AGENTS, join, parts_in
@@ -276,8 +276,8 @@ def _named(flow: Any, crew: Any, agents: Sequence[Any]) -> str:
 
 def _not_taken(target: Any) -> SetupError:
     """The error for an object that is no crew, flow or agent."""
-    found = "an empty list" if isinstance(target, (list, tuple)) and not target else type(target).__name__
-    return SetupError(f"install takes a crew, a @CrewBase instance, a flow or agents, found {found}")
+    found = found_instead(target, several=True)
+    return SetupError(f"install takes a crew, a @CrewBase instance, a flow or agents, {found}")
 
 
 def _caller(wanted: Any) -> Any:

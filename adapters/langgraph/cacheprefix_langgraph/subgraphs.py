@@ -14,7 +14,7 @@ from langgraph.types import Command
 
 from cacheprefix import ForkPolicy, Session
 from cacheprefix.adapter import AdapterSession, VolatileRole, check_volatile
-from cacheprefix.errors import SetupError, check_text
+from cacheprefix.errors import SetupError, check_text, found_instead
 from cacheprefix_langgraph.fork_context import FORK, ForkSettings, Frame, aunder, runs, scope_of, under
 from cacheprefix_langgraph.schemas import foresee
 from cacheprefix_langgraph.state import (
@@ -61,7 +61,7 @@ def subgraph(
         todo = "call .compile() first, or decorate a function with forked(...)"
         if isinstance(given, PregelProtocol):
             todo = "a remote graph asks its models where it is served: wrap them and its nodes there"
-        raise SetupError(f"subgraph takes a compiled LangGraph graph, found {type(given).__name__}; {todo}")
+        raise SetupError(f"subgraph takes a compiled LangGraph graph, {found_instead(given)}; {todo}")
     check_volatile(volatile, volatile_role)
     check_text("role", role, optional=True)
     check_text("instruction", instruction)

@@ -12,7 +12,7 @@ from agent_framework import Agent, Workflow, WorkflowAgent
 
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configured, majority_text, users_session
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, found_instead
 from cacheprefix_maf.member import Member, ToolMemory, Volatile
 from cacheprefix_maf.middleware import is_ours, middleware_of
 from cacheprefix_maf.run_plan import run_of
@@ -60,9 +60,9 @@ def wrap(
     Raises ``SetupError`` for anything but agents or a workflow.
     """
     if not known(target):
-        kind = type(target).__name__
+        kind = found_instead(target, several=True)
         todo = "; call .build() first" if callable(getattr(target, "build", None)) else ""
-        raise SetupError(f"wrap takes an agent, a list of them, or a workflow of agent_framework, found {kind}{todo}")
+        raise SetupError(f"wrap takes an agent, a list of them, or a workflow of agent_framework, {kind}{todo}")
     bound = given_or_configured(session)
     by_themselves = isinstance(target, (Agent, list, tuple, dict))
     name = conversation if by_themselves else conversation or secrets.token_hex(16)

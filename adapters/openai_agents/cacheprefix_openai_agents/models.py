@@ -17,7 +17,7 @@ from agents.models import chatcmpl_converter, openai_responses
 from agents.tracing import get_current_span, get_current_trace
 
 from cacheprefix import Session, adapter
-from cacheprefix.errors import SetupError, check_id
+from cacheprefix.errors import SetupError, check_id, found_instead
 
 __all__ = ["unwrap", "wrap"]
 
@@ -54,7 +54,7 @@ def wrap(
     in another session or conversation, as a part of what this one does not reach.
     """
     if not known(target):
-        raise SetupError(f"wrap takes an agent, a model or a provider of models, found {type(target).__name__}")
+        raise SetupError(f"wrap takes an agent, a model or a provider of models, {found_instead(target)}")
     check_id("conversation", conversation)
     joined = adapter.given_or_configured(session)
     if joined.off:

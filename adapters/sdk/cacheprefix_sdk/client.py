@@ -7,7 +7,7 @@ from typing import TypeVar
 from cacheprefix import Session
 from cacheprefix.adapter import bound_role, current_role, given_or_configured, supported, vendor_of, watched_client
 from cacheprefix.adapter import in_role as role
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, found_instead
 
 __all__ = ["role", "wrap"]
 
@@ -24,7 +24,7 @@ def wrap(
     anything but a client of OpenAI or Anthropic, and for an instruction or a conversation without a role.
     """
     if vendor_of(client) is None:
-        raise SetupError(f"wrap takes a client of OpenAI or Anthropic, found {type(client).__name__}")
+        raise SetupError(f"wrap takes a client of OpenAI or Anthropic, {found_instead(client)}")
     joined = given_or_configured(session)
     bound = bound_role(role, instruction, conversation)
     if bound is not None:
