@@ -549,6 +549,15 @@ class AdapterSession:
         """A body as a prompt, counted by this session's counter; history seen before costs next to nothing."""
         return self.shared.decode(body, api, headers=headers)
 
+    def markable(self, body: Any, api: Api) -> Any:
+        """A fork's body with its system text where a mark can stand behind it; the very same where it can already."""
+        text = body.get("instructions") if api == "openai-responses" else None
+        if not isinstance(text, str) or self.profile(str(body.get("model", "")), api).markers is None:
+            return body
+        # Money: instructions take no mark, and where a provider reads up to marks alone, none of them is read.
+        rest = {name: value for name, value in body.items() if name != "instructions"}
+        return {**rest, "input": [{"role": "system", "content": text}, *body["input"]]}
+
     # ------------------------------------------------------------------ what came of it
 
     def report(self) -> Report:

@@ -58,6 +58,18 @@ async def discuss(agents, questions, kind="discussion"):
         await hub.close()
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+async def test_agents_that_are_asked_different_things_read_the_shared_text(fresh, api, streaming):
+    """In the instructions of the Responses API it could carry no mark, and none of them read it."""
+    made, provider = session(), fresh(api)
+    async with configured(api, provider, streaming=streaming) as config:
+        for each in wrap([agent(name, config) for name in NAMES], made):
+            await each.ask(f"What does the {each.name} say?")
+    assert min(record.outcome.read_tokens for record in provider.requests[1:]) > 1_000
+    assert not made.failures
+
+
 async def test_on_a_stream_of_its_own_the_role_stands_behind_the_first_request(fresh):
     """For good: later turns only append, so nothing is paid for twice."""
     server = fresh("openai-chat")

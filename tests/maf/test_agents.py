@@ -48,6 +48,26 @@ async def said(agent, *, stream):
     return await pieces.get_final_response()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", APIS)
+async def test_agents_that_are_asked_different_things_read_the_shared_text(servers, api, stream):
+    """In the instructions of the Responses API it could carry no mark, and none of them read it."""
+    session = session_for(api)
+    async with served(servers, api) as (client, provider):
+        for agent in team(client, session, api):
+            asked = f"What does the {agent.name} say?"
+            if stream:
+                async for _ in agent.run(asked, stream=True):
+                    pass
+            else:
+                await agent.run(asked)
+        reads = [record.outcome.read_tokens for record in provider.requests]
+        said = [str(record.json).count(HANDBOOK.strip()) for record in provider.requests]
+    assert min(reads[1:]) > 1_000
+    assert set(said) == {1}
+    assert not session.failures
+
+
 @pytest.mark.parametrize("api", APIS)
 async def test_an_agent_in_its_own_layout_is_told_the_shared_text(servers, api):
     """Where requests are too short to share too; one that says it itself is told nothing twice."""

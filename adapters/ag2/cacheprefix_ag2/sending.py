@@ -124,7 +124,7 @@ class Sending:
         """A fork's body without ag2's own marks, one of which would stand on the role's text."""
         if self.fork is None:
             return body
-        body = _unmarked(body) if api == "anthropic" else body
+        body = self.session.markable(_unmarked(body) if api == "anthropic" else body, api)
         allowed = self.fork.laid.restriction.allowed
         if allowed is None or "tool_choice" in body or not body.get("tools"):
             return body

@@ -27,14 +27,6 @@ def system_first(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "messages": [messages[lead], *messages[:lead], *messages[lead + 1 :]]} if lead == 1 else body
 
 
-def system_as_message(body: dict[str, Any]) -> dict[str, Any]:
-    """A body of OpenAI's Responses API with its instructions as the system message that its input begins with."""
-    if not isinstance(body.get("instructions"), str):
-        return body
-    rest = {name: value for name, value in body.items() if name != "instructions"}
-    return {**rest, "input": [{"role": "system", "content": body["instructions"]}, *body["input"]]}
-
-
 def sender(llm: Any, api: Api) -> Callable[[dict[str, Any]], Any]:
     """A function that sends a body by the SDK client of a CrewAI model and gives the SDK's answer."""
     if getattr(llm, "is_litellm", False):

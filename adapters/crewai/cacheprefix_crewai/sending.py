@@ -27,7 +27,7 @@ from cacheprefix.adapter import (
 from cacheprefix.errors import BudgetError, CacheprefixError, NotSharedError, named
 from cacheprefix.wire import for_litellm
 from cacheprefix_crewai.binding import ALONE, asks_for
-from cacheprefix_crewai.clients import is_claude, system_as_message, system_first
+from cacheprefix_crewai.clients import is_claude, system_first
 from cacheprefix_crewai.events import announce
 from cacheprefix_crewai.history import Around, Execution, Executions, compact_now, condensed, limits, shortened
 from cacheprefix_crewai.layout import Layouts
@@ -360,9 +360,7 @@ class PendingRequest:
         body = with_choice(params, self.offer.choice, api) if self.offer is not None else params
         if self.forked and self._claude_by_litellm(api):
             body = system_first(body)
-        if self.forked and api == "openai-responses" and self._marked(api):
-            # Money: instructions take no mark, and where a provider reads up to marks alone, none of them is read.
-            body = system_as_message(body)
+        body = self.binding.session.markable(body, api) if self.forked else body
         self._noted(body, api)
         told = self._with_schema(body, api)
         asked = self._request(told, api, original)
@@ -434,7 +432,7 @@ class PendingRequest:
         conversation: str | Conversation = binding.kickoff_id or binding.conversation
         if execution is not None:
             conversation = execution.conversation
-        marks = self._marked(api)
+        marks = binding.session.profile(self.call.model, api).markers is not None
         rewrite = layout is not None and binding.rewrites and (self.forked or not marks or self._may_mark(api))
         changed = self.forked or self.messages is not self.call.messages or self.tools is not self.call.tools
         loops = layout is not None and layout.has_tools and binding.part(Executions).go_on
@@ -456,10 +454,6 @@ class PendingRequest:
         asked = asked if self.plan is None else asked.laid_out(self.plan)
         # Money: nothing begins like what was asked again, so that it writes nothing.
         return replace(asked, last=True) if self.tries else asked
-
-    def _marked(self, api: Api) -> bool:
-        """Whether the provider takes marks."""
-        return self.binding.session.profile(self.call.model, api).markers is not None
 
     def _may_mark(self, api: Api) -> bool:
         """Whether a request in the application's own layout may get marks beside the application's own.

@@ -53,7 +53,9 @@ class Sending:
         changed = {name: value for name, value in marked.items() if name not in before or value != before[name]}
         # Fields for which the SDK has no argument go into ``extra_body``.
         added = {name: value for name, value in changed.items() if name not in fresh}
-        sent = {**fresh, **{name: value for name, value in changed.items() if name in fresh}}
+        gone = before.keys() - marked.keys()
+        kept = {name: value for name, value in fresh.items() if name not in gone}
+        sent = {**kept, **{name: value for name, value in changed.items() if name in fresh}}
         return {**sent, "extra_body": {**(fresh.get("extra_body") or {}), **added}} if added else sent
 
     def update(self, update: Any) -> None:

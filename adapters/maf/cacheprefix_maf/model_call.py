@@ -239,6 +239,7 @@ async def _composed(
         if layout.changed:
             prepared = await prepared_by(client, layout.messages, layout.options, rest)
         body = body_of(prepared)
+        body = session.markable(body, api) if layout.plan.forks else body
         allowed = layout.plan.restriction.allowed
         if allowed is not None and layout.union:
             body["tool_choice"] = allowed_choice(allowed, api)
