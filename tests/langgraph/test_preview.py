@@ -302,3 +302,22 @@ def test_what_middleware_says_in_a_run_leaves_the_unmodified_cost_unknown(chat):
     found = preview(graph, session, task=TASK)
     assert {one.agent: one.unmodified_units is None for one in found.requests} == {"critic": False, "planner": True}
     assert found.ratio is None
+
+
+def test_nodes_that_a_branch_chooses_between_stand_as_they_were_added(chat):
+    """Parallel ones stand as LangGraph begins them, by their names."""
+    session = chat.session(HANDBOOK)
+    model = wrap_model(chat.model(), session)
+    names = ["triage", "billing", "answer"]
+
+    def told(join):
+        graph = StateGraph(MessagesState)
+        for name in names:
+            graph.add_node(
+                name, forked(session, role=name)(lambda state: {"messages": [model.invoke(state["messages"])]})
+            )
+        join(graph)
+        return [one.agent for one in preview(graph.compile(), session, task="Please begin.").requests]
+
+    assert told(lambda graph: graph.add_conditional_edges(START, lambda _: "triage", names)) == names
+    assert told(lambda graph: [graph.add_edge(START, name) for name in names]) == sorted(names)

@@ -98,8 +98,9 @@ class _DryRun:
         """
         frame, steps = self._entered(graph) or frame, _steps(graph)
         named = ((getattr(graph, "config", None) or {}).get("metadata") or {}).get("lc_agent_name") or around
-        # LangGraph begins the nodes of a step by their names.
-        for name in sorted(graph.nodes, key=lambda name: (steps.get(name, len(steps)), name)):
+        chosen = _chosen(graph)
+        # LangGraph begins the nodes of a step by their names. Of those that a branch chooses between mostly one runs.
+        for name in sorted(graph.nodes, key=lambda name: (steps.get(name, len(steps)), chosen.get(name, -1), name)):
             self._node(str(name), graph.nodes[name].bound, frame, named or str(name))
 
     def _node(self, name: str, bound: Any, frame: Frame | None, who: str) -> None:
@@ -261,6 +262,15 @@ def _steps(graph: Any) -> dict[str, int]:
         newest = {end for start, end in edges if start in newest and end not in steps}
         steps |= dict.fromkeys(newest, max(steps.values()) + 1)
     return steps
+
+
+def _chosen(graph: Any) -> dict[str, int]:
+    """The nodes that branches alone lead to, each with its place among those that the application added."""
+    builder = getattr(graph, "builder", None)
+    branches = [one for named in getattr(builder, "branches", {}).values() for one in named.values()]
+    led = {end for one in branches for end in (one.ends or {}).values()}
+    always = {end for _, end in getattr(builder, "edges", ())}
+    return {name: at for at, name in enumerate(graph.nodes) if name in led - always}
 
 
 # ---------------------------------------------------------------------- what a node's code names
