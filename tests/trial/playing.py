@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import pytest
 
 from cacheprefix import Gate, Session, SharedPrefix
+from cacheprefix.made_sessions import MADE
 from cacheprefix.server import Latency, SimulatedProvider
 from tests.transparent.compare import Allowed, allowed_in
 from tests.transparent.harness import Mode, Stage, serving, witnessed
@@ -156,6 +157,8 @@ def _run(kind: type[Driver], app: Application, mode: Mode, name: str) -> Run:
 
 def _staged(kind: type[Driver], app: Application, mode: Mode, name: str) -> tuple[Run, list[weakref.ref[Session]]]:
     """One run, and its sessions, which only this frame holds: libraries look into those that call them, and keep it."""
+    # Applications of a process are many here, and each is to be as the only one.
+    MADE.forget()
     with serving(app.rules) as (provider, headers), pytest.MonkeyPatch.context() as patched:
         provider.simulator.script = Answers(app, provider)
         provider.simulator.latency = Latency(base=app.latency, uncached=0, cached=0, output=0, scale=1)
