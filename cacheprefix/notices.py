@@ -6,8 +6,10 @@ import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import TypeVar
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.errors import BodyError, NotSharedError, plain, told
 from cacheprefix.locks import Lock
 
@@ -17,6 +19,10 @@ log = logging.getLogger("cacheprefix")
 
 _MOST = 1_000
 """Different things that are said, at most: names of users' own agents and tools may stand in them."""
+
+_MANY = 20
+"""Sessions with the very same shared text from which on they are probably made one a request."""
+_PREFIXES = 1_000
 
 _OWN = "the request goes out in the application's own layout"
 _SENT = {
@@ -130,3 +136,34 @@ def _warn(text: str) -> None:
         warnings.warn(text, CacheprefixWarning, stacklevel=4)
     except CacheprefixWarning:
         log.debug("the warning was turned into an error by a filter and is only logged")
+
+
+class MadeSessions:
+    """Counts the sessions of a process that were made with the very same shared text. Thread-safe, bounded."""
+
+    def __init__(self) -> None:
+        self._made: Bounded[tuple[str, str, bytes], int] = Bounded(_PREFIXES)
+        self._lock = Lock()
+
+    def add(self, name: str, scope: str, text: str, notices: Notices) -> None:
+        """Count one, by its name, its tenant and its shared text, and warn of the one that is one too many."""
+        if not text:
+            return
+        key = name, scope, blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+        with self._lock:
+            made = self._made[key] = self._made.get(key, 0) + 1
+        if made == _MANY:
+            notices.warn_once(
+                "many sessions",
+                f"{made} sessions with the very same shared text were made in this process: what one knows of "
+                "conversations, tools and costs no other one does, and none reports the whole; make one where the "
+                "application starts, and use it for every request",
+            )
+
+    def forget(self) -> None:
+        """Begin to count anew, for tests."""
+        with self._lock:
+            self._made.clear()
+
+
+MADE = MadeSessions()

@@ -35,9 +35,8 @@ from cacheprefix.history import (
 )
 from cacheprefix.history import Mode as CommitMode
 from cacheprefix.layout import RoleAs, SharedPrefix
-from cacheprefix.made_sessions import MADE
 from cacheprefix.mode import MODES, VARIABLE, Mode, mode_override
-from cacheprefix.notices import Notices
+from cacheprefix.notices import MADE, Notices
 from cacheprefix.options import Caching, Gate, History, Options, over
 from cacheprefix.plugins import Plugins, look_up_installed
 from cacheprefix.profiles import Profiles, Registry, default_registry, load_price_library, load_price_table
@@ -149,7 +148,7 @@ class Session:
         self._adapter.lead(name, caching.scope, caching.tail, frozen(known, prefix))
         self._adapter.shown(self)
         if mode != "off":
-            MADE.add(name, caching.scope, self.prefix, notices)
+            MADE.add(name, caching.scope, self.prefix.text, notices)
         if known.overrides("after_call") or known.overrides("cache_break"):
             # Who hears of calls may ask what they cost, where nobody may wait for an import.
             load_price_library()

@@ -19,7 +19,7 @@ from hypothesis import settings
 
 from benchmarks import local_engine
 from benchmarks.local_engine import LocalEngine
-from cacheprefix.made_sessions import MADE
+from cacheprefix.notices import MADE
 from cacheprefix.server import idle_threads
 from tests.blocking import Detector
 from tests.drawn import examples

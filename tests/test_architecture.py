@@ -231,7 +231,7 @@ def test_an_adapter_uses_the_core_through_its_doors():
 
 @pytest.mark.parametrize("adapter", ["litellm", "openai_agents"])
 def test_a_thin_adapter_stays_thin(adapter):
-    """At most 150 lines of code: those that are neither blank, nor a comment, nor a docstring."""
+    """At most 165 lines of code: those that are neither blank, nor a comment, nor a docstring."""
     lines = 0
     for path in _modules(ROOT / "adapters" / adapter):
         text = path.read_text("utf-8")
@@ -243,7 +243,7 @@ def test_a_thin_adapter_stays_thin(adapter):
         }
         found = enumerate(map(str.strip, text.splitlines()), 1)
         lines += sum(bool(line) and line[0] != "#" and number not in said for number, line in found)
-    assert 0 < lines <= 150, lines
+    assert 0 < lines <= 165, lines
 
 
 def _python(code: str) -> list[str]:

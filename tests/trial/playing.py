@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import pytest
 
 from cacheprefix import Gate, Session, SharedPrefix
-from cacheprefix.made_sessions import MADE
+from cacheprefix.notices import MADE
 from cacheprefix.server import Latency, SimulatedProvider
 from tests.transparent.compare import Allowed, allowed_in
 from tests.transparent.harness import Mode, Stage, serving, witnessed

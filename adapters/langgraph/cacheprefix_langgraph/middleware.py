@@ -131,7 +131,7 @@ class PrefixMiddleware(AgentMiddleware):
         self,
         session: Session | None = None,
         *,
-        role: str = _ROLE,
+        role: str = "agent",
         instruction: str = "",
         tools: Sequence[Any] | None = None,
         pinned: bool = False,
