@@ -534,7 +534,7 @@ def test_a_crew_that_ran_before_it_was_installed_tells_nobody_whom_it_ran_for(se
     assert session.failures == {}
 
 
-def test_two_crews_with_tools_of_one_name_are_told_of_scopes(equipped) -> None:
+def test_two_crews_with_tools_of_one_name_are_told_of_names(equipped) -> None:
     """They are two crews, of which the note must not speak as of two agents."""
     provider, made = equipped
     session = Session()
@@ -545,7 +545,7 @@ def test_two_crews_with_tools_of_one_name_are_told_of_scopes(equipped) -> None:
             team.kickoff(inputs=INPUTS)
     (told,) = [note for note in session.report().notes if "'house'" in note]
     assert told.startswith("another crew on this session")
-    assert "scope=" in told
+    assert "give one of the tools another name" in told
     one, session = made("house", "house"), Session()
     one.agents[0].tools[0].description = "Asks another house."
     with install(one, session):

@@ -398,8 +398,8 @@ def _clash(session: AdapterSession, name: str, *, elsewhere: bool = False) -> st
     if elsewhere:
         session.note(
             f"another crew on this session, or the session itself, has another tool of the name {name!r}: this crew's "
-            "tools cannot be shared; where crews are made for a user each, install each with scope=, else give one of "
-            "the tools another name"
+            "tools cannot be shared; give one of the tools another name, or where crews are made for a user each, say "
+            "the same of it to all (a description that names the user makes it another tool)"
         )
         return name
     session.note(
