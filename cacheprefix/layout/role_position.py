@@ -49,6 +49,8 @@ that has no other role; ``never``: it is known to be this role's alone, so that 
 LONG = 128
 """Tokens from which on a text may keep its place, and its places are recorded; shorter ones go to the end, unless that
 costs too much (``_SPARE``)."""
+_AGAIN = "again"
+"""Under what it is recorded of a conversation, by its first message, that its first role had begun others before."""
 _PART = "\0"
 """Between a model and the name of a tool set."""
 _SCHEMA = "\1"
@@ -491,11 +493,20 @@ class RolePositions:
         """Where a role's text goes; a place that is not the end is recorded, so that another process takes it up."""
         due, conversation, history = self._due(team, services, asked), asked.conversation, asked.history
         key = _key(asked)
-        found = self.choose(key, replace(due, met=lambda: self._met(key, due)))
+
+        def met() -> int:
+            counted, first = self._met(key, due), history.point(min(1, len(history.messages))).digest
+            if conversation.decided("places", f"{_AGAIN}@{first}") is None:
+                conversation.decide("places", f"{_AGAIN}@{first}", str(min(counted, 1)))
+            # Another process that takes the conversation up has met nobody: all roles go by what its first one found.
+            return int(conversation.decided("places", f"{_AGAIN}@{first}") or 0)
+
+        found = self.choose(key, replace(due, met=met))
         at = len(history.messages)
-        if found.at == at and found.at and due.size >= LONG:
-            behind = history.point(at)
-            conversation.decide("places", f"{due.text}@{at}@{behind.digest}@{behind.first}")
+        # A text stands in front of all that is said because of other conversations, which another process may not know.
+        if found.at is not None and found.at in (0, at) and at and due.size >= LONG:
+            behind = history.point(found.at)
+            conversation.decide("places", f"{due.text}@{found.at}@{behind.digest}@{behind.first}")
         return found
 
     def _met(self, key: tuple[str, str, str], due: RoleText[M]) -> int:
@@ -783,8 +794,10 @@ def _comes_again(due: RoleText[M], known: _Known[M]) -> bool:
     nobody else. In m conversations before that would have saved s each; now it costs e:
 
         m > 0   and   s > e
+
+    A shorter text than ``LONG`` would save next to nothing, and its places are not recorded.
     """
-    return known.met > 0 and due.size > known.spoken
+    return known.met > 0 and due.size > max(known.spoken, LONG - 1)
 
 
 def _leaving(due: RoleText[M], known: _Known[M], seat: _LastRequest, behind: _Choice, *, shares: bool) -> _Choice:

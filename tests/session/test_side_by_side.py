@@ -253,3 +253,31 @@ def test_where_marks_decide_later_conversations_read_the_roles_text_too():
     # The first conversation has the text behind what is said, the second writes it in front, later ones read it.
     assert max(reads[:4]) < 3_500
     assert min(reads[4:]) > 4_000
+
+
+@pytest.mark.parametrize("first", ["planner", "newcomer"])
+def test_a_role_that_joins_in_another_process_goes_by_what_the_conversations_first_one_found(first):
+    """Whether its text stands in front: that process has met nobody, and must send what the one before had sent."""
+    session, seen = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE)), []
+
+    def asks(session, name, talk, *heard):
+        system = f"{HANDBOOK}\n\nYou are the {name}. {words(900, name)}"
+        given = {"model": "gpt-5.2", "messages": [{"role": "system", "content": system}, *heard]}
+        turn = fork_body(session.adapter, given, "openai-chat", Role(name, conversation=talk)).begin()
+        turn.finish(None)
+        return turn.body
+
+    for name in ("planner", "writer"):
+        asks(session, name, "before", said(f"asked before of {name}"))
+    asks(session, first, "one", said("asked now"))
+    record = session.conversation("one").dumps()
+    heard = said("asked now"), said("answered")
+    seen.append(asks(session, "writer", "one", *heard))
+    other = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE))
+    other.conversation("one").restore(record)
+    asks(other, "checker", "elsewhere", said("asked elsewhere"))
+    seen.append(asks(other, "writer", "one", *heard))
+    assert seen[0] == seen[1]
+    in_front = "You are the writer" in str(seen[0]["messages"][1]["content"])
+    assert in_front == (first == "planner")
+    assert session.failures == other.failures == {}
