@@ -338,12 +338,12 @@ def difference_from(
     *,
     rewritten: bool = False,
 ) -> Finding | None:
-    """What differs from the requests of the same agent; None when ``own`` continues one.
+    """What keeps ``own`` from reading what an earlier request of its agent left; None where it continues one.
 
-    ``earlier`` are those requests, the newest first, each with the number of sections that it begins with as ``own``
-    does. ``shared`` is the number of sections that ``own`` shares with any prompt of its lane. The request it is
-    held against is the one with which it has most content in common, wherever that stands. ``rewritten`` says
-    that the history is known to have been rewritten, so that any difference in it is one.
+    ``earlier`` are those requests, the newest first, each with how many sections are equal from the start. ``shared``
+    is how many ``own`` has in common with any prompt of its lane, which can be read anyway. It is held against the
+    request with most content in common, wherever that stands. ``rewritten`` says that the history is known to have
+    been rewritten, so that any difference in it is one.
     """
     rows = [row for row in earlier if not row[0].failed]
     best: SentRequest | None = None

@@ -122,7 +122,7 @@ class _Counts:
     """The sum of squares of the shares by which the reports were missed."""
 
     def learn(self, text: int, images: int, counted: int) -> None:
-        """One more report."""
+        """Enter a report: a prompt that we count as ``text`` and ``images`` tokens, and the provider as ``counted``."""
         self.xx += text * text
         self.xy += text * images
         self.yy += images * images
@@ -338,7 +338,10 @@ class Unmodified:
         return Estimate(scale.theirs(found.usage, profile), unsure)
 
     def _learn(self, sent: Observation, *, shares: bool) -> None:
-        """Keep whether siblings that are sent together read from one another, which a request has told."""
+        """Note for a model whether siblings sent at once read from one another (``shares``).
+
+        Only where one was sent just before ``sent`` that begins as that does.
+        """
         record = sent.record
         alike = record.digests[: bisect_right(record.totals, sent.expectation.shared_tokens)]
         begun = [one.sent.record for one in self._begun.values() if one.sent.index < sent.index]

@@ -373,9 +373,9 @@ class Team:
                     noted.difference_update(gone)
 
     def adopt_system(self, text: str, *, with_context: bool = False) -> None:
-        """Make ``text`` the shared system text, where the prefix has none of its own.
+        """Share a text that was found in the agents' own prompts, where the user gave none.
 
-        ``with_context`` for an adapter that tells durable context also to those who are not shown the text.
+        With ``with_context`` durable context alone does not count as given: the adapter says it elsewhere too.
         """
         with self.lock:
             taken = self.prefix.system or self.prefix.roles if with_context else self.prefix.text

@@ -173,6 +173,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             with suppress(Undone):
                 result = await self._asked(self.client.create, given, sending)
             if result is None:
+                # The fork could not be begun: ``sending`` is marked so, and sends the application's own request now.
                 result = await self._asked(self.client.create, given, sending)
         except BaseException:
             sending.failed()
