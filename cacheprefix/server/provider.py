@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import socket
 import threading
 import time
@@ -116,6 +117,9 @@ class SimulatedProvider:
         self._server = server = uvicorn.Server(config)
         self._thread = threading.Thread(target=server.run, args=([listening],), name="simulated-provider", daemon=True)
         self._thread.start()
+        # uvloop's timers call into Python whether it still stands or not: a server that runs when the interpreter ends
+        # can end the process with a segmentation fault.
+        atexit.register(self.stop)
         until = time.monotonic() + _PATIENCE
         while not server.started:
             if not self._thread.is_alive() or time.monotonic() > until:
@@ -130,6 +134,7 @@ class SimulatedProvider:
             self._server.should_exit = True
             self._thread.join(_PATIENCE)
         self._server = self._thread = None
+        atexit.unregister(self.stop)
         if self._log is not None:
             self._log.close()
 

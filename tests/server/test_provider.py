@@ -6,6 +6,8 @@ import gzip
 import itertools
 import json
 import socket
+import subprocess
+import sys
 import time
 import zlib
 from http.client import HTTPConnection
@@ -58,6 +60,18 @@ def test_a_stopped_provider_can_be_started_again_on_its_port():
     first.stop()
     with SimulatedProvider(port=first.port) as second:
         assert second.port == first.port
+
+
+def test_no_server_outlives_the_interpreter():
+    """A server that nobody stopped ends before the interpreter does: its event loop would call into what is gone."""
+    left = (
+        "import atexit, threading\n"
+        "from cacheprefix.server import SimulatedProvider\n"
+        "atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))\n"
+        "left = SimulatedProvider().start()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", left], check=True, capture_output=True, text=True)
+    assert ended.stdout.strip() == "['MainThread']"
 
 
 def test_a_busy_port_names_the_fix():
