@@ -24,6 +24,7 @@ from cacheprefix.bodies import (
     begins,
     bound_role,
     compacts,
+    condensed_body,
     current_role,
     fork_body,
     in_role,
@@ -101,12 +102,21 @@ from cacheprefix.prompt import (
     make_call,
     make_message,
     make_result,
+    provider_tools,
     reason,
 )
 from cacheprefix.prompt import Role as MessageRole
 from cacheprefix.session import Session
 from cacheprefix.versions import outside, supported
-from cacheprefix.watched_clients import compacts_by, derived, headers_of, vendor_of, watched_client, watched_stream
+from cacheprefix.watched_clients import (
+    compacts_by,
+    derived,
+    headers_of,
+    vendor_of,
+    watched_client,
+    watched_in_place,
+    watched_stream,
+)
 from cacheprefix.wrapped_parts import Wrap, claimed, named, released
 
 if TYPE_CHECKING:
@@ -213,6 +223,7 @@ __all__ = [
     "claimed",
     "compacts",
     "compacts_by",
+    "condensed_body",
     "context_block",
     "cost_units",
     "current_role",
@@ -250,6 +261,7 @@ __all__ = [
     "origin_of",
     "plan_compaction",
     "preview_of",
+    "provider_tools",
     "reason",
     "rehearsed",
     "released",
@@ -268,6 +280,7 @@ __all__ = [
     "users_session",
     "vendor_of",
     "watched_client",
+    "watched_in_place",
     "watched_stream",
     "well_formed",
     "with_volatile",

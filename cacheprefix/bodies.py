@@ -11,14 +11,14 @@ import operator
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import dropwhile
 from typing import Any
 
 from cacheprefix.adapter_session import AdapterSession
 from cacheprefix.calls.begin import Request, unasked
-from cacheprefix.calls.history_runner import RestOfRequest
+from cacheprefix.calls.history_runner import RestOfRequest, Views
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.contexts import BlockVar
+from cacheprefix.conversation import Conversation
 from cacheprefix.effects import Call as WaitingFor
 from cacheprefix.effects import Flow, adrive, drive
 from cacheprefix.errors import SetupError, ToolClashError, check_text
@@ -31,9 +31,18 @@ from cacheprefix.layout.role_position import CountedHistory
 from cacheprefix.layout.shared_text import LEAST
 from cacheprefix.layout.tool_sets import ToolSet
 from cacheprefix.profiles import merge_usage
-from cacheprefix.prompt import MESSAGE_TOKENS, Api, MessageView, Prompt, Reason, digest_of, dumps_sorted, loads, reason
-from cacheprefix.wire import apply, form_of, sendable, views_of
-from cacheprefix.wire.answers import begins, history_field, read_answer, result_messages, user_message
+from cacheprefix.prompt import (
+    MESSAGE_TOKENS,
+    Api,
+    Prompt,
+    Reason,
+    digest_of,
+    dumps_sorted,
+    loads,
+    provider_tools,
+    reason,
+)
+from cacheprefix.wire.answers import begins, field_of, history_field, read_answer, result_messages, user_message
 from cacheprefix.wire.anthropic import paused_turn
 from cacheprefix.wire.apis import CHATS, SHAPES, chat_of
 from cacheprefix.wire.messages import Answer
@@ -307,7 +316,7 @@ class ForkBody:
         """End the call with a whole answer; gives the request to send again where ``refusal`` says so."""
         if told is not None:
             answer = self.session.attempt("answer", lambda: told(answer), answer)
-        turn.finish(_field(answer, "usage"))
+        turn.finish(field_of(answer, "usage"), diagnostics=field_of(answer, "diagnostics"))
         self.answered(turn, answer)
         return self.refusal(answer)
 
@@ -322,7 +331,7 @@ class ForkBody:
     def _remember_stored(self, turn: PendingCall, answer: Any) -> None:
         """``answered``, which fails open around it."""
         session, given = self.session, self.given
-        id_, output = _field(answer, "id"), _field(answer, "output")
+        id_, output = field_of(answer, "id"), field_of(answer, "output")
         fields = SHAPES[self.api].FIELDS
         named = isinstance(output, list) if fields.system else str(id_).startswith(_NAMED)
         if not fields.chained or session.mode == "observe" or not isinstance(id_, str) or not named:
@@ -331,7 +340,7 @@ class ForkBody:
         if given.get("store") is False:
             # Privacy: the application has nothing stored, so nothing of it is remembered.
             return
-        ready = _field(answer, "status") not in ("queued", "in_progress")
+        ready = field_of(answer, "status") not in ("queued", "in_progress")
         self._remember(turn, id_, self._messages(answer) if ready else None)
 
     def _messages(self, answer: Any) -> list[Any]:
@@ -339,7 +348,7 @@ class ForkBody:
         if SHAPES[self.api].FIELDS.system:
             return list(read_answer(answer, self.api).messages)
         # LiteLLM makes a choice of each item.
-        each = [{"choices": [_plain(choice)]} for choice in _field(answer, "choices")]
+        each = [{"choices": [_plain(choice)]} for choice in field_of(answer, "choices")]
         return [message for one in each for message in read_answer(one, self.api).messages]
 
     def _remember(self, turn: PendingCall, id_: str, answered: Sequence[Any] | None) -> None:
@@ -351,7 +360,7 @@ class ForkBody:
             # What was sent is not what the application asked: its own history is needed to go on from this answer.
             asked = _items(self.given.get(name))
             # A chat's system messages are for one request alone, as instructions are.
-            history = [*(asked if SHAPES[self.api].FIELDS.system else dropwhile(_is_system, asked)), *answered]
+            history = [*asked[0 if SHAPES[self.api].FIELDS.system else _leading(asked) :], *answered]
         tokens = turn.seen.prompt.tokens if history and turn.seen else len(str(history)) // 4
         session.shared.kept.answered(id_, _speaker(session, role), conversation, history, tokens)
 
@@ -408,9 +417,8 @@ class ForkBody:
 
     def _boundary(self, prompt: Prompt) -> int:
         """How many leading sections of ``prompt`` siblings share: all before the role's text."""
-        data = self.tail.encode("utf-8", "surrogatepass")
-        tail_at = (at for at in range(len(prompt.sections) - 1, -1, -1) if prompt.sections[at].data == data)
-        return next(tail_at, len(prompt.sections)) if self.tail else len(prompt.sections)
+        found = prompt.last_of(self.tail)
+        return len(prompt.sections) if found is None else found
 
 
 _NAMED = "resp_"
@@ -423,11 +431,6 @@ Told = Callable[[Any], Any]
 """What an answer says: a dict, or an SDK's object."""
 UsageOf = Callable[[Any], Any]
 """The usage that an event of a stream brings, or None."""
-
-
-def _field(answer: Any, name: str) -> Any:
-    """A field of an answer that is a dict or an SDK's object; None where it has none."""
-    return answer.get(name) if isinstance(answer, Mapping) else getattr(answer, name, None)
 
 
 def _usage_of(event: Any) -> Any:
@@ -502,19 +505,38 @@ class _Watching:
 
     def __init__(self, fork: ForkBody, turn: PendingCall, events: Any, usage: UsageOf) -> None:
         self._fork, self._turn, self._events, self._usage_of = fork, turn, events, usage
-        self._usage: dict[str, Any] = {}
+        self.usage: dict[str, Any] = {}
+        """What the events have said of it so far."""
+        self._diagnostics: Any = None
         self._reading = False
         self._any_event = False
         self._last: Any = None
         self._so_far = SoFar()
         turn.leave.rests()
 
+    @contextmanager
+    def _pulling(self) -> Iterator[None]:
+        """Around what looks for the next event: ends the call with the stream, or where that breaks off."""
+        self._reading = True
+        try:
+            yield
+        except (StopIteration, StopAsyncIteration):
+            self._ended()
+            raise
+        except BaseException:
+            self._left()
+            self._turn.fail()
+            raise
+        finally:
+            self._reading = False
+
     def _passes(self, event: Any) -> bool:
         """Note an event; False where the application must not see it."""
         self._any_event, self._last = True, event
+        self._diagnostics = getattr(getattr(event, "message", None), "diagnostics", None) or self._diagnostics
         if SHAPES[self._fork.api].FIELDS.chained:
             self._fork.session.attempt("kept answer", lambda: self._note(event), None)
-        return self._fork.passes(self._turn, event, self._usage, self._usage_of)
+        return self._fork.passes(self._turn, event, self.usage, self._usage_of)
 
     def _note(self, event: Any) -> None:
         """Note what an event says of an answer that a request may name before it has ended."""
@@ -529,12 +551,12 @@ class _Watching:
 
     def _ended(self, *, cut: bool = False) -> None:
         """End the call with the usage that the events brought; unknown usage where they brought none."""
-        usage: Any = self._usage
+        usage: Any = self.usage
         if self._any_event and not usage and self._usage_of is not _usage_of:
             # LiteLLM writes it into the last event once the provider's stream has ended.
             usage = self._fork.session.attempt("usage", lambda: self._usage_of(self._last), None)
         self._left()
-        self._turn.finish(usage or None, cut=cut)
+        self._turn.finish(usage or None, diagnostics=self._diagnostics, cut=cut)
 
     def _abandoned(self) -> None:
         """The stream was closed or dropped before its end: the call counts, unless not one event had come."""
@@ -562,22 +584,12 @@ class Watched(_Watching):
         return self
 
     def __next__(self) -> Any:
-        self._reading = True
-        try:
+        with self._pulling():
             while True:
                 with self._turn.reading():
                     event = next(self._events)
                 if self._passes(event):
                     return event
-        except StopIteration:
-            self._ended()
-            raise
-        except BaseException:
-            self._left()
-            self._turn.fail()
-            raise
-        finally:
-            self._reading = False
 
     def close(self) -> None:
         """The application reads no further: the call ends; the stream underneath is the application's to close."""
@@ -591,22 +603,12 @@ class AsyncWatched(_Watching):
         return self
 
     async def __anext__(self) -> Any:
-        self._reading = True
-        try:
+        with self._pulling():
             while True:
                 with self._turn.reading():
                     event = await anext(self._events)
                 if self._passes(event):
                     return event
-        except StopAsyncIteration:
-            self._ended()
-            raise
-        except BaseException:
-            self._left()
-            self._turn.fail()
-            raise
-        finally:
-            self._reading = False
 
     async def aclose(self) -> None:
         """The application reads no further: the call ends; the stream underneath is the application's to close."""
@@ -779,11 +781,13 @@ class _Read:
         lists: bool,
     ) -> AgentRequest[Any]:
         """The body as the planner takes it (``AgentRequest``)."""
-        model = str(body.get("model", ""))
+        model, conversation = str(body.get("model", "")), session.conversation(role.conversation)
 
         def history(told: RoleTold) -> CountedHistory[Any]:
             """The messages under a role's text and tools, with the answers begun at their end apart."""
-            messages = _condensed(session, self, role, model, api, told.text, told.carries(names))
+            tokens_told, carried = session.count(told.text, model), told.carries(names)
+            rest = RestOfRequest(own_tokens=tokens_told, tools=carried, declared=self.tools, zones=True)
+            messages = session.histories.condensed(conversation, self.history, model, api, rest)
             end = len(messages) - _begun_answers(session, messages, body, api)
             return CountedHistory(messages[:end], digest, tokens, messages[end:])
 
@@ -809,14 +813,14 @@ class _Read:
         return AgentRequest(
             role.name,
             model,
-            session.conversation(role.conversation),
+            conversation,
             self.text,
             history,
             spoken=lambda behind: list(map(tokens, self.history[behind:])),
             api=api,
             tools=OwnTools(names, free=free, lists=lists, differ=self.differ) if self.shared else None,
             volatile=role.volatile,
-            known=_provider_tools(self.tools),
+            known=provider_tools(_kind(tool) for tool in self.tools if not _is_function(tool)),
             own=own if kept is None else (*own, kept),
             alike=(role.ahead is not None or role.played) and self.shared_at == 0,
             played=role.played,
@@ -981,7 +985,7 @@ def _own_layout(
         if history != [user_message(before)]:
             given = {**given, name: history}
     elif isinstance(before, list):
-        lead = len(before) - len(list(dropwhile(_is_system, before)))
+        lead = _leading(before)
         if len(before) != lead + len(history) or not all(map(operator.is_, before[lead:], history)):
             given = {**given, name: [*before[:lead], *history]}
     # A history that is neither text nor a list is valid in no API: it goes out as it came, and the provider refuses it.
@@ -1005,7 +1009,7 @@ def _with_history(
     del given["previous_response_id"]
     now = _items(given.get(name))
     # A chat's system messages stand in front of all.
-    lead = [] if SHAPES[api].FIELDS.system else now[: len(now) - len(list(dropwhile(_is_system, now)))]
+    lead = [] if SHAPES[api].FIELDS.system else now[: _leading(now)]
     return {**given, name: [*lead, *messages, *now[len(lead) :]]}, earlier
 
 
@@ -1153,37 +1157,52 @@ def _led(text: str, own: Any) -> Any:
     return f"{text}\n\n{own}" if own else text
 
 
-def _condensed(
-    session: AdapterSession, read: _Read, role: Role, model: str, api: Api, tail: str, tools: Sequence[str]
-) -> list[Any]:
-    """The history with large tool results shortened and, where that is due and pays, compacted.
+def condensed_body(
+    session: AdapterSession,
+    conversation: Conversation,
+    body: Mapping[str, Any],
+    api: Api,
+    tail: str,
+    views: Views | None = None,
+) -> Mapping[str, Any]:
+    """A body with large tool results shortened and, where that is due and pays, compacted; the very same where not.
 
-    ``tail`` is the role's text that is sent with it, ``tools`` are the names of the tools that the request carries.
+    Its leading system messages stay as they are, and so does the role's text, ``tail``. Raises ``BudgetError`` where
+    the session's request budget cannot be met.
     """
-    history, form = read.history, form_of(api)
-    none: tuple[MessageView, ...] = ()
-    if form is None:
-        return history
-    views = session.attempt("views", lambda: views_of(history, form, session.counter(model)), none)
-    # Outside of ``attempt``: it fails open by itself, and ``BudgetError`` must reach the application.
-    conversation = session.conversation(role.conversation)
-    rest = RestOfRequest(own_tokens=session.count(tail, model), tools=tools, declared=read.tools, zones=True)
-    decisions = session.histories.condense(conversation, views, model, api, rest) if views else ()
-    if not decisions:
-        return history
-    return session.attempt("condense", lambda: sendable(apply(history, decisions, form)), history)
+    name, model = history_field(api), str(body.get("model", ""))
+    messages = body.get(name)
+    if not isinstance(messages, list) or not session.histories.decides(conversation):
+        return body
+    stay = set(range(_leading(messages)))
+    stay.update([at for at, one in enumerate(messages) if tail and _says(one, tail)][-1:])
+    beside = "\n".join(_text(messages[at].get("content")) for at in sorted(stay))
+    own = max(0, session.count(beside, model) - session.count(session.prefix.text, model))
+    tools = list(body.get("tools") or ())
+    rest = RestOfRequest(own_tokens=own, tools=tuple(map(tool_name, tools)), declared=tools, zones=True)
+    places = [at for at in range(len(messages)) if at not in stay]
+    short = session.histories.condensed(conversation, messages, model, api, rest, places=places, views=views)
+    return body if short is messages else {**body, name: short}
+
+
+def _leading(messages: Sequence[Any]) -> int:
+    """How many system messages stand in front."""
+    return next((at for at, one in enumerate(messages) if not _is_system(one)), len(messages))
+
+
+def _says(message: Any, text: str) -> bool:
+    """Whether it is a message of the user's that says this text alone."""
+    if not isinstance(message, Mapping) or message.get("role") != "user":
+        return False
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else [{"text": content}]
+    return [field_of(block, "text") for block in blocks] == [text]
 
 
 def _rendered(native: Any, schema: Mapping[str, Any], api: Api) -> Any:
     """A tool as the application declared it, or converted where that is another API's form."""
     shape = chat_of(api)
     return dict(native) if isinstance(native, Mapping) and shape.declares(native) else shape.tool(schema)
-
-
-def _provider_tools(tools: Sequence[Any]) -> tuple[Reason, ...]:
-    """The reason ``provider_tools`` with their types, where the provider runs some of the tools: no union has those."""
-    kinds = {_kind(tool) for tool in tools if not _is_function(tool)}
-    return (reason("provider_tools", ", ".join(sorted(kinds))),) if kinds else ()
 
 
 def _kind(tool: Any) -> str:
