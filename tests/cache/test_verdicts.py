@@ -436,6 +436,26 @@ def test_nameless_agents_that_hear_one_conversation_are_not_a_changed_system() -
         assert not verdict.alarm
 
 
+@pytest.mark.parametrize(("agent", "system"), [("a", "You are {}. " * 60), ("", "Be brief.")])
+def test_a_request_with_hardly_anything_in_common_with_the_last_one_changed_nothing(agent: str, system: str) -> None:
+    """Other tools, another question, for an agent with a name another system text: it is about something else."""
+    desk = Desk()
+    for name, cause in (("alpha", "cold_start"), ("omega", "hit")):
+        verdict = desk.call(chat(f"{name} asks", system=system.format(*[name] * 60), tools=("look", name)), agent=agent)
+        assert (verdict.cause, verdict.path) == (cause, None)
+
+
+@pytest.mark.parametrize(("events", "cause"), [((), "history_edited"), (({"type": "compaction"},), "compacted")])
+def test_a_history_of_which_hardly_anything_is_left_is_told_all_the_same(events: Any, cause: str) -> None:
+    """Little in common is another agent's under other tools or another system text, but not under the same ones."""
+    desk = Desk()
+    texts = [f"text {number}" for number in range(9)]
+    desk.call(chat(*texts, system="Be brief.", tools=()))
+    other = "another question " * 60
+    verdict = desk.call(chat(other, texts[1], other, system="Be brief.", tools=()), events=events)
+    assert (verdict.cause, verdict.path) == (cause, "messages[1].content")
+
+
 def test_an_answer_that_never_ends_does_not_block_its_successors() -> None:
     """A request that was begun and lost: the next one with the same bytes is written and read as usual."""
     desk = Desk()
