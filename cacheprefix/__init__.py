@@ -13,8 +13,9 @@ from cacheprefix._version import __version__
 if TYPE_CHECKING:
     from cacheprefix._wrap import preview, wrap
     from cacheprefix.cache import Breakpoint, Verdict
+    from cacheprefix.call import Call
     from cacheprefix.calls.pending import PendingCall
-    from cacheprefix.calls.report import Call, Report
+    from cacheprefix.calls.report import Report
     from cacheprefix.conversation import Conversation
     from cacheprefix.dry_run import PlannedRequest, Preview
     from cacheprefix.errors import CacheprefixError
@@ -34,7 +35,7 @@ _HOMES = {
     "Caching": "options",
     "CacheprefixError": "errors",
     "CacheprefixWarning": "notices",
-    "Call": "calls.report",
+    "Call": "call",
     "Compaction": "history",
     "Conversation": "conversation",
     "Fork": "layout",

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cacheprefix.bodies import Role, fork_body
+from cacheprefix.call import Call
 from cacheprefix.calls.pending import Unsent
-from cacheprefix.calls.report import Call
 from cacheprefix.errors import SetupError, plain
 from cacheprefix.prompt import Api, Layout, Reason
 

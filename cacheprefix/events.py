@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cacheprefix.cache import Verdict
-from cacheprefix.calls.report import Call, Report, Totals
+from cacheprefix.call import Call
+from cacheprefix.calls.report import Report, Totals
 from cacheprefix.errors import SetupError, StateError, plain
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import (

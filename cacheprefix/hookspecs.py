@@ -13,7 +13,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from cacheprefix.cache import Breakpoint, Verdict
-    from cacheprefix.calls.report import Call
+    from cacheprefix.call import Call
     from cacheprefix.history import Compaction, Situation, Strategy, ToolResultBudget
     from cacheprefix.layout import Fork, SharedPrefix
     from cacheprefix.profiles import Profile

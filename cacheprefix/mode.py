@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Literal, cast, get_args
 
 from cacheprefix.errors import ConfigError
@@ -19,12 +18,12 @@ VARIABLE = "CACHEPREFIX_MODE"
 (``Session.from_config``): the variable may take something back, and never turns it on where a program has it off."""
 
 
-def mode_override(environ: Mapping[str, str] | None = None) -> Mode | None:
+def mode_override() -> Mode | None:
     """The mode that every session has, whatever its program says; None where the variable takes nothing back.
 
     Raises ``ConfigError`` for a word that is no mode.
     """
-    said = (os.environ if environ is None else environ).get(VARIABLE, "")
+    said = os.environ.get(VARIABLE, "")
     word = said.strip().lower()
     if word and word not in MODES:
         raise ConfigError(VARIABLE, None, "mode", f"{said!r} is not one of {', '.join(map(repr, MODES))}")

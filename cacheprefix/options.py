@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from cacheprefix.cache.routing import Keys
-from cacheprefix.calls.gating import LIMIT, PRICE
 from cacheprefix.history import Compaction, RequestBudget, Results, ToolResultBudget
 from cacheprefix.layout import RoleAs, TailPlacement
+from cacheprefix.layout.gate import LIMIT, PRICE
 from cacheprefix.mode import Mode
 from cacheprefix.profiles import Registry
 from cacheprefix.prompt import Counter

@@ -14,10 +14,11 @@ from cacheprefix.adapter_session import AdapterSession, frozen
 from cacheprefix.cache import Verdict
 from cacheprefix.cache.lifetimes import AUTO, Lifetimes
 from cacheprefix.cache.routing import RoutingKeys
+from cacheprefix.call import Call
 from cacheprefix.calls.counting import TokenCounting
 from cacheprefix.calls.gating import gate_of
 from cacheprefix.calls.pending import PendingCall
-from cacheprefix.calls.report import Call, Report
+from cacheprefix.calls.report import Report
 from cacheprefix.calls.state import SharedState
 from cacheprefix.calls.tool_calls import ToolCacheOption, ToolCalls
 from cacheprefix.conversation import Conversation

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,83 +17,60 @@ CORE = ROOT / "cacheprefix"
 ADAPTERS = {"ag2", "langgraph", "autogen", "crewai", "litellm", "maf", "openai_agents", "sdk"}
 
 ALWAYS = {"errors", "_version", "locks", "effects", "contexts", "bounded", "unnamed", "notices", "mode"}
-BELOW = {
-    "errors": set(),
-    "_version": set(),
-    "locks": set(),
-    "effects": set(),
-    "contexts": set(),
-    "bounded": set(),
-    "unnamed": set(),
-    "notices": set(),
-    "mode": set(),
-    "prompt": set(),
-    "wire": {"prompt"},
-    "profiles": {"prompt"},
-    "services": {"prompt", "profiles"},
-    "cache": {"prompt", "wire", "profiles"},
-    "stores": set(),
-    "layout": {"prompt", "wire", "profiles", "services", "cache", "stores"},
-    "history": {"prompt", "wire", "profiles", "cache", "stores"},
-    "toolcache": {"prompt", "stores"},
-    "conversation": {"prompt", "wire", "history"},
-    "hookspecs": {"prompt", "profiles", "cache", "layout", "history", "calls"},
-    "builtin_plugins": {"prompt", "cache", "layout", "history"},
-    "plugins": {"hookspecs", "builtin_plugins"},
-    "calls": {
-        "prompt",
-        "wire",
-        "profiles",
-        "services",
-        "cache",
-        "stores",
-        "layout",
-        "history",
-        "toolcache",
-        "conversation",
-        "plugins",
-    },
-    "forks": {"prompt", "wire", "profiles", "cache", "layout", "history", "conversation", "calls"},
-    "options": {"prompt", "profiles", "cache", "stores", "history", "layout", "calls"},
-    "adapter_session": {
-        "prompt",
-        "wire",
-        "profiles",
-        "services",
-        "cache",
-        "history",
-        "layout",
-        "conversation",
-        "calls",
-        "forks",
-        "plugins",
-        "toolcache",
-        "options",
-        "stores",
-    },
-    "bodies": {"prompt", "wire", "profiles", "layout", "conversation", "calls", "adapter_session"},
-    "watched_clients": {"prompt", "calls", "adapter_session", "bodies"},
-    "dry_run": {"prompt", "calls", "bodies", "adapter_session"},
-    "events": {"prompt", "profiles", "cache", "stores", "toolcache", "calls", "plugins"},
-    "config_fields": {"toolcache", "history", "layout", "profiles"},
-    "config": {"profiles", "stores", "history", "toolcache", "plugins", "events", "config_fields", "options"},
-}
-"""What each room may import beside itself, the errors and notices; the session may import all of them, and adapters
-the session. Of ``calls`` the hooks' signatures name nothing but values."""
+"""What every room may import; among themselves these form no circle either (``test_circles.py``)."""
+_TABLE = """
+prompt:
+stores:
+versions:
+wire: prompt
+profiles: prompt
+toolcache: prompt stores
+services: prompt profiles
+cache: prompt wire profiles
+history: prompt wire profiles
+layout: prompt stores wire profiles services cache
+conversation: prompt wire history
+call: prompt profiles cache
+options: prompt stores profiles cache history layout
+config_fields: layout
+hookspecs: prompt profiles cache history layout call
+builtin_plugins: prompt cache history layout
+plugins: hookspecs builtin_plugins
+calls: prompt stores wire profiles toolcache services cache history layout conversation call plugins
+forks: prompt wire profiles cache history layout conversation calls
+adapter_session: prompt stores wire profiles cache history layout conversation options plugins calls forks
+events: prompt stores profiles toolcache cache call plugins calls
+config: profiles toolcache history options config_fields plugins events
+keep_alive: profiles layout forks
+wrapped_parts: adapter_session
+bodies: prompt wire profiles layout conversation calls adapter_session
+watched_clients: prompt calls adapter_session bodies
+dry_run: prompt call calls adapter_session bodies
+session: prompt stores wire profiles toolcache services cache history layout conversation call options plugins \
+  calls forks adapter_session config keep_alive dry_run
+adapter: prompt versions profiles toolcache history layout calls forks adapter_session config wrapped_parts \
+  bodies watched_clients dry_run session
+entry_points: session
+_wrap: hookspecs dry_run session adapter
+__init__: prompt profiles cache history layout conversation call options hookspecs calls keep_alive dry_run \
+  session _wrap
+"""
+BELOW = {room: set(below.split()) for room, _, below in (row.partition(":") for row in _TABLE.split("\n") if row)}
+"""Which rooms each room imports, beside those of ``ALWAYS``: all of them, and no others. For type checkers too."""
 
 LEAVES = {
     "server": set(),
     "audit": set(),
-    "report": {"server", "audit"},
-    "telemetry": set(),
+    "report": {"audit"},
     "record": set(),
     "verify": {"server"},
-    "testing": {"server", "audit"},
-    "cli": {"server", "audit", "report", "telemetry", "testing", "record", "verify"},
+    "telemetry": set(),
+    "testing": {"server"},
+    "cli": {"server", "audit", "report", "record", "verify"},
     "__main__": {"cli"},
 }
-"""Nothing below imports these. Among them arrows point one way too: a server and an audit know nothing of each
-other, a report shows an audit, fixtures serve and audit, the command line starts all."""
+"""Which of the tools each tool imports; nothing else imports one. A server and an audit know nothing of each other, a
+report shows an audit, fixtures serve, the command line starts all."""
 
 FRAMEWORKS = ("ag2", "agent_framework", "autogen", "crewai", "deepagents", "langchain", "langgraph", "litellm")
 EXTRAS = (
@@ -132,45 +110,61 @@ def _room(path: Path) -> str:
     return path.relative_to(CORE).with_suffix("").parts[0]
 
 
+@cache
 def _rooms() -> set[str]:
     return {_room(path) for path in _modules(CORE)}
 
 
 def _arrows(path: Path) -> set[str]:
+    """The rooms that a file imports; a public name is one of ``__init__``."""
     named = {name.split(".")[1] for name in _imports(path) if name.startswith("cacheprefix.")}
-    return (named & _rooms()) - {_room(path)} - ALWAYS
+    return {name if name in _rooms() else "__init__" for name in named} - {_room(path)} - ALWAYS
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("room", sorted(BELOW))
-def test_a_room_imports_only_what_lies_below_it(room):
-    """Prompt, wire and profiles, cache, then layout and history; stores below history, tool cache and the gate."""
+@cache
+def _used() -> dict[str, set[str]]:
+    """The rooms that each room imports."""
+    used: dict[str, set[str]] = {}
     for path in _modules(CORE):
-        if _room(path) == room:
-            assert _arrows(path) <= BELOW[room], path
+        used.setdefault(_room(path), set()).update(_arrows(path))
+    return used
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("leaf", sorted(LEAVES))
-def test_arrows_between_leaves_point_one_way(leaf):
+def test_a_room_imports_what_its_table_says():
+    """All of it: an arrow that no import uses any more goes from the table, too."""
+    allowed = {room: set() for room in ALWAYS} | BELOW
+    assert {room: arrows for room, arrows in _used().items() if room not in LEAVES} == allowed
+
+
+@pytest.mark.slow
+def test_arrows_between_leaves_point_one_way():
     """From the server to the audit, to the report, to the command line."""
-    for path in _modules(CORE):
-        if _room(path) == leaf:
-            assert _arrows(path) & set(LEAVES) <= LEAVES[leaf], path
+    assert {room: arrows & set(LEAVES) for room, arrows in _used().items() if room in LEAVES} == LEAVES
+
+
+def _page(heading: str) -> str:
+    """A part of the architecture's page."""
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    return page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
 
 
 @pytest.mark.slow
-def test_nothing_below_imports_a_leaf():
-    """Neither a room nor the session needs a server, a report or a command line."""
-    for path in _modules(CORE):
-        if _room(path) not in LEAVES:
-            assert not _arrows(path) & set(LEAVES), path
+def test_the_drawing_shows_every_room_above_what_it_imports():
+    """Imports point down, and to the left within a row."""
+    rows = [row.split()[1:] for row in _page("The rooms").split("```")[1].splitlines() if row.strip()]
+    drawn = [room for row in reversed(rows) for room in row]
+    assert sorted(drawn) == sorted(_rooms() | ADAPTERS)
+    at = drawn.index
+    assert not {(room, below) for room, used in _used().items() for below in used if at(below) > at(room)}
 
 
-def test_every_folder_is_a_room():
-    """A new folder gets its place in the order before it gets modules."""
-    folders = {path.name for path in CORE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
-    assert folders <= set(BELOW) | set(LEAVES)
+def test_the_table_of_rooms_has_every_room():
+    """A new folder or module is told of before anybody looks for it."""
+    rows = re.findall(r"^\| (`.+?) \|", _page("The rooms"), re.MULTILINE)
+    told = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    there = {path.name + "/" * path.is_dir() for path in CORE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert sorted(told) == sorted(there - {"__pycache__/"})
 
 
 def test_every_room_is_a_package():

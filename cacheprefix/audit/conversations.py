@@ -105,8 +105,7 @@ class Placed(NamedTuple):
 class _Recent(Generic[_Value]):
     """A map that forgets what was put in long ago: when the young half is full, the old one is dropped."""
 
-    def __init__(self, limit: int = _DIGESTS) -> None:
-        self._half = limit // 2
+    def __init__(self) -> None:
         self._young: dict[int, _Value] = {}
         self._old: dict[int, _Value] = {}
 
@@ -118,7 +117,7 @@ class _Recent(Generic[_Value]):
     def put(self, key: int, value: _Value) -> None:
         """Put a value in."""
         self._young[key] = value
-        if len(self._young) > self._half:
+        if len(self._young) > _DIGESTS // 2:
             self._old, self._young = self._young, {}
 
 

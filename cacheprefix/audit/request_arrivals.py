@@ -26,7 +26,6 @@ def arrivals(
     *,
     registry: Registry | None = None,
     readers: Iterable[Reader] = (),
-    rules: str | None = None,
     limit: int | None = None,
 ) -> tuple[list[Arrival], int]:
     """Read requests, oldest first, at most ``limit``; with them the number of lines that could not be read.
@@ -49,7 +48,7 @@ def arrivals(
                 found.append(arrival)
     if others:
         table = registry or default_registry()
-        reading = Reading(table, (*readers, *BUILTIN), Overrides(rules=rules))
+        reading = Reading(table, (*readers, *BUILTIN), Overrides())
         for item in reading.requests(others):
             if isinstance(item, Broken) or item.prompt is None:
                 skipped += 1

@@ -6,11 +6,10 @@ from cacheprefix.cache.differences import answers
 from cacheprefix.cache.linting import ADVICE, LintWarning, Smell, lint
 from cacheprefix.cache.model import CacheModel, Observation, SentBy
 from cacheprefix.cache.tree import equal_digests
-from cacheprefix.cache.verdict import CAUSES, FIXES, MEANINGS, Cause, Verdict
+from cacheprefix.cache.verdict import FIXES, MEANINGS, Cause, Verdict
 
 __all__ = [
     "ADVICE",
-    "CAUSES",
     "FIXES",
     "MEANINGS",
     "Breakpoint",

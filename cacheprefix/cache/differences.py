@@ -345,41 +345,43 @@ def difference_from(
     request with most content in common, wherever that stands. ``rewritten`` says that the history is known to have
     been rewritten, so that any difference in it is one.
     """
-    rows = [row for row in earlier if not row[0].failed]
-    best: SentRequest | None = None
-    best_shared, most = 0, 0
-    said = set(own.digests)
-    for record, equal in rows:
-        common = own.totals[equal - 1] if equal else 0
+    candidates = [row for row in earlier if not row[0].failed]
+    closest: SentRequest | None = None
+    equal, in_common = 0, 0
+    own_digests = set(own.digests)
+    for record, begins_equal in candidates:
+        common = own.totals[begins_equal - 1] if begins_equal else 0
         # What stands behind the first difference can only be compared where the rest is not all new.
-        if equal < len(record.digests) and not said.isdisjoint(record.digests[equal:]):
-            common += kept(record.sections, own.sections, equal)
-        if common > most:
-            best, best_shared, most = record, equal, common
-    if best is None:
-        if not rows:
+        if begins_equal < len(record.digests) and not own_digests.isdisjoint(record.digests[begins_equal:]):
+            common += kept(record.sections, own.sections, begins_equal)
+        if common > in_common:
+            closest, equal, in_common = record, begins_equal, common
+    if closest is None:
+        if not candidates:
             return None
         # No text is the very same: an id in a system prompt makes another one of it, and each asks something else.
-        best, best_shared = rows[0]
-    found = _in_content(own, best, best_shared, shared, most, profile, rewritten=rewritten)
-    if found is not None and best.prompt.api != own.prompt.api:
+        closest, equal = candidates[0]
+    in_content = _in_content(own, closest, equal, shared, in_common, profile, rewritten=rewritten)
+    if in_content is not None and closest.prompt.api != own.prompt.api:
         # Each API writes the same texts and tools in a form of its own: that is no change of theirs.
-        return _settings(own, best, found.tokens, profile) if own.agent else None
-    if best.lane == own.lane and (best.salts == own.salts or best.keys[:best_shared] == own.keys[:best_shared]):
-        return found
-    if not own.agent and not any(map(answers, own.sections[best_shared:])):
-        return found  # the first request of somebody: another agent may well have another model
+        return _settings(own, closest, in_content.tokens, profile) if own.agent else None
+    if closest.lane == own.lane and (closest.salts == own.salts or closest.keys[:equal] == own.keys[:equal]):
+        return in_content
+    if not own.agent and not any(map(answers, own.sections[equal:])):
+        return in_content  # the first request of somebody: another agent may well have another model
     reachable = own.totals[shared - 1] if shared else 0
     # Content elsewhere than at the start only tells that it is the same agent where that has a name, or where
     # the difference in content would count as a break itself.
-    wanted = most if own.agent or found is not None else (own.totals[best_shared - 1] if best_shared else 0)
-    if wanted > reachable and (best is rows[0][0] or not any(_extends(own, one) for one, _ in rows)):
-        tokens = most
-        if found is not None and most >= _RELATED * min(own.totals[-1], best.totals[-1]):
+    anywhere = bool(own.agent) or in_content is not None
+    same_agent = in_common if anywhere else (own.totals[equal - 1] if equal else 0)
+    newest = candidates[0][0]
+    if same_agent > reachable and (closest is newest or not any(_extends(own, one) for one, _ in candidates)):
+        tokens = in_common
+        if in_content is not None and in_common >= _RELATED * min(own.totals[-1], closest.totals[-1]):
             # What was changed beside it would have been read as well, had nothing been changed.
-            tokens = max(most, found.tokens)
-        return _settings(own, best, tokens, profile) or found
-    return found
+            tokens = max(in_common, in_content.tokens)
+        return _settings(own, closest, tokens, profile) or in_content
+    return in_content
 
 
 def gone_back(own: SentRequest, shared: int, newest: tuple[SentRequest, int], profile: Profile) -> Finding | None:

@@ -488,12 +488,6 @@ class CacheModel:
         with self._lock:
             return len(self._forest)
 
-    @property
-    def remembered_bytes(self) -> int:
-        """What they take."""
-        with self._lock:
-            return self._forest.held_bytes
-
     # ------------------------------------------------------------------ inside
 
     def _forget(self) -> None:

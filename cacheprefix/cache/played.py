@@ -11,7 +11,7 @@ from cacheprefix.cache.slots import Servers, Taken
 from cacheprefix.cache.tree import Addresses, CacheEntry, Node, PromptTrees, equal_digests, keys_of
 from cacheprefix.profiles import Profile
 from cacheprefix.profiles.prices import units_of
-from cacheprefix.prompt import ABOUT, CountTokens, Envelope, Prompt
+from cacheprefix.prompt import ABOUT, CountTokens, Prompt
 
 
 class PlayedRequest(NamedTuple):
@@ -50,10 +50,10 @@ class PlayedCache:
     ``count(text, model)`` must be the counter that the prompts were decoded with.
     """
 
-    def __init__(self, count: CountTokens, envelope: Envelope = ABOUT) -> None:
-        self._count, self._envelope = count, envelope
+    def __init__(self, count: CountTokens) -> None:
+        self._count = count
         self._trees = PromptTrees(max_bytes=0)
-        self._servers = Servers(count, envelope)
+        self._servers = Servers(count, ABOUT)
         self._addresses = Addresses()
         self._latest: dict[tuple[bytes, Hashable], tuple[Sequence[bytes], list[Node]]] = {}
 
@@ -83,13 +83,13 @@ class PlayedCache:
         root, path = self._trees.look(lane, keys, nodes[: equal_digests(before, keys)])
         taken = self._servers.take(prompt, profile, scope)
         request = Request(
-            prompt, profile, prompt.totals, root, path, now, self._count, (), taken, self._envelope, planned
+            prompt, profile, prompt.totals, root, path, now, self._count, (), taken, ABOUT, planned
         )
         seen = outlook(request, why=False)
         self._trees.grow(lane, keys, prompt.sections, path)
         self._latest[lane, line] = keys, path
         fresh, used = enter(seen, profile, path, prompt.sections, now)
-        return PlayedRequest(prompt.tokens + self._envelope.answer, seen, profile, fresh, used, taken)
+        return PlayedRequest(prompt.tokens + ABOUT.answer, seen, profile, fresh, used, taken)
 
     def clear(self) -> None:
         """Nothing is asked any more: the memory goes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from cacheprefix.profiles import Amount
 
@@ -33,8 +33,6 @@ Cause = Literal[
     "unreported",
 ]
 """One of these explains every call; ``FIXES`` says what to do about it."""
-
-CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 FIXES: Mapping[Cause, str] = MappingProxyType(
     {

@@ -20,7 +20,8 @@ from itertools import takewhile
 from math import inf, sqrt
 
 from cacheprefix.bounded import Bounded
-from cacheprefix.calls.report import Arm, ArmLine, Arms, Call
+from cacheprefix.call import Call
+from cacheprefix.calls.report import Arm, ArmLine, Arms
 from cacheprefix.locks import Lock
 from cacheprefix.prompt import Prompt, Reason, reason
 

@@ -12,10 +12,11 @@ from typing import Any
 from cacheprefix.cache import Breakpoint, Observation, SentBy, mark, plan_breakpoints
 from cacheprefix.cache.breakpoints.plan import carries
 from cacheprefix.cache.lifetimes import AUTO, offered
+from cacheprefix.call import Call
 from cacheprefix.calls.arms import comparable
 from cacheprefix.calls.gating import AnyGate
 from cacheprefix.calls.pending import PendingCall, Started
-from cacheprefix.calls.report import Call, units_of
+from cacheprefix.calls.report import units_of
 from cacheprefix.calls.state import SharedState
 from cacheprefix.conversation import Conversation
 from cacheprefix.effects import Flow, adrive, drive

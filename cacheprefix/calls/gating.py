@@ -11,20 +11,13 @@ from cacheprefix.bounded import Bounded
 from cacheprefix.calls.report import FanOut, GateUse
 from cacheprefix.contexts import BlockVar
 from cacheprefix.layout import FOLLOW, Pace, Pass, ProcessGate, StoreGate, Worth
+from cacheprefix.layout.gate import PRICE
 from cacheprefix.locks import Lock
 from cacheprefix.notices import Notices
 from cacheprefix.profiles import Profile
 from cacheprefix.stores import Store
 
 AnyGate = ProcessGate | StoreGate
-
-LIMIT = 10.0
-"""Seconds that nobody waits beyond, whatever it would save: a leader that takes longer hangs, or thinks."""
-
-PRICE = 4_000.0
-"""Cost units that a second of waiting is to save. At 3 USD a million input tokens (Claude Sonnet and its like, see
-profiles/prices.toml) that is 0.012 USD a second, or 43 USD an hour: about what the time of one who waits costs. A
-shared part of 5,000 tokens is then worth 1.6 to 1.9 seconds, about a first token, and one of 30,000 a whole answer."""
 
 _AGENTS = 1_000
 _FAN_OUTS = 200

@@ -14,7 +14,7 @@ from cacheprefix.layout import FOLLOW, Pass
 
 if TYPE_CHECKING:
     from cacheprefix.cache import Observation, Verdict
-    from cacheprefix.calls.report import Call
+    from cacheprefix.call import Call
     from cacheprefix.conversation import Conversation
     from cacheprefix.layout.baseline import Own
     from cacheprefix.profiles import Profile

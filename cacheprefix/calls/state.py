@@ -13,12 +13,13 @@ from cacheprefix.cache.lifetimes import Lifetimes
 from cacheprefix.cache.preflight import Preflight
 from cacheprefix.cache.routing import RoutingKeys
 from cacheprefix.calls.arms import ForkShare
-from cacheprefix.calls.gating import PRICE, Gating
+from cacheprefix.calls.gating import Gating
 from cacheprefix.calls.own_marks import OwnMarks
 from cacheprefix.calls.report import Totals
 from cacheprefix.conversation import Conversation
 from cacheprefix.layout.baseline import Unmodified
 from cacheprefix.layout.cards_advice import Placement
+from cacheprefix.layout.gate import PRICE
 from cacheprefix.layout.kept_answers import KeptAnswers
 from cacheprefix.layout.known_runs import KnownRuns
 from cacheprefix.layout.open_runs import OpenRuns

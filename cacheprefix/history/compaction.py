@@ -125,16 +125,12 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a plan depends on beside the history. ``turns`` and ``growth`` are what was observed so far."""
+    """What a plan depends on beside the history."""
 
     static_tokens: int = 0
     """System text, tools and volatile text: whatever is sent beside the history."""
     request: RequestBudget | None = None
     prices: Prices = field(default_factory=Prices)
-    turns: int | None = None
-    """Requests so far; None counts the assistant's messages."""
-    growth: float | None = None
-    """Tokens that a turn adds; None takes the history's own average."""
     front_moves: bool = False
     """Whether a compaction also changes what stands before the history (zones, durable context)."""
     budget: ToolResultBudget | None = None
@@ -164,7 +160,7 @@ def plan_compaction(
     reason = reason_of(rules, here, before, force=force)
     if reason == "none":
         return Plan.nothing(before, here.prices, ledger, counter)
-    turns = here.turns if here.turns is not None else [view.role for view in draft.whole].count("assistant")
+    turns = [view.role for view in draft.whole].count("assistant")
     aims = _Aims.of(rules, here, draft, reason, turns)
     refusals, row = _allowed_policies(rules, draft.whole)
     run = _PolicyRun(draft, row, rules, aims, here.readable, Protection.of(draft.whole, _summaries_kept(rules, draft)))
@@ -258,8 +254,7 @@ class _Aims:
     def of(cls, rules: Compaction, around: Circumstances, draft: Draft, reason: Reason, turns: int) -> _Aims:
         """The aims of compacting a draft for a reason, after so many ``turns``."""
         trigger, target = rules.limits(around.request)
-        grown = (draft.tokens - around.static_tokens) / max(1, turns)
-        growth = grown if around.growth is None else around.growth
+        growth = (draft.tokens - around.static_tokens) / max(1, turns)
         # Money: at least four turns lie before the next compaction, but for that no more than half of the target goes.
         goal = max(min(target, int(trigger - 4 * growth)), target // 2)
         # Money: for ``trigger`` and ``cold`` no protection is given up under ``ceiling``, as the next compaction is far

@@ -13,6 +13,10 @@ _BREAKS = str.maketrans(dict.fromkeys("\"'`(){}[]<>,;=|\\*", " "))
 _EDGES = ".:!?-_/#"
 _SHORTEST = 4
 _LONGEST = 80
+_NEWEST = 40
+"""Messages whose names are looked for in earlier ones."""
+_EARLIER_CHARS = 100_000
+"""Characters of those earlier ones, counted back from the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +73,20 @@ def names_in(text: str) -> set[str]:
     return names
 
 
-def referenced_by_later(
-    views: Sequence[MessageView | None], newest: int = 40, max_chars: int = 100_000
-) -> frozenset[int]:
-    """Indexes of messages that introduced a name which one of the ``newest`` messages uses again.
+def referenced_by_later(views: Sequence[MessageView | None]) -> frozenset[int]:
+    """Indexes of messages that introduced a name which one of the newest messages uses again.
 
-    Of the messages before those, the latest ``max_chars`` characters are looked at, so that the cost
-    of one compaction stays bounded.
+    Of the messages before those only the latest are looked at, so that the cost of one compaction stays bounded.
     """
     used: set[str] = set()
-    first = max(0, len(views) - newest)
+    first = max(0, len(views) - _NEWEST)
     for view in views[first:]:
         if view is not None:
             for text in own_texts(view):
                 used |= names_in(text[:20_000])
     if not used:
         return frozenset()
-    start, room = first, max_chars
+    start, room = first, _EARLIER_CHARS
     while start > 0 and room > 0:
         start -= 1
         view = views[start]

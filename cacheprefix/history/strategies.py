@@ -18,6 +18,8 @@ from cacheprefix.errors import SetupError
 MIN_CHARS = 256
 """Texts up to this length are never cut: the note of what was cut would be as long."""
 _ERROR_LINE = re.compile(r"error|exception|traceback|fatal|panic|failed|failure", re.IGNORECASE)
+_HEAD_SHARE = 0.65
+"""Part of the allowed length that the beginning of a text gets, where its end is kept too."""
 _ERROR_SHARE = 4
 """Error lines get at most one part in so many of the allowed length."""
 
@@ -59,19 +61,19 @@ class Strategy:
         return json.dumps([self.name, self.version, dict(self.params)], sort_keys=True, separators=(",", ":"))
 
 
-def _head_tail(text: str, cut: Cut, head_share: float = 0.65) -> str:
-    """Keep the beginning (``head_share`` of the room), the end, and error lines of what lies between."""
+def _head_tail(text: str, cut: Cut) -> str:
+    """Keep the beginning, the end, and error lines of what lies between."""
     room = cut.max_chars - len(cut.note(len(text), len(text))) - 2
     if room < 2:
         return cut.note(len(text), 0)
-    head = _line_end(text, int(room * head_share))
+    head = _line_end(text, int(room * _HEAD_SHARE))
     tail = _line_start(text, len(text) - (room - head))
     middle = text[head:tail]
     kept = _error_lines(middle, room // _ERROR_SHARE)
     if kept:
         # Error lines are kept too: beginning and end are made shorter by their length.
         room -= len(kept) + 1
-        head = _line_end(text, int(room * head_share))
+        head = _line_end(text, int(room * _HEAD_SHARE))
         tail = _line_start(text, len(text) - (room - head))
         kept = _error_lines(text[head:tail], len(kept) + 1)
     note = cut.note(tail - head - len(kept), head)

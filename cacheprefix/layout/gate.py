@@ -17,6 +17,14 @@ from math import inf
 from cacheprefix.effects import Flow, Promise, Until, drive
 from cacheprefix.locks import RLock, reset_in_child
 
+LIMIT = 10.0
+"""Seconds that nobody waits beyond, whatever it would save: a leader that takes longer hangs, or thinks."""
+
+PRICE = 4_000.0
+"""Cost units that a second of waiting is to save. At 3 USD a million input tokens (Claude Sonnet and its like, see
+profiles/prices.toml) that is 0.012 USD a second, or 43 USD an hour: about what the time of one who waits costs. A
+shared part of 5,000 tokens is then worth 1.6 to 1.9 seconds, about a first token, and one of 30,000 a whole answer."""
+
 PREFILL = 0.0001
 """u: seconds that it takes to compute a token, which a follower reads instead: ten thousand a second, the order of
 hosted models. Slower ones give back more of what was waited."""

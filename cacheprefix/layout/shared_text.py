@@ -15,7 +15,7 @@ from itertools import accumulate
 
 LEAST = 200
 """Characters below which moving a text is not worth a changed prompt; about 50 tokens."""
-_RUN = 5
+_SHINGLE = 5
 """Words in a row that no two texts have by chance."""
 _WHOLE = 3
 """Words of the shortest text that has one between its first and its last."""
@@ -119,7 +119,7 @@ def _within(before: str, after: str) -> bool:
 def mostly_holds(wanted: str, text: str) -> bool:
     """Whether most of ``wanted`` stands in ``text``: an older version of it, or a draft. False for short ones.
 
-    Counted are the runs of ``_RUN`` words of ``wanted`` that ``text`` has too.
+    Counted are the runs of ``_SHINGLE`` words of ``wanted`` that ``text`` has too.
     """
     # Without half of its characters it cannot have half of its words; most roles' texts are short.
     if len(wanted) < LEAST or 2 * len(text) < len(wanted):
@@ -129,8 +129,9 @@ def mostly_holds(wanted: str, text: str) -> bool:
 
 
 def _shingles(text: str) -> set[tuple[str, ...]]:
+    """All runs of ``_SHINGLE`` words of a text; the whole of a shorter one."""
     words = text.split()
-    return {tuple(words[at : at + _RUN]) for at in range(max(1, len(words) - _RUN + 1))}
+    return {tuple(words[at : at + _SHINGLE]) for at in range(max(1, len(words) - _SHINGLE + 1))}
 
 
 def majority_text(texts: Sequence[str]) -> tuple[str, tuple[int, ...]]:

@@ -46,22 +46,20 @@ class StoreGate:
         *,
         failed: Callable[[Exception], None],
         lease: float = LEASE_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limit = limit
         self.lease = lease
         self._store = store
         self._failed = failed
-        self._clock = clock
-        self._local = ProcessGate(limit, clock)
-        self._renewing = Renewing(clock, failed)
+        self._local = ProcessGate(limit)
+        self._renewing = Renewing(time.monotonic, failed)
         self._rests_until = 0.0
 
     def entering(self, key: bytes, worth: Worth = ALWAYS) -> Flow[Pass]:
         """Become the leader of ``key``, or wait for the one there is, in whatever process."""
-        began = self._clock()
+        began = time.monotonic()
         mine = yield from self._local.entering(key, worth)
-        if not mine.leader or self._clock() < self._rests_until or not (yield MayBlock()):
+        if not mine.leader or time.monotonic() < self._rests_until or not (yield MayBlock()):
             return mine
         name, left, call = _name(key), self._left(worth, began), self._call(worth, began)
         look = partial(self._store.get, name)
@@ -78,7 +76,7 @@ class StoreGate:
     def _left(self, worth: Worth, began: float) -> float:
         """Seconds to wait for another process's leader, of whom no more is known than what this one's took."""
         most = min(worth.left(), self.limit)
-        return max(0.0, most - (self._clock() - began))
+        return max(0.0, most - (time.monotonic() - began))
 
     def _call(self, worth: Worth, began: float) -> Callable[[], float]:
         """How long the next call may take, so that what is waited in all is about what waiting pays."""
@@ -86,9 +84,9 @@ class StoreGate:
 
     def _alone(self, mine: Pass, error: Exception, began: float) -> Pass:
         """The store failed: this request leads those of its own process."""
-        self._rests_until = self._clock() + REST_SECONDS
+        self._rests_until = time.monotonic() + REST_SECONDS
         self._failed(error)
-        mine.waited = self._clock() - began
+        mine.waited = time.monotonic() - began
         return mine
 
     def _renew(self, lease: Lease, mine: Pass) -> int:
@@ -96,7 +94,7 @@ class StoreGate:
         return self._renewing.start(lease, self.limit, lambda: flight is not None and flight.left_unread)
 
     def _passed(self, mine: Pass, name: str, turn: Elected[bytes], began: float) -> Pass:
-        waited = self._clock() - began
+        waited = time.monotonic() - began
         if turn.role == "follower":
             mine.release(ok=True)
             return Pass(worth=mine.worth, waited=waited, followed=True)

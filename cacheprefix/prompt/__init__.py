@@ -16,7 +16,7 @@ from cacheprefix.prompt.compare import (
     shared_whole_tokens,
 )
 from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
-from cacheprefix.prompt.reasons import FIXES, SAID, WHYS, Layout, Reason, provider_tools, reason
+from cacheprefix.prompt.reasons import FIXES, SAID, Layout, Reason, provider_tools, reason
 from cacheprefix.prompt.sections import (
     ABOUT,
     IMAGE_TOKENS,
@@ -62,7 +62,6 @@ __all__ = [
     "MESSAGE_TOKENS",
     "SAID",
     "TIERS",
-    "WHYS",
     "Api",
     "Count",
     "CountTokens",

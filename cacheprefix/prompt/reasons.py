@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal
 
 from cacheprefix.errors import named
 
@@ -55,8 +55,6 @@ Why = Literal[
     "failed",
 ]
 """One or more of these explain every request; ``SAID`` says each in a sentence, ``FIXES`` what the user can do."""
-
-WHYS: tuple[Why, ...] = get_args(Why)
 
 SAID: Mapping[Why, str] = MappingProxyType(
     {

@@ -42,12 +42,12 @@ class _Names:
         return list(self._numbers)
 
 
-def write_page(audit: Audit, stream: IO[str], *, calls: int = SHOWN_CALLS) -> None:
-    """The report of an audit as one HTML document. ``calls`` bounds the rows it holds, the first ones."""
+def write_page(audit: Audit, stream: IO[str]) -> None:
+    """The report of an audit as one HTML document, with a row for each of the first ``SHOWN_CALLS`` calls."""
     template = files("cacheprefix.report").joinpath("page.html").read_text(encoding="utf-8")
     head, tail = template.split("__DATA__")
     stream.write(head)
-    stream.write(_embedded(page_data(audit, calls)))
+    stream.write(_embedded(page_data(audit)))
     stream.write(tail)
 
 

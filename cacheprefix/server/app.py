@@ -41,7 +41,7 @@ def create_app(simulator: Simulator) -> Starlette:
             Route(f"{base}/chat/completions", chat, methods=["POST"]),
             Route(f"{base}/responses", _answering(simulator, "openai-responses"), methods=["POST"]),
             Route(f"{base}/messages", _answering(simulator, "anthropic"), methods=["POST"]),
-            Route(f"{base}/messages/count_tokens", _counting(simulator, "anthropic"), methods=["POST"]),
+            Route(f"{base}/messages/count_tokens", _counting(simulator), methods=["POST"]),
             Route(f"{base}/embeddings", _embed, methods=["POST"]),
             Route(f"{base}/models", _models),
             Route(f"{base}/models/{{model:path}}", _models),
@@ -164,9 +164,9 @@ def _gemini(simulator: Simulator) -> Handler:
     return handle
 
 
-def _counting(simulator: Simulator, api: Api) -> Handler:
+def _counting(simulator: Simulator) -> Handler:
     async def handle(request: Request) -> Response:
-        return await _count(simulator, request, api, None, "input_tokens")
+        return await _count(simulator, request, "anthropic", None, "input_tokens")
 
     return handle
 

@@ -62,9 +62,6 @@ class Record:
     modelled_ttft: float | None = None
     """Seconds to the first token by the latency model, slept or not."""
 
-    modelled_time: float | None = None
-    """Seconds to the last token by the latency model."""
-
     status: int = 200
     error: str | None = None
     invalid: tuple[BodyError, ...] = ()

@@ -243,7 +243,6 @@ class Simulator:
         exchange.turn = turn = self._turn(exchange, profile, fields)
         record.output_tokens, record.usage = turn.output_tokens, turn.usage
         record.modelled_ttft = self.latency.first_token(outcome)
-        record.modelled_time = record.modelled_ttft + self.latency.rest(turn.output_tokens)
 
     def _with_images(self, prompt: Prompt) -> Prompt:
         """The prompt with its images counted as this provider counts them."""

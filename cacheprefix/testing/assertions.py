@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cacheprefix.cache import FIXES, Cause, Smell, lint
-from cacheprefix.calls.report import Call
+from cacheprefix.call import Call
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, default_registry, lost_money
 from cacheprefix.prompt import Prompt, Section, chain, common_prefix, lane_key, loads, placed
 from cacheprefix.wire import decode, guess_api

@@ -37,7 +37,7 @@ from cacheprefix.wire.messages import (
     replaced,
     result_of,
     role_of,
-    unknown,
+    unknown_tools,
 )
 from cacheprefix.wire.reader import (
     EMPTY,
@@ -432,7 +432,7 @@ def errors(body: Mapping[str, Any], takes: Takes) -> Found:
     if isinstance(choice, Mapping) and choice.get("type") == "any" and not names:
         yield "tool_choice", "may only be specified while providing tools"
     elif isinstance(choice, Mapping) and choice.get("type") == "tool":
-        yield from unknown([str(choice.get("name"))], set(names), "tool_choice")
+        yield from unknown_tools([str(choice.get("name"))], set(names))
 
 
 def _blocks(content: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -191,8 +191,8 @@ def repeated(names: Iterable[str]) -> list[str]:
     return sorted({name for name in seen if seen.count(name) > 1})
 
 
-def unknown(wanted: Iterable[str], names: set[str], path: str) -> Found:
-    """The tools that a setting names and that are not among the tools."""
+def unknown_tools(wanted: Iterable[str], names: set[str]) -> Found:
+    """The tools that ``tool_choice`` names and that are not among the tools."""
     for name in wanted:
         if name not in names:
-            yield path, f"names the tool {name!r}, which is not among the tools"
+            yield "tool_choice", f"names the tool {name!r}, which is not among the tools"

@@ -32,7 +32,7 @@ from cacheprefix.wire.messages import (
     result_of,
     role_of,
     texts_and_media,
-    unknown,
+    unknown_tools,
 )
 from cacheprefix.wire.reader import (
     Fields,
@@ -385,7 +385,7 @@ def unknown_choice(body: Mapping[str, Any]) -> Found:
     some = choice.get("type") == "allowed_tools"
     wanted = as_list(inner.get("tools") if isinstance(inner, Mapping) else None) if some else [choice]
     names = {tool_name(one) for one in as_list(body.get("tools"))}
-    yield from unknown((name for one in wanted if (name := tool_name(one))), names, "tool_choice")
+    yield from unknown_tools((name for one in wanted if (name := tool_name(one))), names)
 
 
 def tool_name(tool: Any) -> str:

@@ -78,16 +78,10 @@ def test_a_loop_behind_the_boundary_is_marked_at_its_end() -> None:
     assert "system[0]" in places(prompt)
 
 
-def test_nothing_is_marked_that_nobody_reads_again() -> None:
-    """A one-shot call: a write would only cost."""
-    assert plan_breakpoints(decode(claude(1), "anthropic"), rules("anthropic"), one_shot=True) == ()
-
-
-@pytest.mark.parametrize("options", [{"one_shot": True}, {"boundary": 0, "skip_tail": True}])
-def test_a_one_shot_call_is_not_written_where_the_provider_marks_it_itself(options: dict[str, Any]) -> None:
+def test_a_one_shot_call_is_not_written_where_the_provider_marks_it_itself() -> None:
     """OpenAI from 5.6 on bills its own mark 1.25 times; without a mark to set it is switched off all the same."""
     body = {"model": "gpt-5.6", "messages": [{"role": "user", "content": LONG}]}
-    _, marked = planned(body, "openai-chat", "openai-5.6", **options)
+    _, marked = planned(body, "openai-chat", "openai-5.6", boundary=0, skip_tail=True)
     assert marked == {**body, "prompt_cache_options": {"mode": "explicit"}}
     outcome = ProviderCache(rules("openai-5.6")).serve(decode(marked, "openai-chat"), 0)
     assert not any(outcome.write_tokens.values())
@@ -99,7 +93,7 @@ def test_a_one_shot_call_is_not_written_where_the_provider_marks_it_itself(optio
 def test_a_one_shot_call_that_says_how_to_cache_or_is_too_short_is_left_as_it_is(fields: dict[str, Any]) -> None:
     """The application's own option stands, and below the minimum nothing is written anyway."""
     body = {"model": "gpt-5.6", "messages": [{"role": "user", "content": LONG}], **fields}
-    assert planned(body, "openai-chat", "openai-5.6", one_shot=True)[1] == body
+    assert planned(body, "openai-chat", "openai-5.6", boundary=0, skip_tail=True)[1] == body
 
 
 def test_nothing_is_marked_below_the_minimum() -> None:

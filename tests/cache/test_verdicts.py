@@ -6,13 +6,13 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cacheprefix.cache import CAUSES, FIXES, CacheModel, SentBy, Verdict
+from cacheprefix.cache import FIXES, CacheModel, Cause, SentBy, Verdict
 from cacheprefix.cache.calibration import Calibration
 from cacheprefix.cache.judge import _Counts
 from cacheprefix.profiles import Profile, Usage, default_registry
@@ -61,7 +61,7 @@ def chat(
 
 def test_every_cause_has_a_fix() -> None:
     """The closed list and the fixes name the same causes, one line each."""
-    assert set(CAUSES) == set(FIXES)
+    assert set(get_args(Cause)) == set(FIXES)
     assert all(fix and "\n" not in fix and len(fix) < 120 for fix in FIXES.values())
 
 
@@ -302,7 +302,7 @@ def test_memory_stays_within_its_bound() -> None:
     desk = Desk(max_bytes=300_000)
     for number in range(400):
         desk.call(chat(f"task {number}", "x" * 400, f"y{number}"), agent=f"agent {number}")
-    assert desk.model.remembered_bytes < 400_000
+    assert desk.model._forest.held_bytes < 400_000
     assert desk.model.remembered < 300
     verdict = desk.call(chat("task 399", "x" * 400, "y399", "a", "b", tools=("b", "a")), agent="agent 399")
     assert verdict.cause == "tools_reordered"
@@ -413,7 +413,7 @@ def test_a_request_that_fails_in_the_middle_of_another_step_is_taken_back_after_
 
     begun = model.begin(chat("one", "two", "three"), RULES, SentBy(agent="b", events=events()), at=1.0)
     model.fail(begun)
-    assert model.remembered_bytes == 0
+    assert (model.remembered, model._forest.held_bytes) == (0, 0)
 
 
 def test_finishing_twice_counts_once() -> None:
@@ -434,6 +434,26 @@ def test_nameless_agents_that_hear_one_conversation_are_not_a_changed_system() -
         texts += [f"u{turn}", f"a{turn}"]
         verdict = desk.call(chat(*texts, "go", system=("alpha " if turn % 2 else "omega ") * 200))
         assert not verdict.alarm
+
+
+@pytest.mark.parametrize(("agent", "system"), [("a", "You are {}. " * 60), ("", "Be brief.")])
+def test_a_request_with_hardly_anything_in_common_with_the_last_one_changed_nothing(agent: str, system: str) -> None:
+    """Other tools, another question, for an agent with a name another system text: it is about something else."""
+    desk = Desk()
+    for name, cause in (("alpha", "cold_start"), ("omega", "hit")):
+        verdict = desk.call(chat(f"{name} asks", system=system.format(*[name] * 60), tools=("look", name)), agent=agent)
+        assert (verdict.cause, verdict.path) == (cause, None)
+
+
+@pytest.mark.parametrize(("events", "cause"), [((), "history_edited"), (({"type": "compaction"},), "compacted")])
+def test_a_history_of_which_hardly_anything_is_left_is_told_all_the_same(events: Any, cause: str) -> None:
+    """Little in common is another agent's under other tools or another system text, but not under the same ones."""
+    desk = Desk()
+    texts = [f"text {number}" for number in range(9)]
+    desk.call(chat(*texts, system="Be brief.", tools=()))
+    other = "another question " * 60
+    verdict = desk.call(chat(other, texts[1], other, system="Be brief.", tools=()), events=events)
+    assert (verdict.cause, verdict.path) == (cause, "messages[1].content")
 
 
 def test_an_answer_that_never_ends_does_not_block_its_successors() -> None:

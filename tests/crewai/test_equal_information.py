@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.server import Reply, Request
 from cacheprefix_crewai import install
-from cacheprefix_crewai.framing import FRAMES
+from tests.crewai.frames import without_frames
 
 MODELS = ("gpt-5-2025-08-07", "gpt-5-mini-2025-08-07")
 STYLES = ("absent", "exact", "indented", "line ends", "wrapped")
@@ -102,9 +102,7 @@ def words(record: Any, *, ours: tuple[str, ...] = ()) -> Counter[str]:
     text = "\n".join(section.text for section in record.prompt.sections)
     for one in ours:
         text = text.replace(one, " ", 1)
-    for frame in FRAMES:
-        text = frame.sub(" ", text)
-    return Counter(text.split())
+    return Counter(without_frames(text).split())
 
 
 def both(plan: Plan, servers: Any, new_llm: Any, **options: Any) -> tuple[list[Any], list[Any], Session]:

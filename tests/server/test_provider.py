@@ -332,7 +332,6 @@ def test_modelled_times_are_recorded_without_being_waited_for(serve, openai_clie
     cold, warm = (record.modelled_ttft for record in provider.requests)
     assert cold == pytest.approx(30 + provider.requests[0].prompt.tokens * 0.01)
     assert warm == pytest.approx(30)
-    assert provider.requests[0].modelled_time > cold
 
 
 def test_at_scale_the_times_are_waited_for_without_blocking_others(serve):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
@@ -9,7 +11,8 @@ from cacheprefix.adapter import AgentRequest, CountedHistory, Request, Role, for
 from cacheprefix.cli.files import read_run
 from cacheprefix.errors import NotSharedError, SetupError
 from cacheprefix.events import EventLog
-from cacheprefix.prompt import FIXES, SAID, WHYS, Reason
+from cacheprefix.prompt import FIXES, SAID, Reason
+from cacheprefix.prompt.reasons import Why
 from cacheprefix.testing import assert_forked
 
 HANDBOOK = "Every claim names its source and the page on which it stands. " * 200
@@ -32,9 +35,9 @@ def whys(call):
 
 def test_each_reason_has_a_sentence_that_takes_its_numbers():
     """A closed list, and what can be removed says how."""
-    assert set(SAID) == set(WHYS) >= set(FIXES)
+    assert set(SAID) == set(get_args(Why)) >= set(FIXES)
     numbers = dict.fromkeys(("shared", "foreign", "size", "minimum", "cost", "saved", "forked", "own"), 1234)
-    for why in WHYS:
+    for why in get_args(Why):
         one = Reason(why, "a name", tuple(numbers.items()))
         assert one.said
         assert one.removable == bool(one.fix)

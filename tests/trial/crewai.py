@@ -18,8 +18,8 @@ from pydantic import BaseModel
 
 from cacheprefix.layout.framing import unframed
 from cacheprefix_crewai import install
-from cacheprefix_crewai.framing import FRAMES
 from tests.crewai.conftest import ANTHROPIC_MODEL, OPENAI_MODEL
+from tests.crewai.frames import without_frames
 from tests.transparent.compare import Allowed
 from tests.trial.applications import Person, Role, Tool, Turn, asking, whose
 from tests.trial.checks import Framing
@@ -33,9 +33,7 @@ class At(BaseModel):
 
 
 def _words(text: str) -> str:
-    for frame in FRAMES:
-        text = frame.sub(" ", text)
-    return unframed(text)
+    return unframed(without_frames(text))
 
 
 class Trial(Driver):

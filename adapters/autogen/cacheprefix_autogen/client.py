@@ -311,7 +311,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
                 return None, unplanned("request budget")
             changed = made is not None and made.restriction.tool_choice != given.tool_choice
             # An older client of the application's may not know the argument ``tool_choice``.
-            return (None, unplanned("tool_choice")) if changed and not _takes(method, "tool_choice") else (made, plan)
+            return (None, unplanned("tool_choice")) if changed and not _takes_tool_choice(method) else (made, plan)
 
         otherwise: Planned = (None, unplanned("layout"))
         found = session.attempt("layout", layout, otherwise)
@@ -518,10 +518,10 @@ def _as_given(tools: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any
     return dict(options) if tools == () else {"tools": tools, **options}
 
 
-def _takes(method: Callable[..., Any], name: str) -> bool:
-    """Whether a client's method knows an argument."""
+def _takes_tool_choice(method: Callable[..., Any]) -> bool:
+    """Whether a client's method knows this argument."""
     parameters = inspect.signature(method).parameters.values()
-    return any(one.name == name or one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+    return any(one.name == "tool_choice" or one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
 
 
 def _unpickled(client: ChatCompletionClient, role: str, settings: PrefixSettings) -> PrefixClient:

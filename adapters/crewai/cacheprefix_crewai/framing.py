@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 SYSTEM = (
     "You are one of several specialists who work on the same material. "
     "The message with your role and task comes last; act in that role."
@@ -47,22 +45,3 @@ def role_again(role: str) -> str:
 def coworkers(names: str) -> str:
     """Whom an agent can delegate to, since the shared tools name the whole crew."""
     return f"Coworkers you can turn to: {names}."
-
-
-_LABEL = rf"(?:shared input '[^']*'|shared text \d+|result of task \d+|{CONTEXT_LABEL})"
-FRAMES = tuple(
-    map(
-        re.compile,
-        (
-            re.escape(SYSTEM),
-            rf"\[{_LABEL}\]\n",
-            rf"\(see {_LABEL} above\)",
-            re.escape(IN_FRONT),
-            r"Your role is [^\n]*\.",
-            r"Coworkers you can turn to: [^\n]*\.",
-            # The core's, in ``tail_text``.
-            r"Tools you may use in this role: [^\n]*\.",
-        ),
-    )
-)
-"""Each of them, to be taken out of a request where only the application's words are looked for."""

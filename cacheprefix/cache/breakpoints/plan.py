@@ -37,7 +37,6 @@ def plan_breakpoints(
     profile: Profile,
     *,
     boundary: int | None = None,
-    one_shot: bool = False,
     skip_tail: bool = False,
     continues: bool = False,
     trailing: bool = False,
@@ -45,10 +44,9 @@ def plan_breakpoints(
 ) -> tuple[Breakpoint, ...]:
     """Breakpoints to add to a request, in order; empty where none would pay.
 
-    ``boundary`` is how many leading sections siblings share. ``one_shot`` says that nothing is sent that
-    begins like this request, before it or after; ``skip_tail`` that nothing will continue it behind the
-    boundary. ``continues`` says that a request that begins like this one is expected, also where no loop is
-    under way yet; ``trailing`` that a text for this request alone will be put behind it. ``lifetime``
+    ``boundary`` is how many leading sections siblings share; ``skip_tail`` says that nothing will continue the
+    request behind them. ``continues`` says that a request that begins like this one is expected, also where no
+    loop is under way yet; ``trailing`` that a text for this request alone will be put behind it. ``lifetime``
     is that of what the marks write, the provider's default if None.
 
     The order of importance, as far as the provider's limit less the user's own and its automatic breakpoint
@@ -62,8 +60,6 @@ def plan_breakpoints(
     totals = prompt.totals
     if totals[-1] < profile.min_tokens:
         return ()
-    if one_shot:
-        return _unwritten(prompt, profile)
     own = set(prompt.marked)
     shared = len(prompt.sections) if boundary is None else max(0, min(boundary, len(prompt.sections)))
     loop = not skip_tail and (continues or _goes_on(prompt.sections, shared, boundary))
@@ -83,15 +79,8 @@ def plan_breakpoints(
     if silent and not chosen and not own:
         # With a shared part too short to be cached, nothing is read that a mark would have to be there for.
         short = not shared or totals[shared - 1] < profile.min_tokens
-        return _unwritten(prompt, profile) if trailing or (short and skip_tail) else ()
+        return (Breakpoint(-1, alone=True),) if trailing or (short and skip_tail) else ()
     return _with_lifetimes(prompt, profile, chosen, lifetime or profile.default_ttl, alone=silent)
-
-
-def _unwritten(prompt: Prompt, profile: Profile) -> tuple[Breakpoint, ...]:
-    """No mark, and the provider's own one switched off, unless the application says how to cache."""
-    if not implicit(prompt, profile) or prompt.marked or "prompt_cache_options" in prompt.settings:
-        return ()
-    return (Breakpoint(-1, alone=True),)
 
 
 def _goes_on(sections: Sequence[Section], shared: int, boundary: int | None) -> bool:

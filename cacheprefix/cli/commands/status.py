@@ -13,7 +13,7 @@ from cacheprefix.errors import SetupError
 if TYPE_CHECKING:
     import typer
 
-    from cacheprefix.calls.report import Call
+    from cacheprefix.call import Call
     from cacheprefix.events import Run
 
 
