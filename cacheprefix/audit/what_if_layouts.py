@@ -224,11 +224,13 @@ class Teams:
         return any(len(team.tools) > 1 for team in self._teams.values())
 
     def _root(self, key: Any) -> Any:
+        """The key that stands for all keys that were found to be the same team's."""
         while self._parent.setdefault(key, key) != key:
             key = self._parent[key]
         return key
 
     def _merge(self, into: Any, other: Any) -> None:
+        """Two teams are one: what was learned of ``other``, if anything, goes to ``into``."""
         self._parent[other] = into
         gone = self._teams.pop(other, None)
         if gone is not None:

@@ -303,7 +303,10 @@ class HistoryRunner:
     def _fit(
         self, model: str, api: Api | None, rules: Compaction, used: str, cold_at: Callable[[float], bool]
     ) -> tuple[Compaction, Circumstances]:
-        """A compaction under the rules of the provider that answers the conversation, and its hooks."""
+        """A compaction's rules and circumstances, as the provider and the ``compact`` hooks have them.
+
+        The provider is that of ``model``, else of the model that the conversation ``used`` last; unknown without both.
+        """
         around = Circumstances(request=self.request_budget)
         named = model or used
         if named:

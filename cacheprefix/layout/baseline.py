@@ -511,18 +511,19 @@ class _Scale:
         """A usage that is expected in our tokens, in the provider's."""
         if self.plain:
             return ours
-        # Behind the last section stands what begins the answer.
         total, read = ours.input_tokens or 0, ours.cache_read_tokens or 0
-        count = round(self.of(min(total, self.prompt.tokens)) + max(0, total - self.prompt.tokens))
+        # Behind the last section stands what begins the answer, which counts alike.
+        their_total = round(self.of(min(total, self.prompt.tokens)) + max(0, total - self.prompt.tokens))
         about = self.about(read)
-        found = min(count, round(about.tokens))
+        their_read = min(their_total, round(about.tokens))
         if profile.match == "block":
-            found = round(in_blocks(found, about.off, profile.block_tokens, profile.min_tokens))
+            their_read = round(in_blocks(their_read, about.off, profile.block_tokens, profile.min_tokens))
+        # What is written stands behind what is read; each lifetime has the same part of it in either count.
         written = ours.cache_write or {}
-        whole = sum(written.values())
-        upto = count if read + whole >= total else round(self.of(read + whole))
-        share = max(0, upto - found) / whole if whole else 0.0
-        return Usage(count, found, {name: round(tokens * share) for name, tokens in written.items()})
+        end = read + sum(written.values())
+        their_end = their_total if end >= total else round(self.of(end))
+        scale = max(0, their_end - their_read) / (end - read) if end > read else 0.0
+        return Usage(their_total, their_read, {name: round(tokens * scale) for name, tokens in written.items()})
 
 
 def _told(sent: Observation, usage: Usage) -> _Told | None:

@@ -119,7 +119,7 @@ def _within(before: str, after: str) -> bool:
 def mostly_holds(wanted: str, text: str) -> bool:
     """Whether most of ``wanted`` stands in ``text``: an older version of it, or a draft. False for short ones.
 
-    Counted are the runs of ``_SHINGLE`` words of ``wanted`` that ``text`` has too.
+    Counted are the short runs of words of ``wanted`` that ``text`` has too.
     """
     # Without half of its characters it cannot have half of its words; most roles' texts are short.
     if len(wanted) < LEAST or 2 * len(text) < len(wanted):

@@ -393,11 +393,12 @@ class ToolSets:
         # what others wrote.
         if not offer.asked.others or not offer.pays():
             return False
-        # Money: where others carry them, they are read. Where the tools grow nobody has carried them: the others' are
-        # written once more with this request, and so they are for who is the first of all. Who finds others with the
-        # very same tools reads what those wrote, and pays for no others'.
-        carried = not offer.grows and self._carried(offer)
-        return carried or (not self._has_peers(offer) and not self._in_vain(offer) and self._guesses(offer))
+        # Money: where others carry them already, they are read from the cache.
+        if not offer.grows and self._carried(offer):
+            return True
+        # Money: nobody has carried them, so that this request would write the others' tools. Where peers have the very
+        # same tools as this role, it reads theirs and writes no others'.
+        return not self._has_peers(offer) and not self._in_vain(offer) and self._guesses(offer)
 
     def _in_vain(self, offer: _Offer) -> bool:
         """Whether a conversation begins with tools that were never sent together, in a team that shares none.

@@ -260,7 +260,7 @@ def _library_for(model: str, provider: str) -> tuple[ModuleType, str] | None:
     return None if provider not in GENAI_PROVIDERS or "ft:" in model.lower() else _library()
 
 
-def _genai_price(usage: Usage, model: str, provider: str, at: float | None = None) -> Money | None:
+def _genai_price(usage: Usage, model: str, provider: str, at: float | None) -> Money | None:
     library = _library_for(model, provider)
     known = None if library is None else _known(model, provider)
     if library is None or known is None:

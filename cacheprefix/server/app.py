@@ -66,7 +66,7 @@ async def _respond(
     request: Request,
     api: Api,
     *,
-    model: str | None = None,
+    model: str | None,
     stream: bool | None = None,
 ) -> Response:
     body = await request.body()

@@ -79,6 +79,7 @@ def _choose(options: Any, depth: int) -> Any:
 
 
 def _merged(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema with all that the parts of its ``allOf`` ask for; what it says itself comes first."""
     merged: dict[str, Any] = {key: value for key, value in schema.items() if key != "allOf"}
     for part in schema["allOf"]:
         found = _resolve(str(part["$ref"]), root) if "$ref" in part else part

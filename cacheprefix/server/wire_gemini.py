@@ -31,7 +31,7 @@ def asked(body: Mapping[str, Any]) -> Asked:
         for function in declared or []:
             schema = function.get("parametersJsonSchema") or function.get("parameters") or {}
             tools[str(function.get("name"))] = schema
-    calling = _inner(body.get("toolConfig"), "functionCallingConfig")
+    calling = _calling(body.get("toolConfig"))
     mode = str(calling.get("mode", "AUTO")).upper()
     choice: Literal["auto", "none", "required"] = "auto"
     if mode == "NONE":
@@ -54,8 +54,8 @@ def asked(body: Mapping[str, Any]) -> Asked:
     )
 
 
-def _inner(value: Any, name: str) -> Mapping[str, Any]:
-    found = value.get(name) if isinstance(value, Mapping) else None
+def _calling(tool_config: Any) -> Mapping[str, Any]:
+    found = tool_config.get("functionCallingConfig") if isinstance(tool_config, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 

@@ -390,7 +390,7 @@ def with_last(history: Sequence[Any], text: str, role: str) -> list[Any]:
 def errors(body: Mapping[str, Any], takes: Takes) -> Found:
     """What the API would refuse a body for, in the order in which it stands."""
     for number, block in enumerate(as_list(body.get("system"))):
-        yield from _text(block, f"system[{number}]")
+        yield from _without_text(block, f"system[{number}]")
     messages = body.get("messages")
     if not listed(messages) or not messages:
         yield "messages", "expected a list of at least one message"
@@ -412,7 +412,7 @@ def errors(body: Mapping[str, Any], takes: Takes) -> Found:
             yield f"{path}.content", "all messages have content, except the optional final assistant message"
         blocks = list(_blocks(content, f"{path}.content"))
         for where, block in blocks:
-            yield from _text(block, where)
+            yield from _without_text(block, where)
         said = blocks if role == "assistant" else said
         if role == "assistant" and blocks and blocks[-1][1].get("type") in THINKING:
             yield blocks[-1][0], "the final block of an assistant message cannot be thinking"
@@ -445,7 +445,8 @@ def _blocks(content: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield f"{path}[{number}]", block
 
 
-def _text(block: Any, path: str) -> Found:
+def _without_text(block: Any, path: str) -> Found:
+    """What is refused of a text block, or of those in a tool's result: that one is empty."""
     if not isinstance(block, Mapping):
         return
     if block.get("type") == "text":

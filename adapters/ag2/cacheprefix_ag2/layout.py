@@ -257,7 +257,10 @@ class _Tools:
 
 
 def _seated(team: Team, talk: Talk, seat: Seat, given: GivenTools) -> tuple[Seat, _Tools]:
-    """The agent's seat with its tools' names, and the tools that there are."""
+    """Bring an agent's tools into the union: its seat with their names, and what its request's tools are made of.
+
+    None of the latter where no union can hold them: then the seat is ``plain``, and the request keeps its own.
+    """
     own = [tool for tool in given.schemas if isinstance(tool, FunctionToolSchema)]
     seat = replace(seat, tools=tuple(tool.function.name for tool in own), plain=len(own) != len(given.schemas))
     if seat.plain:
@@ -265,9 +268,9 @@ def _seated(team: Team, talk: Talk, seat: Seat, given: GivenTools) -> tuple[Seat
     # Privacy: what came with this call may be made for who asks, its description too; no other stream is shown it.
     joining = [tool for tool in own if given.lasting is None or tool.function.name in given.lasting]
     union = adopt(team.session, joining, "an agent", of_run=True)
-    known = {tool.function.name: _schema(tool) for tool in union or ()}
-    brought = {tool.function.name: _schema(tool) for tool in own if tool not in joining}
-    if union is None or any(known.get(name, schema) != schema for name, schema in brought.items()):
+    shared = {tool.function.name: _schema(tool) for tool in union or ()}
+    beside = {tool.function.name: _schema(tool) for tool in own if tool not in joining}
+    if union is None or any(shared.get(name, schema) != schema for name, schema in beside.items()):
         return replace(seat, plain=True), _Tools()
     team.session.bring_tools(team.session.conversation(talk.id), {tool.function.name for tool in joining})
     tools = _Tools(own, joining, union)

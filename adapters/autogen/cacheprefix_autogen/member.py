@@ -598,7 +598,7 @@ class Member:
         together = self.group is not None and self.group.together
         return together and bool(system) and "\n\n".join(asked.texts).startswith(system)
 
-    def _unsaid(self, messages: Sequence[LLMMessage], further: Sequence[str] = ()) -> str:
+    def _unsaid(self, messages: Sequence[LLMMessage], further: Sequence[str]) -> str:
         """The shared and role text that was given to the session and that no system message contains.
 
         It has to reach the model in every layout. ``further`` holds zones and durable context of the conversation,

@@ -211,6 +211,7 @@ class Snapshot:
 
     def __init__(self, messages: Sequence[LLMMessage]) -> None:
         self._fields: list[dict[str, Any]] = []
+        # The very lists of parts and the very parts, each with a copy of what it held.
         self._lists: list[list[Any]] = []
         self._held: list[list[Any]] = []
         self._parts: list[Any] = []

@@ -106,18 +106,21 @@ def _kicked_off(method: Any) -> Any:
 
 @contextmanager
 def _alone(agent: Any, *_: Any) -> Iterator[None]:
-    """An agent's own kickoff: what is asked beside it is asked of it alone, and CrewAI's helpers in it are counted."""
+    """Around an agent's own kickoff, a conversation without a crew: CrewAI's helpers in it are counted as its own.
+
+    What is asked of the agent meanwhile, beside the kickoff, is asked of it alone.
+    """
     binding = binding_of(agent)
     if binding is None:
         yield
         return
     binding.session.attempt("late parts", lambda: bind_late(binding, agent), None)
     with RUN.within(binding), binding.agent_kickoff():
-        own = (ALONE.get() or ("",))[-1]
+        kickoff_id = (ALONE.get() or ("",))[-1]
         try:
             yield
         finally:
-            binding.session.attempt("kickoff", lambda: ended(binding, own), None)
+            binding.session.attempt("kickoff", lambda: ended(binding, kickoff_id), None)
 
 
 def _running_flow(method: Any) -> Any:
@@ -162,16 +165,20 @@ def _joined(run: FlowRun, target: Any) -> bool:
         return False
     if getattr(target, "crew", None) is not None:  # an agent of a crew, which is asked for itself
         return False
-    return join(run.binding, target, runs=True)
+    join(run.binding, target, of_run=True)
+    return True
 
 
-def join(binding: Binding, target: Any, *, runs: bool = False) -> bool:
-    """A crew or agent becomes part of a flow's installation, which does not keep it alive; ``runs`` in its run."""
+def join(binding: Binding, target: Any, *, of_run: bool = False) -> None:
+    """Make a crew or agent part of a flow's installation, which does not keep it alive.
+
+    ``of_run`` says that a run of the flow made it, so that it may be made for one user.
+    """
     crew = target if hasattr(target, "tasks") else None
     agents = [target] if crew is None else agents_of(crew)
     if binding.session.mode != "observe":
         tools = crew_tools(crew, agents)
-        if runs:
+        if of_run:
             # Privacy: what a method makes while the flow runs may be made for whom it runs.
             binding.part(RunTools).bring(*tools, asks=False, grows=True)
         else:
@@ -187,4 +194,3 @@ def join(binding: Binding, target: Any, *, runs: bool = False) -> bool:
         for llm in () if owner is None else models_in(owner):
             if owners_of(llm) is not None:
                 binding.remember(llm, unswap)
-    return True

@@ -162,7 +162,7 @@ def install(
         binding.undo += [lambda: freed(flow, binding), WATCH.use(binding)]
         for part in parts_in(flow):
             if binding_of(part) is None:
-                bound.attempt("flow", functools.partial(join, binding, part), otherwise=False)
+                bound.attempt("flow", functools.partial(join, binding, part), None)
     if crew is not None:
         bind_crew(binding, crew)
     for agent in agents:

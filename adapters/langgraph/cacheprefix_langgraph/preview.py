@@ -142,7 +142,10 @@ class _DryRun:
         self._ask(model, messages, options, frame, who, whole=False)
 
     def _by_tool(self, tool: Any) -> None:
-        """What agents ask first that a tool asks, as deepagents' helpers; the run's last message is their task."""
+        """Let agents that a tool asks, as deepagents' helpers are, come to their first requests.
+
+        Their task is known in the run alone: here it is the run's last message.
+        """
         whole = self._state
         for graph in _graphs(getattr(tool, "func", None) or getattr(tool, "coroutine", None)):
             if id(graph) in self._asked:

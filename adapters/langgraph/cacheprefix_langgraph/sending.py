@@ -352,24 +352,21 @@ def _original(model: Any, body: Body, sending: Sending) -> Callable[[Prompt], Pr
 
     def original(prompt: Prompt) -> Prompt | None:
         moved_only = done is not None and done.given is None and system == tuple(done.system)
-        if done is not None and moved_only and not _says_how(prompt, messages, options):
+        if done is not None and moved_only and not _marks_or_chooses(prompt, messages, options):
             return moved_back(prompt, done)
         return built_again()
 
     return original
 
 
-def _says_how(prompt: Prompt, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> bool:
-    """Whether the application itself set cache marks, a tool choice or system blocks in its request."""
-    marked = bool(prompt.marked) or prompt.top_marker is not None or not _MARKS.isdisjoint(options)
-    chosen = any(options.get(name) is not None for name in CHOSEN[1:])
+def _marks_or_chooses(prompt: Prompt, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> bool:
+    """Whether the application itself set cache marks, how tools are chosen, or system text in blocks."""
+    tools = [tool for tool in options.get("tools") or () if isinstance(tool, dict)]
+    marks_tools = any(_MARKS & tool.keys() for tool in tools)
+    marks = bool(prompt.marked) or prompt.top_marker is not None or not _MARKS.isdisjoint(options) or marks_tools
+    chooses = any(options.get(name) is not None for name in CHOSEN if name != "tools")
     blocks = any(isinstance(one, SystemMessage) and not isinstance(one.content, str) for one in messages)
-    return (
-        marked
-        or chosen
-        or blocks
-        or any(_MARKS & tool.keys() for tool in options.get("tools") or () if isinstance(tool, dict))
-    )
+    return marks or chooses or blocks
 
 
 def current(model: Any) -> Sending:

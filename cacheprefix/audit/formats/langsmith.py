@@ -91,6 +91,7 @@ def _unfolded(messages: list[Any]) -> dict[str, Any]:
 
 
 def _messages(inputs: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The messages of a run, in OpenAI's form, whatever key its inputs have them under; None where there are none."""
     given = inputs.get("messages", inputs.get("input"))
     if given is None and inputs.get("prompts"):
         prompts = inputs["prompts"]

@@ -162,26 +162,25 @@ def carries(prompt: Prompt, index: int) -> bool:
 def _with_lifetimes(
     prompt: Prompt, profile: Profile, chosen: Sequence[int], lifetime: Ttl, *, alone: bool
 ) -> tuple[Breakpoint, ...]:
-    """Lifetimes never rise from one breakpoint to the next: a longer one stands before every shorter one."""
-    names = {ttl.name: ttl.seconds or 0.0 for ttl in profile.ttls}
+    """The chosen breakpoints, each with a lifetime as near to the wanted one as the application's own marks allow.
+
+    A provider's rule: lifetimes never rise from one breakpoint to the next.
+    """
+    seconds = {ttl.name: ttl.seconds or 0.0 for ttl in profile.ttls}
     default = profile.default_ttl
     own = {
-        index: names.get(marker.ttl or default.name, 0.0)
+        index: seconds.get(marker.ttl or default.name, 0.0)
         for index in prompt.marked
         if (marker := prompt.sections[index].marker) is not None
     }
     if profile.automatic_breakpoint and prompt.top_marker is not None:
-        own[len(prompt.sections)] = names.get(prompt.top_marker.ttl or default.name, 0.0)
+        own[len(prompt.sections)] = seconds.get(prompt.top_marker.ttl or default.name, 0.0)
     planned: list[Breakpoint] = []
-    wanted = names.get(lifetime.name, 0.0)
-    if not own:
-        name = next((ttl for ttl in names if names[ttl] == wanted), default.name)
-        return tuple([Breakpoint(index, None if name == default.name else name, alone) for index in chosen])
+    wanted = seconds.get(lifetime.name, 0.0)
     for index in chosen:
-        seconds = wanted
         ceiling = min((value for at, value in own.items() if at < index), default=float("inf"))
         floor = max((value for at, value in own.items() if at > index), default=0.0)
-        seconds = max(min(seconds, ceiling), floor)
-        name = next((ttl for ttl in names if names[ttl] == seconds), default.name)
+        allowed = max(min(wanted, ceiling), floor)
+        name = next((ttl for ttl in seconds if seconds[ttl] == allowed), default.name)
         planned.append(Breakpoint(index, None if name == default.name else name, alone))
     return tuple(planned)

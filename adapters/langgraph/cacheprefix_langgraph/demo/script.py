@@ -34,14 +34,15 @@ class Answer:
 def answer(prompt: Prompt, source: Source) -> Answer:
     """The scripted reply to a prompt of the team."""
     sections = prompt.tier("messages")
-    planned = next((i for i, s in enumerate(sections) if s.kind == "text" and s.text.startswith(_PLAN)), None)
+    plan_at = next((i for i, s in enumerate(sections) if s.kind == "text" and s.text.startswith(_PLAN)), None)
     everything = "\n".join(s.text for s in prompt.sections if s.kind == "text" and s.tier != "tools")
     if "You are the editor" in everything:
         return Answer(_report(sections))
-    if planned is None:
+    if plan_at is None:
         return _planning(_rounds(sections), source)
+    # "interfaces" is the role of the interface reviewer.
     role = next((name for name in _ROLES if re.search(rf"You are the {name[:9]}\w* reviewer", everything)), _ROLES[0])
-    return _reviewing(role, _rounds(sections[planned:]), sections[planned:], source)
+    return _reviewing(role, _rounds(sections[plan_at:]), sections[plan_at:], source)
 
 
 def _planning(done: int, source: Source) -> Answer:
