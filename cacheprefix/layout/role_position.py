@@ -53,6 +53,8 @@ _AGAIN = "again"
 """Under what it is recorded of a conversation, by its first message, that its first role had begun others before."""
 _PART = "\0"
 """Between a model and the name of a tool set."""
+NO_TOOLS = "no tools"
+"""The name of the tool set of requests that carry none."""
 _SCHEMA = "\1"
 """Between a model and the name of an answer's schema."""
 _TALKS = 10_000
@@ -506,7 +508,8 @@ class RolePositions:
         # A text stands in front of all that is said because of other conversations, which another process may not know.
         if found.at is not None and found.at in (0, at) and at and due.size >= LONG:
             behind = history.point(found.at)
-            conversation.decide("places", f"{due.text}@{found.at}@{behind.digest}@{behind.first}")
+            name = _place_name(due.text, asked.lane)
+            conversation.decide("places", f"{name}@{found.at}@{behind.digest}@{behind.first}")
         return found
 
     def _met(self, key: tuple[str, str, str], due: RoleText[M]) -> int:
@@ -576,7 +579,7 @@ class RolePositions:
             holds=asked.holds,
             resumed=asked.resumed,
             written=asked.written,
-            recorded=lambda: _recorded(conversation, own, asked.history),
+            recorded=lambda: _recorded(conversation, _place_name(own, asked.lane), asked.history),
             said=asked.said,
             began=began,
             reads=reads,
@@ -624,6 +627,13 @@ class RolePositions:
             if sent:
                 line = min(line, max(each.messages for each in longest_of(sent, said)))
             return Outrun(seat.end.index, line, seat.kept)
+
+    def forked(self, conversation: Decided, lane: str, role: str) -> bool:
+        """Whether a role's last request in a lane was a fork; ``lane`` as in ``outrun``."""
+        with self._lock:
+            own = self._held(conversation).get(lane)
+            seat = own.seats.get(role) if own is not None else None
+            return seat is not None and seat.at is not None
 
     def anew(self, conversation: Decided, role: str, said: Sequence[int]) -> Anew:
         """What others than a role pay once more if the tools grow that a conversation's requests carry.
@@ -943,6 +953,11 @@ def merged_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
         return max(held, key=lambda talk: (talk.get("asked", 0), json.dumps(talk, sort_keys=True)))
 
     return {name: later(name) for name in sorted({*one, *other})}
+
+
+def _place_name(text: str, lane: str) -> str:
+    """Under what a text's places are recorded: behind other tools nothing is read where it stood."""
+    return digest_of(text, lane) if lane else text
 
 
 def _recorded(conversation: Decided, own: str, history: CountedHistory[M]) -> int | None:
