@@ -21,6 +21,7 @@ from cacheprefix.layout.open_runs import OpenRuns
 from cacheprefix.layout.prefix import Tool
 from cacheprefix.layout.role_position import (
     LONG,
+    NO_TOOLS,
     CountedHistory,
     RolePosition,
     RolePositions,
@@ -434,6 +435,7 @@ class Planner:
                     lambda kit, units: positions.outrun(
                         asked.conversation, f"{lane}\0{kit}", role, said(), units=units
                     ),
+                    lambda kit: positions.forked(asked.conversation, f"{lane}\0{kit}", role),
                     asked.schema,
                     others,
                     lambda: positions.anew(asked.conversation, role, said()),
@@ -596,9 +598,12 @@ class Planner:
         self, asked: AgentRequest[M], tools: ToolSet | None, text: str, history: CountedHistory[M]
     ) -> RoleRequest[M]:
         """A request in the form that ``RolePositions`` takes."""
+        bare = asked.tools is not None and not (asked.tools.names if tools is None else tools.tools)
+        lane = NO_TOOLS if bare else "" if tools is None else tools.name
+        joint = asked.joint and not (tools is not None and tools.alone)
         return RoleRequest(
             asked.conversation, asked.role, text, history, asked.model,
-            joint=asked.joint, cached=asked.cached, lane=tools.name if tools is not None else "",
+            joint=joint, cached=asked.cached, lane=lane,
             moves=asked.moves, holds=asked.holds, resumed=asked.resumed, written=asked.written, schema=asked.schema,
             said=asked.spoken, instruction=asked.instruction, shared_at=asked.shared_at,
             tools=tuple(asked.tools.names) if asked.tools is not None else (),

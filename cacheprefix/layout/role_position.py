@@ -53,6 +53,8 @@ _AGAIN = "again"
 """Under what it is recorded of a conversation, by its first message, that its first role had begun others before."""
 _PART = "\0"
 """Between a model and the name of a tool set."""
+NO_TOOLS = "no tools"
+"""The name of the tool set of requests that carry none."""
 _SCHEMA = "\1"
 """Between a model and the name of an answer's schema."""
 _TALKS = 10_000
@@ -148,6 +150,15 @@ class _Point:
 _START = _Point(0, "")
 
 
+class _Changed(NamedTuple):
+    """Where a text stands best that begins like the one before it of the same role."""
+
+    at: _Point
+    """Where that one stood."""
+    common: int
+    """c: tokens with which both begin."""
+
+
 @dataclass(slots=True)
 class _LastRequest:
     """What a role's last request of a conversation was."""
@@ -170,6 +181,8 @@ class _LastRequest:
     """How much was said in it that others may have been told too, before anything was shortened."""
     began: Beginnings = ()
     """What is kept of the role's own text, to tell how much of it a later one begins with."""
+    changed: bool = False
+    """Whether the role's text was another one before."""
 
 
 @dataclass(slots=True)
@@ -322,9 +335,10 @@ class RoleText(Generic[M]):
     """As in ``RoleRequest``."""
     began: Beginnings = ()
     """What is kept of the role's own text."""
+    common: Callable[[Iterable[Beginnings]], int] = lambda _: 0
+    """Counts the tokens of the role's own text that one of the texts began with of which such is kept."""
     reads: Callable[[Iterable[Beginnings]], int] = lambda _: 0
-    """Counts the tokens of the application's own system text, the shared one included, that one of the texts began with
-    of which such is kept."""
+    """Counts the same of the application's own system text, the shared one included."""
     met: Callable[[], int] = lambda: 0
     """Notes that the role begins a conversation, and counts those that it began before with the very same text, and
     with something else said."""
@@ -361,6 +375,8 @@ class _Known(Generic[M]):
     """m: where the role begins the conversation, those that it began before with the very same text."""
     texts: Texts = _AS_FORKS
     """By which layout this request goes if its own text is new."""
+    changed: _Changed | None = None
+    """Where its text stands best if that only goes on otherwise than the one before."""
 
     @classmethod
     def of(cls, talk: _Talk, due: RoleText[M]) -> _Known[M]:
@@ -468,6 +484,7 @@ class RolePositions:
             if whole <= len(due.history.messages):
                 known = replace(known, met=due.met())
             if not stayed:
+                known = replace(known, changed=None if was is None else _changed(due, known, was))
                 known = replace(known, texts=self._texts(key, due, known))
         choice = _chosen(due, known)
         self._note(due, known, choice)
@@ -504,9 +521,11 @@ class RolePositions:
         found = self.choose(key, replace(due, met=met))
         at = len(history.messages)
         # A text stands in front of all that is said because of other conversations, which another process may not know.
-        if found.at is not None and found.at in (0, at) and at and due.size >= LONG:
+        # Money: one that went on otherwise where it stood is read there again when it comes back.
+        if found.at is not None and at and due.size >= LONG and (found.at in (0, at) or due.recorded() is None):
             behind = history.point(found.at)
-            conversation.decide("places", f"{due.text}@{found.at}@{behind.digest}@{behind.first}")
+            name = _place_name(due.text, asked.lane)
+            conversation.decide("places", f"{name}@{found.at}@{behind.digest}@{behind.first}")
         return found
 
     def _met(self, key: tuple[str, str, str], due: RoleText[M]) -> int:
@@ -558,11 +577,15 @@ class RolePositions:
         own_text = asked.instruction or asked.text
         began = beginnings_of(own_text, asked.tools)
 
+        def shared(others: Iterable[Beginnings]) -> tuple[int, str]:
+            found = in_common(own_text, began, others)
+            return services.count(found, model) if found else 0, found
+
         def reads(others: Iterable[Beginnings]) -> int:
-            common = in_common(own_text, began, others)
+            tokens, found = shared(others)
             # Up to a quarter more may be in common than is seen.
-            holds = asked.shared_at is not None and 5 * len(common) >= 4 * asked.shared_at
-            return (services.count(common, model) if common else 0) + opening * holds
+            holds = asked.shared_at is not None and 5 * len(found) >= 4 * asked.shared_at
+            return tokens + opening * holds
 
         return RoleText(
             role=key,
@@ -576,9 +599,10 @@ class RolePositions:
             holds=asked.holds,
             resumed=asked.resumed,
             written=asked.written,
-            recorded=lambda: _recorded(conversation, own, asked.history),
+            recorded=lambda: _recorded(conversation, _place_name(own, asked.lane), asked.history),
             said=asked.said,
             began=began,
+            common=lambda others: shared(others)[0],
             reads=reads,
         )
 
@@ -597,9 +621,11 @@ class RolePositions:
             if at is not None and at.index >= known.line.index and not (seat is not None and seat.at == at):
                 # A second one with the same beginning; the same role's next request begins with its own text, too.
                 talk.line, talk.before = at, known.line
+            changed = sent is not None and (sent.changed or sent.text != due.text)
             talk.seats[due.role] = _LastRequest(
-                due.text, at, known.end, choice.kept, due.shared, choice.continues, due.keeps, due.size, said, due.began
-            )
+                due.text, at, known.end, choice.kept, due.shared, choice.continues, due.keeps, due.size, said,
+                due.began, changed,
+            )  # fmt: skip
 
     def outrun(self, conversation: Decided, lane: str, role: str, said: Sequence[int], *, units: bool) -> Outrun:
         """How far a role's last request in a lane is behind those with all tools.
@@ -624,6 +650,13 @@ class RolePositions:
             if sent:
                 line = min(line, max(each.messages for each in longest_of(sent, said)))
             return Outrun(seat.end.index, line, seat.kept)
+
+    def forked(self, conversation: Decided, lane: str, role: str) -> bool:
+        """Whether a role's last request in a lane was a fork; ``lane`` as in ``outrun``."""
+        with self._lock:
+            own = self._held(conversation).get(lane)
+            seat = own.seats.get(role) if own is not None else None
+            return seat is not None and seat.at is not None
 
     def anew(self, conversation: Decided, role: str, said: Sequence[int]) -> Anew:
         """What others than a role pay once more if the tools grow that a conversation's requests carry.
@@ -755,9 +788,29 @@ def _first(due: RoleText[M], known: _Known[M], behind: _Choice) -> _Choice:
         return behind._replace(at=_START, kept=True, continues=due.rules.marked)
     if known.texts.own:
         return behind._replace(at=None)
+    if known.changed is not None:
+        return behind._replace(at=known.changed.at, kept=True)
     if not known.readable.index:
         return behind
     return behind._replace(saves=due.opening + known.spoken - due.history.since(known.readable))
+
+
+def _changed(due: RoleText[M], known: _Known[M], was: _LastRequest) -> _Changed | None:
+    """Where a text goes that is new and begins like the role's last one, if it costs less there than behind the rest.
+
+    With p tokens said since that place, it is read there up to where the texts part; what was said is not, now and, if
+    the text changes again, then: that is taken for granted once it has, and may cost S before.
+
+        p - c < v   and   p <= c, or p <= c + S for the first change
+
+    A provider's rule: where marks decide, or whole requests are kept, nothing is read that ends within a text.
+    """
+    if was.at is None or due.rules.marked or due.rules.units or not due.history.holds(was.at):
+        return None
+    common, since = due.common([was.began]), due.history.since(was.at)
+    if since - common >= due.history.since(known.readable) or since > common + known.stake * (not was.changed):
+        return None
+    return _Changed(was.at, common)
 
 
 def _texts(due: RoleText[M], known: _Known[M], others: Sequence[Beginnings]) -> Texts:
@@ -765,9 +818,10 @@ def _texts(due: RoleText[M], known: _Known[M], others: Sequence[Beginnings]) -> 
 
     The application's own layout reads what its system text and an earlier one begin with, c tokens with the shared text
     (the same documents in front of each role's text, or a role's text in front of other documents each time). Behind
-    the conversation the text is paid anew, and what was said by the last request is read:
+    the conversation the text is paid anew, and what was said by the last request is read; where the role's last text
+    stood, what both begin with (``_Changed``), p tokens having been said since:
 
-        own reads  c        a fork reads  o + e - u
+        own reads  c        a fork reads  o + e - u, or o + e - p + c
 
     Nobody knows how the next texts begin: this is ski rental. A layout is left once the other one would have read more
     than changing costs, since it was last changed: e - u, which the own layout pays anew for each of the roles that
@@ -781,7 +835,9 @@ def _texts(due: RoleText[M], known: _Known[M], others: Sequence[Beginnings]) -> 
     reads = due.reads(others)
     if not reads and due.role not in known.talk.seats:
         return known.texts  # Of a role that begins with no other's text nobody knows what its next one begins with.
-    ahead = reads - due.opening - told
+    place = known.changed
+    in_place = 0 if place is None else known.spoken - due.history.since(place.at) + place.common
+    ahead = reads - due.opening - max(told, in_place)
     more = max(0, more - ahead if own else more + ahead)
     costs = due.size if own else told * len(known.talk.seats) or known.spoken
     return Texts(not own) if more > costs else Texts(own, more)
@@ -913,7 +969,7 @@ def _plain(talk: _Talk) -> dict[str, Any]:
 def _plain_seat(seat: _LastRequest) -> dict[str, Any]:
     """A role's last request as plain data."""
     found = {**asdict(seat), "said": list(map(list, seat.said)), "began": list(seat.began)}
-    return found if seat.began else {name: value for name, value in found.items() if name != "began"}
+    return {name: value for name, value in found.items() if value or name not in ("began", "changed")}
 
 
 def _talk_of(saved: Mapping[str, Any]) -> _Talk:
@@ -943,6 +999,11 @@ def merged_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
         return max(held, key=lambda talk: (talk.get("asked", 0), json.dumps(talk, sort_keys=True)))
 
     return {name: later(name) for name in sorted({*one, *other})}
+
+
+def _place_name(text: str, lane: str) -> str:
+    """Under what a text's places are recorded: behind other tools nothing is read where it stood."""
+    return digest_of(text, lane) if lane else text
 
 
 def _recorded(conversation: Decided, own: str, history: CountedHistory[M]) -> int | None:

@@ -17,7 +17,7 @@ from cacheprefix.errors import BodyError, SetupError
 from cacheprefix.layout.cost_model import CachePrices
 from cacheprefix.layout.economics import REPLY, grown, newcomers_pay, union_gains, union_pays, union_starts
 from cacheprefix.layout.prefix import Tool, tool_of
-from cacheprefix.layout.role_position import Anew, Outrun, has_schema, lane_of
+from cacheprefix.layout.role_position import NO_TOOLS, Anew, Outrun, has_schema, lane_of
 from cacheprefix.layout.team import Decided, Team, Whose
 from cacheprefix.layout.worth_sharing import rules_in
 from cacheprefix.locks import Lock
@@ -54,6 +54,8 @@ class ToolSet(NamedTuple):
     """Whether another role's requests may begin like them; where not, the application's own layout costs least."""
     name: str = ""
     """What sets this tool set apart from the union."""
+    alone: bool = False
+    """Whether it goes on as a fork although nobody else has these tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class ToolsAsked:
     outrun: Callable[[str, bool], Outrun] = lambda _lane, _units: Outrun()
     """How far its own requests are behind those with the tools of all, by the name of its own tool set and whether
     whole requests are kept only."""
+    forked: Callable[[str], bool] = lambda _lane: False
+    """Whether its last request with its own tools was a fork, by the name of that tool set."""
     schema: str = ""
     """Names the schema that its answers follow; those with another one read nothing of it."""
     others: int = 1
@@ -327,7 +331,10 @@ class ToolSets:
         # Those that are sent beside it carry the very same tools, which need not be another role's.
         shares = _found_alike(conversation, offer.key, offer.mine) or (alike and not offer.told)
         shares = shares or asked.fans_out or begins
-        return ToolSet(tuple(name for name in offer.everything if name in offer.mine), shares, offer.lane)
+        # Money: it goes on as it began, also where nobody has its tools any more: its own layout would be cold.
+        alone = not shares and asked.forked(offer.lane)
+        mine = tuple(name for name in offer.everything if name in offer.mine)
+        return ToolSet(mine, shares or alone, offer.lane, alone)
 
     def _offer(
         self, team: Team, services: Services, conversation: Decided, role: str, model: str, asked: ToolsAsked
@@ -362,6 +369,8 @@ class ToolSets:
         recorded = conversation.decided(_LANES, moved) or conversation.decided(_LANES, entry)
         if recorded:
             before: bool | None = recorded == _UNION
+        elif offer.began_bare:
+            before = False
         else:
             before = None if offer.told else self.settled(offer.talk, offer.key)
         if before is None:
@@ -616,7 +625,12 @@ class _Offer:
     @property
     def lane(self) -> str:
         """The name of the role's own tool set."""
-        return "\0".join(sorted(self.mine)) or "no tools"
+        return "\0".join(sorted(self.mine)) or NO_TOOLS
+
+    @property
+    def began_bare(self) -> bool:
+        """Whether a role without tools was a fork without any, where the conversation's requests carry some now."""
+        return bool(self.union) and not self.mine and self.asked.forked(self.lane)
 
     def pays(self) -> bool:
         """Whether reading others' tools costs less than sharing saves (``union_pays``)."""
@@ -702,7 +716,7 @@ class _Offer:
             missed=missed,
             read=rules.read,
             text=self.asked.text if kept else 0,
-            before=self.asked.paid(),
+            before=0 if self.began_bare else self.asked.paid(),
             others=max(1, self.asked.others),
         )
 

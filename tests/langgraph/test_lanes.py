@@ -56,8 +56,11 @@ def tools(name, count, words=300):
     ]
 
 
-def talk(server, session, kits, turns, saver=None):
-    """So many turns of one thread, in which each role answers with its own tools; the tools of each request."""
+def talk(server, session, kits, turns, saver=None, *, late=""):
+    """So many turns of one thread, in which each role answers with its own tools; the tools of each request.
+
+    With ``late``, more of each role's text, its tools are bound only when it asks.
+    """
     provider, rules = server
     provider.reset()
     if rules == "anthropic":
@@ -70,11 +73,12 @@ def talk(server, session, kits, turns, saver=None):
     graph, previous = StateGraph(State), START
 
     def node(name):
-        bound = model.bind_tools(kits[name]) if kits[name] else model
+        bind = lambda: model.bind_tools(kits[name]) if kits[name] else model  # noqa: E731
+        bound = None if late else bind()
 
         def answer(state):
-            said = [SystemMessage(f"You are the {name}.\n\n{HANDBOOK}"), *state["messages"]]
-            return {"messages": [bound.invoke(said)]}
+            said = [SystemMessage(f"You are the {name}.{late}\n\n{HANDBOOK}"), *state["messages"]]
+            return {"messages": [(bound or bind()).invoke(said)]}
 
         return answer if session is None else forked(session, role=name)(answer)
 
@@ -133,6 +137,23 @@ def test_roles_without_tools_share_beside_one_with_many(server):
     forks = [str(record.json["messages"][-1]) for record in server.requests]
     assert sum("<role name" in text for text in forks) >= 8
     assert session.failures == {}
+
+
+def test_a_thread_that_begins_without_tools_reads_what_it_has_sent_when_others_bring_some(server):
+    """Its first role goes on without them: behind tools its text, and all that follows it, would be paid once more."""
+    kits, text = {"router": [], "worker": tools("work", 3)}, "rule, and its reason. " * 60
+    talk(server, None, kits, 3, late=text)
+    before = units(server)
+    session = fresh(server)
+    sent = talk(server, session, kits, 3, late=text)
+    assert units(server) <= 1.02 * before
+    assert sent[::2] == [[]] * 3
+    assert session.failures == {}
+    # Another process goes on so by what the thread has saved.
+    saver = InMemorySaver()
+    for turn in range(3):
+        last = fresh(server)
+        assert talk(server, last, kits, 1, saver, late=text)[0] == [], turn
 
 
 def test_another_process_finds_the_lanes_in_the_thread(server):

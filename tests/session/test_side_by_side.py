@@ -29,6 +29,8 @@ class Asked(NamedTuple):
     role: str
     said: Sequence[dict[str, Any]]
     talk: str = "one"
+    note: str = ""
+    """What its own text ends with in this request."""
 
 
 def tool(name, tokens=160):
@@ -49,11 +51,11 @@ def said(number, tokens=60):
     return {"role": "user", "content": words(tokens, f"said{number}")}
 
 
-def costs(rules, requests, *, tools=(), tool_named="", text=60, found=0, read=0.1):
+def costs(rules, requests, *, tools=(), tool_named="", text=60, found=0, read=0.1, front=True):
     """Cost units unmodified and forked.
 
     ``tools`` are those roles that bring one of their own with each request, or all one of the same name; ``found`` the
-    tokens of documents behind each system text.
+    tokens of documents behind each system text; ``front`` says that the handbook stands in front of the role's text.
     """
     profile = replace(default_registry().get(rules), read=read)
     registry = default_registry().copy()
@@ -63,7 +65,8 @@ def costs(rules, requests, *, tools=(), tool_named="", text=60, found=0, read=0.
     )
     caches, sums = [ProviderCache(profile), ProviderCache(profile)], [0.0, 0.0]
     for number, one in enumerate(requests):
-        system = f"{HANDBOOK}\n\nYou are the {one.role}. {words(text, one.role)}"
+        parts = [HANDBOOK, f"You are the {one.role}. {words(text, one.role)}{one.note}"]
+        system = "\n\n".join(parts if front else parts[::-1])
         system += f"\n\n{words(found, f'doc{number}')}" if found else ""
         given = {"model": "gpt-5.2", "messages": [{"role": "system", "content": system}, *one.said]}
         given |= {"tools": [tool(tool_named or one.role)]} if one.role in tools else {}
@@ -163,6 +166,28 @@ def test_documents_in_a_system_text_leave_its_beginning_where_the_provider_reads
     )
     # Nobody knows before the second request that the text changes: what stands before that is paid once more.
     assert forked <= 1.02 * own + 3_000 + 4_000
+
+
+NOTES = {
+    "once": lambda number: "\nBe brief now." if number > 4 else "",
+    "each time": lambda number: f"\nIt is {number} o'clock on day {number}.",
+    "a plan": lambda number: f"\n{words(200, f'plan{number // 3}')}",
+    "back and forth": lambda number: "\nBe brief now." if number % 4 > 1 else "",
+}
+
+
+@pytest.mark.parametrize("front", [True, False])
+@pytest.mark.parametrize("note", NOTES)
+@pytest.mark.parametrize("rules", ["openai", "vllm"])
+@pytest.mark.parametrize(("roles", "text"), [("a", 300), ("a", 1_000), ("abc", 1_000)])
+def test_a_text_that_changes_at_its_end_is_never_dearer(rules, note, front, roles, text):
+    """What the application adds to a role's text in a run: read where it stood, as far as both are the same."""
+    requests: list[Asked] = []
+    for number in range(16):
+        history = [TASK, *(said(each, 250) for each in range(number))]
+        requests.append(Asked(roles[number // 4 % len(roles)], history, note=NOTES[note](number)))
+    own, forked = costs(rules, requests, text=text, front=front)
+    assert forked <= own
 
 
 def with_documents(rules, talks, *, resumed=False, front=True, rounds=1):
