@@ -399,8 +399,10 @@ class Planner:
             differ = self.team.clashing if own.differ is None else own.differ
             in_union = () if tools is None or tools.name else tools.tools
             outside = own.names if self._may_see(asked) else ()
-            late = (name for name in outside if name in self.team.late and name not in in_union)
-            mistakes += [reason("made_too_late", name) for name in late]
+            late = [name for name in outside if name in self.team.late and name not in in_union]
+            # What the conversation carries came in time there: it is for its costs that the role goes without.
+            carries = self.tool_sets.union(self.team, asked.conversation) if late else ()
+            mistakes += [reason("made_too_late", name) for name in late if name not in carries]
             mistakes += [reason("tool_schema_differs", name) for name in own.names if name in differ]
         if self.team.other_model(asked.role, asked.model) and not asked.peers:
             mistakes.append(reason("other_model", asked.model))

@@ -113,6 +113,18 @@ def test_a_tool_that_comes_late_is_named_and_raised_for_when_strict(mode):
         assert "made_too_late find" in map(str, asked(session, "writer", tools=LATE).reasons)
 
 
+def test_a_tool_that_a_conversation_carries_from_its_beginning_is_not_said_to_be_late():
+    """It came after the session's first request, and that costs decide is all there is to say."""
+    session = Session(SharedPrefix(system=HANDBOOK, tools=[{"name": "look", "description": "Look. " * 4_000}]))
+    asked(session, "reader", tools=[("look", "Look. " * 4_000)])
+    call = asked(session, "writer", tools=LATE[1:], conversation="two")
+    assert whys(call) == ("own", ["tools_cost_more"])
+    later = asked(session, "reader", tools=[("look", "Look. " * 4_000)], conversation="three")
+    late = asked(session, "writer", tools=LATE[1:], conversation="three")
+    assert "made_too_late" not in whys(later)[1]
+    assert "made_too_late find" in map(str, late.reasons)
+
+
 def test_a_handbook_in_other_words_is_told_and_raised_for_when_strict():
     """It would be sent twice, in two versions."""
     older = "You read.\n\n" + HANDBOOK.replace(".", ", as of May.", 1)
