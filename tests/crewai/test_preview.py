@@ -285,6 +285,7 @@ def test_a_flows_preview_is_what_its_crews_send(servers, new_llm, made_in) -> No
     assert [one.agent for one in foreseen.requests] == [call.agent for call in session.calls]
     assert [one.input_tokens for one in foreseen.requests] == [call.input_tokens for call in session.calls]
     assert [one.layout for one in foreseen.requests] == [call.layout for call in session.calls] == ["fork", "fork"]
+    assert not [note for note in foreseen.notes if "starts beside" in note]
 
 
 def test_what_a_flows_methods_make_themselves_is_named(servers, new_llm) -> None:

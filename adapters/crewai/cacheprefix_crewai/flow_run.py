@@ -157,6 +157,16 @@ def starts_others(method: Any, flow: type) -> bool:
     return any(not _STARTS.isdisjoint(code.names) for code in _named_in(method, flow))
 
 
+def makes_others(method: Any, flow: Any) -> bool:
+    """Whether what a method's code starts may be more than the crews and agents that the flow has as attributes."""
+    if not starts_others(method, type(flow)):
+        return False
+    had = {name for name, one in vars(flow).items() if isinstance(one, Crew | BaseAgent)}
+    codes = list(_named_in(method, type(flow)))
+    made = any(_makes_owner(one) for code in codes for one in code.objects)
+    return made or had.isdisjoint(name for code in codes for name in code.names)
+
+
 def crews_named(method: Any, flow: type) -> list[Any]:
     """The ``@CrewBase`` classes that a method's code names, itself or in functions that it names."""
     found = [one for code in _named_in(method, flow) for one in code.objects]
