@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 from typing_extensions import Unpack
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.cache.lifetimes import Lifetimes
 from cacheprefix.cache.routing import RoutingKeys
 from cacheprefix.calls.begin import Request, Requests, Waiting
@@ -53,6 +54,8 @@ from cacheprefix.wire import forget_views
 M = TypeVar("M")
 T = TypeVar("T")
 _REFUSED = "not sent, as the mode is strict"
+_EDITIONS = 1_000
+"""Prefixes beside a session's own that are remembered, those that came last."""
 
 
 class AdapterSession:
@@ -113,6 +116,7 @@ class AdapterSession:
         )  # fmt: skip
         self.beside: dict[str, Any] = {}
         """What adapters keep for this session, by their names; it goes with the session."""
+        self._editions: Bounded[tuple[str, str], AdapterSession] = Bounded(_EDITIONS)
 
     # ------------------------------------------------------------------ the prefix
 
@@ -188,6 +192,23 @@ class AdapterSession:
                 child.lead(full, tenant, self.tail, self.prefix)
                 child.team.inherit(self.team)
         return child
+
+    def edition(self, scope: str, tools: str = "") -> AdapterSession:
+        """This session with another prefix, of what the user gave to all: same name, policies, roles and totals.
+
+        For adapters, where tools have names that this one's prefix knows with another definition: the edition of the
+        tenant ``scope``, or of those of whom ``tools`` names the definitions.
+        """
+
+        def made() -> AdapterSession:
+            own = object.__new__(type(self))
+            own.__dict__.update(self.__dict__)
+            own._made = None
+            own.lead(self.name, scope, self.tail, self.team.given)
+            return own
+
+        with self.team.lock:
+            return self._editions.of((scope, tools), made)
 
     def rehearsal(self) -> AdapterSession:
         """A session made alike that has seen nothing yet, for requests that are laid out and never sent.

@@ -39,6 +39,8 @@ class Placement:
 
     def __init__(self) -> None:
         self._roles: dict[str, _Role] = {}
+        self._longest = 0.0
+        """Tokens of the longest request of such a role."""
         self._lock = Lock()
 
     def told(self, role: str, text: str) -> None:
@@ -62,6 +64,7 @@ class Placement:
         # A provider's rule: reads end with a block, so that of a text that is read the last tokens mostly are not.
         fresh = 0.0 if at is None else min(1.0, (totals[at] - read) / (totals[at] - (totals[at - 1] if at else 0)))
         with self._lock:
+            self._longest = max(self._longest, totals[-1])
             known.fresh += fresh
             known.again += 1 - fresh
 
@@ -72,6 +75,9 @@ class Placement:
         if len(roles) < 2:
             return ""
         sizes = [count(text, model) for text, _, _ in roles]
+        # A provider's rule: of requests shorter than that it caches nothing, cards or not.
+        if self._longest + sum(sizes) < profile.min_tokens:
+            return ""
         calls = sum(fresh + again for _, fresh, again in roles)
         today = sum(size * (fresh + again * profile.read) for size, (_, fresh, again) in zip(sizes, roles, strict=True))
         cards = sum(sizes) * (profile.default_ttl.write + (calls - 1) * profile.read)

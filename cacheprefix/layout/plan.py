@@ -99,6 +99,8 @@ class AgentRequest(Generic[M]):
     """The role's text, where the adapter writes it itself; None for ``Team.tail_for``."""
     shared: int | None = None
     """Tokens before the role's text, where the adapter knows them; None to have them counted."""
+    beside: int = 0
+    """Tokens of the application's own request that are neither among these nor the role's text, as a task's words."""
     holds_shared: bool = True
     """Whether the application's own request contains the shared system text, in any of its messages. Privacy: where
     that text was found in others' requests (``adopt_system``), a request without it is no fork and not shown it."""
@@ -274,7 +276,7 @@ class Planner:
                 # It goes out with its own tools after all: the history is shortened anew for those.
                 history = asked.history(replace(told, tools=None))
                 messages = (*history.messages, *history.behind)
-            why = self._why_own(asked, text, refused)
+            why = self._why_own(asked, text, refused, shared)
             return RequestPlan(
                 "own", (*notes, why), text, None, messages, tools, restriction,
                 last=_last_call(asked), routed=position.routed,
@@ -312,9 +314,15 @@ class Planner:
         decided = asked.place(rules_in(asked.conversation, self.services, asked.model, asked.api))
         return (RolePosition(None), decided) if isinstance(decided, Reason) else (decided, None)
 
-    def _why_own(self, asked: AgentRequest[M], text: str, refused: Reason | None) -> Reason:
+    def _why_own(self, asked: AgentRequest[M], text: str, refused: Reason | None, shared: int) -> Reason:
         """Why a request keeps the application's own layout: it was ``refused``, or its text costs more elsewhere."""
-        why = refused or reason("role_costs_more", size=self._size(text, asked.model))
+        size = self._size(text, asked.model)
+        why = refused or reason("role_costs_more", size=size)
+        if why.why in ("tools_cost_more", "text_longer_than_shared"):
+            # Costs are not the reason where the provider caches nothing of the request in any layout.
+            whole = shared + size + asked.beside
+            short = self.sharing.too_short(self.services, asked.conversation, asked.model, shared, whole)
+            return short or why
         if asked.base is not None and not text and why.why in ("little_to_share", "role_costs_more"):
             # With nobody to share with, and no text to move, those numbers say nothing.
             return reason("alone")
@@ -392,8 +400,10 @@ class Planner:
             differ = self.team.clashing if own.differ is None else own.differ
             in_union = () if tools is None or tools.name else tools.tools
             outside = own.names if self._may_see(asked) else ()
-            late = (name for name in outside if name in self.team.late and name not in in_union)
-            mistakes += [reason("made_too_late", name) for name in late]
+            late = [name for name in outside if name in self.team.late and name not in in_union]
+            # What the conversation carries came in time there: it is for its costs that the role goes without.
+            carries = self.tool_sets.union(self.team, asked.conversation) if late else ()
+            mistakes += [reason("made_too_late", name) for name in late if name not in carries]
             mistakes += [reason("tool_schema_differs", name) for name in own.names if name in differ]
         if self.team.other_model(asked.role, asked.model) and not asked.peers:
             mistakes.append(reason("other_model", asked.model))
@@ -501,8 +511,9 @@ class Planner:
         # layout later would cost that cache, so the text counts and the role forks from the start.
         counted = shared + size if asked.text_counts and size < LONG else shared
         return self.sharing.refusal(
-            self.team, self.services, asked.conversation, asked.model, counted, base=asked.base is not None
-        )
+            self.team, self.services, asked.conversation, asked.model, counted,
+            whole=shared + size + asked.beside, base=asked.base is not None,
+        )  # fmt: skip
 
     def _run_layout(self, asked: AgentRequest[M]) -> RunLayout | None:
         """The cheapest layout for a request of a run, found by simulating the cache; None where it is not found so.

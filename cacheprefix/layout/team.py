@@ -11,7 +11,7 @@ from cacheprefix.bounded import Bounded
 from cacheprefix.errors import ToolClashError, named
 from cacheprefix.layout.cards_advice import Placement
 from cacheprefix.layout.fork import TailPlacement
-from cacheprefix.layout.prefix import SharedPrefix, Tool, tool_of
+from cacheprefix.layout.prefix import SharedPrefix, Tool, tool_of, union_tools
 from cacheprefix.layout.shared_text import LEAST, find_text
 from cacheprefix.layout.tail import tail_text
 from cacheprefix.locks import RLock
@@ -325,6 +325,18 @@ class Team:
                 self.prefix = union
             self._comes_again(tool.name for tool in given if again or self.is_apart(tool.name))
             return tuple(self.prefix.tools)
+
+    def contradicts(self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]]) -> str:
+        """The name of a tool that the union has with another schema, so that none can join; else empty."""
+        given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
+        with self.lock:
+            prefix = self.prefix.frozen(render) if self.prefix.unfrozen else self.prefix
+            known = prefix.among({tool.name for tool in given} - self.resumed)
+        try:
+            union_tools((*known, *given))
+        except ToolClashError as error:
+            return error.name
+        return ""
 
     def resume_tools(self, tools: Iterable[Tool]) -> None:
         """Add tools that a saved conversation carries; those of a name that is known stay out."""

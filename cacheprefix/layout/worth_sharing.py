@@ -35,11 +35,20 @@ class WorthSharing:
         self._decide(conversation, _moved(conversation, role, model))
 
     def refusal(
-        self, team: Team, services: Services, conversation: Decided, model: str, shared: int, *, base: bool = False
+        self,
+        team: Team,
+        services: Services,
+        conversation: Decided,
+        model: str,
+        shared: int,
+        *,
+        whole: int = 0,
+        base: bool = False,
     ) -> Reason | None:
         """Why requests of a conversation that share so many tokens are no forks; None where they may be.
 
-        What is left alone is noted once. ``base`` says that a text of the role's stands in place of the shared one.
+        What is left alone is noted once. ``whole`` are the tokens of the request with the role's own, ``base`` says
+        that a text of the role's stands in place of the shared one.
         """
         profile, note = services.profile(model), services.notices.note
         # A provider without a cache charges the same for any layout.
@@ -53,6 +62,9 @@ class WorthSharing:
         shared = round(shared * scale)
         # Below its minimum a provider caches nothing, so that sharing would gain nothing.
         if shared < minimum:
+            if team.alone and round(whole * scale) >= minimum:
+                # The request is long enough: what it lacks is somebody to share it with.
+                return reason("alone")
             more = " (role texts given as SharedPrefix(roles=...) with Caching(tail='cards') are shared)"
             note(
                 f"{named(model)}: requests share fewer tokens than the minimum of {minimum:,} that "
@@ -63,6 +75,15 @@ class WorthSharing:
         if base or services.count(team.prefix.text, model) * scale < minimum:
             self._decide(conversation, entry)
         return None
+
+    def too_short(
+        self, services: Services, conversation: Decided, model: str, shared: int, whole: int
+    ) -> Reason | None:
+        """That a request of ``whole`` tokens is too short for the provider to cache any of it; None where it is not."""
+        profile = services.profile(model)
+        if round(whole * scale_in(conversation, services, model)) >= profile.min_tokens:
+            return None
+        return reason("prefix_below_minimum", profile.name, shared=shared, minimum=profile.min_tokens)
 
     def _decided(self, conversation: Decided, entry: str) -> bool:
         if is_named(conversation.id):

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from crewai import Agent
-from crewai.hooks import register_before_llm_call_hook, unregister_before_llm_call_hook
+from crewai.hooks import before_llm_call, register_before_llm_call_hook, unregister_before_llm_call_hook
+from crewai.project import CrewBase
 
 from benchmarks.crewai_workloads import CrewModel, agents, crew, prose, tasks
 from cacheprefix import Session, preview
@@ -82,6 +83,27 @@ def test_a_note_and_the_preview_name_the_hook_that_changes_a_shared_input(server
     with install(team, untouched):
         kickoff(team)
     assert not any("hook" in note for note in (*untouched.report().notes, *preview(team, task={"brief": BRIEF}).notes))
+
+
+def test_a_method_of_a_crews_class_that_is_a_hook_for_some_agents_is_named_as_it_is_written(servers, new_llm) -> None:
+    """CrewAI registers a function of its own around it."""
+
+    @CrewBase
+    class Office:
+        @before_llm_call(agents=["Nobody"])
+        def redact(self, context: Any) -> None: ...
+
+    provider = servers("openai", CrewModel(tools=False))
+    who = agents(lambda: new_llm(provider), tools=False)
+    office: Any = Office()
+    try:
+        seen = preview(crew(who, tasks(who)), Session(), task={"brief": BRIEF})
+    finally:
+        for _, hook in office._registered_hook_functions:
+            unregister_before_llm_call_hook(hook)
+    (told,) = [note for note in seen.notes if "hook" in note]
+    assert "Office.redact" in told
+    assert "filtered" not in told
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["input", "context"])

@@ -534,24 +534,59 @@ def test_a_crew_that_ran_before_it_was_installed_tells_nobody_whom_it_ran_for(se
     assert session.failures == {}
 
 
-def test_two_crews_with_tools_of_one_name_are_told_of_names(equipped) -> None:
-    """They are two crews, of which the note must not speak as of two agents."""
+@pytest.mark.parametrize("scoped", [False, True])
+@pytest.mark.parametrize("given", ["before install", "behind it"])
+def test_crews_that_describe_a_tool_differently_share_each_among_their_own_tasks(equipped, scoped, given) -> None:
+    """Crews made for a user each, by turns; a tool stays its user's, and cause and way out are told."""
     provider, made = equipped
-    session = Session()
-    for user in ("ann", "bob"):
-        team = made("house")
-        team.agents[0].tools[0].description = f"Asks the house of {user}."
-        with install(team, session):
-            team.kickoff(inputs=INPUTS)
+    session = Session(f"The house. {BRIEF * 4}", mode="strict")
+    for user in ("ann", "bob", "bob", "ann"):
+        team, tool = made("", "plan"), SearchTool(name="house", description=f"Asks the house of {user}.")
+        team.agents[0].tools = [tool] if given == "before install" else []
+        with install(team, session, **({"scope": user} if scoped else {})) as installed:
+            assert installed.session is session
+            team.agents[0].tools = [tool]
+            seen = len(provider.requests)
+            team.kickoff(inputs={"brief": BRIEF})
+        shown = [record.body for record in provider.requests[seen:]]
+        assert all(f"house of {user}".encode() in body for body in shown)
+        assert not any({"ann": b"of bob", "bob": b"of ann"}[user] in body for body in shown)
+    assert {call.layout for call in session.calls} == {"fork"}
+    assert carried(provider) == [["house", "plan"]] * 12
+    # The first request of each user's first crew writes what all their others read.
+    reads = [call.usage.cache_read_tokens > 1_000 for call in session.calls]
+    assert reads == [False, True, True, False, *[True] * 8]
     (told,) = [note for note in session.report().notes if "'house'" in note]
-    assert told.startswith("another crew on this session")
-    assert "give one of the tools another name" in told
+    assert "different definitions" in told
+    assert "describe the tool alike for all" in told
+    assert session.failures == {}
+
+
+def test_a_tool_that_contradicts_the_sessions_own_is_named_and_so_are_two_agents(equipped) -> None:
+    """No prefix of the crew's own would help: all carry what the session was given."""
+    provider, made = equipped
+    session = Session(SharedPrefix(tools=[{"name": "house", "description": "A house.", "parameters": {}}]))
+    with install(one := made("house"), session, scope="ann"):
+        one.kickoff(inputs=INPUTS)
+    assert any(note.startswith("SharedPrefix(tools=...) has a tool 'house'") for note in session.report().notes)
     one, session = made("house", "house"), Session()
     one.agents[0].tools[0].description = "Asks another house."
     with install(one, session):
         one.kickoff(inputs=INPUTS)
     assert any(note.startswith("two agents have different tools") for note in session.report().notes)
     assert provider.requests
+
+
+def test_crews_that_delegate_to_their_own_agents_share_each_among_their_own_tasks(servers, new_llm) -> None:
+    """CrewAI names the coworkers in the tools, so that two crews' differ; nobody words them, and nothing is told."""
+    provider, session = servers("openai", CrewModel(tools=False)), Session(f"The house. {BRIEF * 4}")
+    for house in ("north", "south"):
+        who = agents(lambda: new_llm(provider), tools=False, allow_delegation=True)
+        who[0].role = f"Head of the {house}"
+        with install(team := crew(who, tasks(who)), session):
+            team.kickoff(inputs=INPUTS)
+    assert {call.layout for call in session.calls} == {"fork"}
+    assert not [note for note in session.report().notes if "definition" in note]
 
 
 def test_no_crew_is_shown_a_tool_that_another_frameworks_request_brought(equipped) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from crew_wire import INPUTS, raw
-from crewai import Crew, Process
+from crewai import Crew, Process, Task
+from crewai.flow.flow import Flow, listen, start
 from test_other_models import gemini
 
 from benchmarks.crewai_workloads import agents, crew, prose, tasks
@@ -207,8 +208,6 @@ def test_a_task_that_nothing_can_begin_with_is_refused_by_name(servers, new_llm,
 
 def flow_of(llm: Any, *, made_in: str) -> Any:
     """Two crews on one brief, as attributes of the flow or of classes that its methods name."""
-    from crewai import Task
-    from crewai.flow.flow import Flow, listen, start
     from crewai.project import CrewBase
     from crewai.project import agent as agent_of
     from crewai.project import crew as crew_of
@@ -285,6 +284,36 @@ def test_a_flows_preview_is_what_its_crews_send(servers, new_llm, made_in) -> No
     assert [one.agent for one in foreseen.requests] == [call.agent for call in session.calls]
     assert [one.input_tokens for one in foreseen.requests] == [call.input_tokens for call in session.calls]
     assert [one.layout for one in foreseen.requests] == [call.layout for call in session.calls] == ["fork", "fork"]
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_flows_preview_says_of_no_method_that_it_starts_more_than_the_flow_has_where_it_does_not(
+    servers, new_llm, more
+) -> None:
+    """What it starts is an attribute of the flow; a method that makes a crew beside that is named."""
+    provider = servers("openai", answering)
+    who = agents(lambda: new_llm(provider), tools=False)[:1]
+
+    class Paper(Flow):  # type: ignore[misc, type-arg]
+        """One crew that it has, and one that it makes."""
+
+        @start()
+        def collect(self) -> str:
+            """Start what it has."""
+            return str(self.part.kickoff(inputs=BRIEF))
+
+        if more:
+
+            @listen(collect)
+            def work_out(self) -> str:
+                """Start what it has and what it makes."""
+                return f"{self.part.kickoff(inputs=BRIEF)} {Crew(agents=who, tasks=[]).kickoff()}"
+
+    made = Paper()
+    made.part = crew(who, [Task(description="Begin.", expected_output="x", agent=who[0])])
+    beside = [note for note in preview(made, Session(), task=BRIEF).notes if "starts beside" in note]
+    assert len(beside) == more
+    assert all("work_out" in note for note in beside)
 
 
 def test_what_a_flows_methods_make_themselves_is_named(servers, new_llm) -> None:

@@ -96,11 +96,34 @@ def test_a_name_that_no_tool_has_is_warned_about_once_and_takes_no_tool_away(cha
     """Where none of the names is right nothing is restricted; else the others are."""
     if make is node and later:
         pytest.skip("a node of this kind is sync")
-    made = make(chat, chat.session(HANDBOOK), ["raed_file", *(["run_tests"] if known else [])])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = make(chat, chat.session(HANDBOOK), ["raed_file", *(["run_tests"] if known else [])])
     found, warned = choices(chat, made, later=later)
-    (said,) = warned
+    at_once = [str(one.message) for one in caught]
+    # What a node's code binds is known where it is decorated.
+    assert len(at_once) == (make is node)
+    (said,) = (*at_once, *warned)
     assert "role 'reader' names 'raed_file'; its tools are read_file, run_tests" in said
     assert all(("run_tests" in one and "read_file" not in one) if known else one == "None" for one in found)
+
+
+@pytest.mark.parametrize("mode", ["fork", "observe"])
+def test_a_node_that_binds_tools_as_it_runs_is_warned_of_no_name_before(chat, mode):
+    """Nobody knows yet which it will bind; one whose model has them is told at once, in ``observe`` too."""
+    session = chat.session(HANDBOOK, mode=mode)
+    llm = wrap_model(chat.model(), session)
+    one = llm.bind_tools([read_file])
+
+    @forked(session, role="binds", tools=["run_tests"])
+    def binds(state):
+        return {"messages": [(one if state.get("first") else llm.bind_tools(TOOLS)).invoke(state["messages"])]}
+
+    with pytest.warns(UserWarning, match="role 'reads' names 'raed_file'; its tools are read_file"):
+
+        @forked(session, role="reads", tools=["raed_file"])
+        def reads(state):
+            return {"messages": [one.invoke(state["messages"])]}
 
 
 def test_an_agent_whose_names_are_all_wrong_runs_what_it_calls(chat):

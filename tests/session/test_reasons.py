@@ -61,6 +61,24 @@ def test_a_short_prompt_says_how_much_is_missing():
     assert numbers["shared"] < numbers["minimum"] == 1_024
 
 
+def test_where_the_provider_caches_nothing_of_a_request_its_minimum_is_the_reason_and_no_cost_is():
+    """A small application: of requests that are too short, it does not matter what others carry."""
+    session = Session(SharedPrefix(system="Be brief."))
+    for role in ("reader", "writer"):
+        session.adapter.join(role)
+    for role in ("reader", "writer", "reader"):
+        call = asked(session, role, system="Be brief.", tools=[(f"{role}s", "Look it up. " * 9)])
+        assert (call.layout, call.reasons[-1].why) == ("own", "prefix_below_minimum")
+
+
+def test_a_long_request_with_nobody_to_share_it_with_is_not_said_to_be_too_short():
+    """No note speaks of a minimum either."""
+    session = Session()
+    call = asked(session, "reader", system=HANDBOOK)
+    assert whys(call) == ("own", ["alone"])
+    assert not session.report().notes
+
+
 def test_calls_that_no_role_makes_and_observed_ones_say_so():
     """They are measured, and nothing else."""
     body = {"model": "gpt-5.2", "messages": [{"role": "user", "content": "hello"}]}
@@ -96,6 +114,18 @@ def test_a_tool_that_comes_late_is_named_and_raised_for_when_strict(mode):
         assert len(session.calls) == 1
     else:
         assert "made_too_late find" in map(str, asked(session, "writer", tools=LATE).reasons)
+
+
+def test_a_tool_that_a_conversation_carries_from_its_beginning_is_not_said_to_be_late():
+    """It came after the session's first request, and that costs decide is all there is to say."""
+    session = Session(SharedPrefix(system=HANDBOOK, tools=[{"name": "look", "description": "Look. " * 4_000}]))
+    asked(session, "reader", tools=[("look", "Look. " * 4_000)])
+    call = asked(session, "writer", tools=LATE[1:], conversation="two")
+    assert whys(call) == ("own", ["tools_cost_more"])
+    later = asked(session, "reader", tools=[("look", "Look. " * 4_000)], conversation="three")
+    late = asked(session, "writer", tools=LATE[1:], conversation="three")
+    assert "made_too_late" not in whys(later)[1]
+    assert "made_too_late find" in map(str, late.reasons)
 
 
 def test_a_handbook_in_other_words_is_told_and_raised_for_when_strict():

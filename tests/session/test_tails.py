@@ -66,6 +66,13 @@ def test_nothing_is_said_of_cards_that_save_little_beside_all_that_was_paid():
     assert not talk(Session(caching=Caching(provider="exact")), roles, 8, begins=3_000)
 
 
+def test_nothing_is_said_of_cards_where_requests_are_too_short_to_be_cached():
+    """They would only be longer."""
+    roles = {name: f"You are {name}. Be exact. " * 12 for name in ("critic", "writer")}
+    assert talk(Session(caching=Caching(provider="exact")), roles, 4, begins=0)
+    assert not talk(Session(caching=Caching(provider="openai")), roles, 4, begins=0)
+
+
 def test_nothing_is_said_of_cards_where_many_roles_speak_once():
     """Each text would stand in front of every request, and is sent only once as it is."""
     roles = {f"expert {number}": f"You know subject {number}. " * 60 for number in range(12)}

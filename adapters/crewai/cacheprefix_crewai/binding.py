@@ -81,6 +81,8 @@ class Binding:
 
     def __post_init__(self) -> None:
         self.lock = RLock()
+        self.given = self.session
+        """The session that it was installed with; ``session`` may be an edition of it."""
         self.owner = Whose(self.new_kickoff_id())
         """What its own tools are known by: another crew of its conversation's name may be another user's."""
         # What nobody uses any longer holds no tools: a process may make a crew for each request.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -157,6 +157,16 @@ def starts_others(method: Any, flow: type) -> bool:
     return any(not _STARTS.isdisjoint(code.names) for code in _named_in(method, flow))
 
 
+def makes_others(method: Any, flow: Any) -> bool:
+    """Whether what a method's code starts may be more than the crews and agents that the flow has as attributes."""
+    if not starts_others(method, type(flow)):
+        return False
+    had = {name for name, one in vars(flow).items() if isinstance(one, Crew | BaseAgent)}
+    codes = list(_named_in(method, type(flow), had))
+    made = any(_makes_owner(one) for code in codes for one in code.objects)
+    return made or had.isdisjoint(name for code in codes for name in code.names)
+
+
 def crews_named(method: Any, flow: type) -> list[Any]:
     """The ``@CrewBase`` classes that a method's code names, itself or in functions that it names."""
     found = [one for code in _named_in(method, flow) for one in code.objects]
@@ -180,8 +190,11 @@ class _Named(NamedTuple):
     """What is known by these names; None for a name that only the run gives a meaning."""
 
 
-def _named_in(method: Any, flow: type) -> Iterator[_Named]:
-    """What a method's code names, and what the functions that it names do in turn, each function once."""
+def _named_in(method: Any, flow: type, had: Collection[str] = ()) -> Iterator[_Named]:
+    """What a method's code names, and what the functions that it names do in turn, each function once.
+
+    Names that are ``had`` are the flow's own attributes, whatever else has that name.
+    """
     # CrewAI's decorators keep the method itself in ``_meth``.
     waiting: list[Any] = [getattr(method, "_meth", method)]
     seen: set[int] = set()
@@ -194,7 +207,7 @@ def _named_in(method: Any, flow: type) -> Iterator[_Named]:
         names = set(_names(code))
         known = names_known_to(function) if isinstance(function, FunctionType) else {}
         # What is no variable may be an attribute of the flow, as in ``self.name``.
-        looked_up = sorted({*names, *code.co_freevars})
+        looked_up = sorted({*names, *code.co_freevars}.difference(had))
         objects = [known.get(name, inspect.getattr_static(flow, name, None)) for name in looked_up]
         yield _Named(names, objects)
         # A crew's ``kickoff`` has the name of the flow's own, which leads through all of CrewAI.

@@ -46,7 +46,7 @@ class Installation:
     @property
     def session(self) -> Session:
         """The session in force."""
-        return users_session(self._binding.session)
+        return users_session(self._binding.given)
 
     @property
     def conversation(self) -> str:
@@ -142,10 +142,10 @@ def install(
         raise _not_taken(target)
     known = binding_of(next(one for one in (flow, crew, *agents) if one is not None))
     if known is not None:
-        same = session is None or known.session is session.adapter
+        same = session is None or known.given is session.adapter
         if same and scope in (None, known.scope) and all(binding_of(a) is known for a in agents):
             return Installation(target, known)
-    bound = given_or_configured(users_session(known.session) if session is None and known is not None else session)
+    bound = given_or_configured(users_session(known.given) if session is None and known is not None else session)
     options = _options(bound, shared_inputs, shared_context, gate, volatile, volatile_role, scope)
     binding = Binding(bound, options, _conversation(target, crew, agents))
     if bound.mode != "observe":
@@ -234,7 +234,7 @@ def callback(session: Session | None = None, **options: Any) -> Callable[[Any], 
 def session_of(target: Any) -> Session | None:
     """The session of an installed crew or agent; None when it is not installed."""
     found = binding_on(target)
-    return None if found is None else users_session(found.session)
+    return None if found is None else users_session(found.given)
 
 
 def conversation_of(target: Any) -> str:

@@ -388,6 +388,7 @@ def _request(layouts: Layouts, ahead: TasksAhead, instruction: str, *, awaited: 
         lambda _: results,
         worded=ahead.agent_text,
         shared=sum(part.size for part in (*ahead.due.shared, *ahead.due.results)),
+        beside=ahead.count(layout.opening.task),
         known=tuple(_mistakes(binding, ahead)),
         place=place,
         schema=layout.schema,

@@ -18,7 +18,7 @@ from cacheprefix.adapter import AdapterSession, Preview, preview_of, users_sessi
 from cacheprefix.errors import SetupError
 from cacheprefix_crewai.binding import KEY, RUN, Binding, Options, binding_of
 from cacheprefix_crewai.crew import binding_on, is_flow, parts_of
-from cacheprefix_crewai.flow_run import FLOW, FlowRun, crews_named, fields_of, starts_others
+from cacheprefix_crewai.flow_run import FLOW, FlowRun, crews_named, fields_of, makes_others
 from cacheprefix_crewai.flows import join, parts_in
 from cacheprefix_crewai.installing import Installation, conversation_of, install
 from cacheprefix_crewai.llm import begin_unsent, kind_of
@@ -115,7 +115,7 @@ class _DryRun:
         for name, method in methods.items():
             named = crews_named(method, kind)
             parts += [parts_of(one())[0] for one in named]
-            if starts_others(method, kind) and not named:
+            if makes_others(method, flow) and not named:
                 self.notes.append(f"what the method {name} starts beside what the flow has is known in the run")
         crews = [self._crew(one) for one in parts if hasattr(one, "tasks")]
         agents = [one for one in parts if hasattr(one, "role")]

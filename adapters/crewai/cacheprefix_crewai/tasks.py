@@ -146,4 +146,12 @@ def hooks_before_calls() -> list[str]:
     from crewai import hooks  # noqa: PLC0415 - CrewAI loads slowly
 
     found: list[Any] = getattr(hooks, "get_before_llm_call_hooks", list)()
-    return [str(getattr(one, "__qualname__", type(one).__qualname__)) for one in found]
+    return [str(getattr(one, "__qualname__", type(one).__qualname__)) for one in map(_written, found)]
+
+
+def _written(hook: Any) -> Any:
+    """The application's own function in a hook that CrewAI wraps, for a method of a crew's class with a filter."""
+    if str(getattr(hook, "__module__", "")).partition(".")[0] == "crewai":
+        held = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
+        return next((one for one in held if callable(one)), hook)
+    return hook

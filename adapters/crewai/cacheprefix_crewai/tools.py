@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from cacheprefix.adapter import AdapterSession, Api, Bounded, Whose, allowed_choice, dumps, loads, restrict
-from cacheprefix.errors import ToolClashError
+from cacheprefix.adapter import AdapterSession, Api, Bounded, Whose, allowed_choice, digest_of, dumps, loads, restrict
 from cacheprefix_crewai.binding import WhileUsed
 from cacheprefix_crewai.flow_run import FLOW
-from cacheprefix_crewai.framing import coworkers
+from cacheprefix_crewai.framing import SYSTEM, coworkers
 from cacheprefix_crewai.native import KEPT_IN_WORDS
 
 if TYPE_CHECKING:
@@ -149,7 +148,8 @@ def ordered(tool: Any) -> Any:
 def adopt(binding: Binding, tools: Sequence[Mapping[str, Any]], models: Mapping[str, frozenset[str]] = NONE) -> None:
     """Add the tools of what is installed to those that the session's requests share; ``models`` as ``crew_tools`` says.
 
-    Where two of one name differ, ``binding.clash`` names them and nothing is added.
+    Where two of one name differ, ``binding.clash`` names them and nothing is added. A tenant's that differ from those
+    that the session's others have are shared among the tenant's crews alone.
     """
     if not binding.clash:
         binding.clash = _added(binding, tools, of_run=False)
@@ -214,23 +214,34 @@ class RunTools:
         ``asks`` with its first request: what comes behind that would change its prompts from their beginning. ``grows``
         where tools that are new to the session may join its others.
         """
-        run, session = self._run, self._binding.session
-        with self._binding.lock:
+        run, binding = self._run, self._binding
+        with binding.lock:
             # The owners whose tools were noted longest ago are forgotten first.
-            session.bring_tools(self._binding.owner, self._binding.tools)
+            binding.session.bring_tools(binding.owner, binding.tools)
             # Privacy: where no run is under way nobody can tell whose they are.
             if not run or run in self._asked:
                 return
             if asks:
                 self._asked[run] = True
             if grows:
-                news = [tool for tool in tools if name_of(tool) not in session.prefix.tool_names]
-                _added(self._binding, news, of_run=True)
-            known = {tool.name: _meaning(_native(tool)) for tool in session.prefix.among(map(name_of, tools))}
+                # Another version of the installation's own would be everybody's of the installation.
+                theirs = binding.tools | binding.session.team.public | DELEGATION
+                differ = self._differ(tools)
+                known = binding.session.prefix.tool_names
+                _added(
+                    binding,
+                    [one for one in tools if name_of(one) not in known or name_of(one) in differ - theirs],
+                    of_run=True,
+                )
             # Privacy: another's tool of the same name says something else.
-            differ = {name_of(tool) for tool in tools if known.get(name_of(tool)) != _meaning(tool)}
-            session.bring_tools(Whose(run), set(map(name_of, tools)), differ)
+            binding.session.bring_tools(Whose(run), set(map(name_of, tools)), self._differ(tools))
             self.asked(run, map(name_of, tools), models)
+
+    def _differ(self, tools: Sequence[Mapping[str, Any]]) -> set[str]:
+        """The names of those that the union does not have just so."""
+        union = self._binding.session.prefix.among(map(name_of, tools))
+        known = {tool.name: _meaning(_native(tool)) for tool in union}
+        return {name_of(tool) for tool in tools if known.get(name_of(tool)) != _meaning(tool)}
 
     def ended(self, run: str) -> None:
         """A run is over."""
@@ -247,17 +258,37 @@ class RunTools:
 
 def _added(binding: Binding, tools: Sequence[Mapping[str, Any]], *, of_run: bool) -> str:
     """The name of two tools that differ, so that none was added; empty where all were."""
-    session = binding.session
     unique: dict[str, Mapping[str, Any]] = {}
     for tool in map(ordered, tools):
         known = unique.setdefault(name_of(tool), tool)
         if known is not tool and _meaning(known) != _meaning(tool) and name_of(tool) not in DELEGATION:
-            return _clash(session, name_of(tool))
-    try:
-        session.adopt_tools(unique.values(), render, grows=True, scope=binding.scope, of_run=of_run, of_door=not of_run)
-    except ToolClashError as error:
-        return _clash(session, error.name, elsewhere=True)
-    return ""
+            return _clash(binding.session, name_of(tool))
+
+    earlier = [tool for tool in binding.session.prefix.among(binding.tools) if tool.name not in unique]
+    differs = ""
+    for session in _editions(binding, [*unique.values(), *map(_native, earlier)]):
+        given = [*unique.values(), *(() if session is binding.session else earlier)]
+        if clash := session.team.contradicts(given, render):
+            differs = clash
+            continue
+        session.adopt_tools(given, render, grows=True, scope=binding.scope, of_run=of_run, of_door=not of_run)
+        binding.session = session
+        _note_apart(session, differs)
+        return ""
+    return _clash(session, differs, elsewhere=True)
+
+
+def _editions(binding: Binding, tools: Iterable[Mapping[str, Any]]) -> Iterator[AdapterSession]:
+    """Where tools may be shared: in the session, or where it has others of their names, beside those of its others.
+
+    Crews of one tenant share what they have in common, and crews whose tools are the same.
+    """
+    yield binding.session
+    found = [] if binding.options.scope is None else [binding.given.edition(binding.scope)]
+    alike = digest_of(*sorted(_meaning(tool).hex() for tool in tools))
+    for session in (*found, binding.given.edition(binding.scope, alike)):
+        session.adopt_system(SYSTEM)
+        yield session
 
 
 def _shown(binding: Binding, model: str, own: Sequence[Any] | None) -> list[Any]:
@@ -390,22 +421,27 @@ def _meaning(tool: Any) -> bytes:
     return dumps([inner.get("description"), ordered(inner.get("parameters"))], "tool")
 
 
+def _note_apart(session: AdapterSession, name: str) -> None:
+    """Say of a tool (empty for none) that crews define it in several ways, which costs what they could share."""
+    # What a crew's agents may delegate differs by crew, and nobody words it.
+    if name and name not in DELEGATION:
+        session.note(
+            f"crews on this session have tools of the name {name!r} with different definitions (description or "
+            "parameters): tools stand in front of every prompt, so that each crew shares among its own tasks alone; "
+            "where crews are made for a user each, describe the tool alike for all, and say what is the user's in the "
+            "task"
+        )
+
+
 def _clash(session: AdapterSession, name: str, *, elsewhere: bool = False) -> str:
     """Note that two tools of one name differ, so that none of the crew's are shared; the name.
 
-    ``elsewhere``: the other one came with another crew, or with the session.
+    ``elsewhere``: the other one is the session's own.
     """
+    whose = f"two agents have different tools of the name {name!r}: their tools cannot be shared"
     if elsewhere:
-        session.note(
-            f"another crew on this session, or the session itself, has another tool of the name {name!r}: this crew's "
-            "tools cannot be shared; give one of the tools another name, or where crews are made for a user each, say "
-            "the same of it to all (a description that names the user makes it another tool)"
-        )
-        return name
-    session.note(
-        f"two agents have different tools of the name {name!r}: their tools cannot be shared; "
-        "give one of them another name to share this crew's requests"
-    )
+        whose = f"SharedPrefix(tools=...) has a tool {name!r} with another definition: this crew's tools are not shared"
+    session.note(f"{whose}; give one of them another name to share this crew's requests")
     return name
 
 

@@ -34,7 +34,7 @@ from cacheprefix_langgraph.fork_context import (
 from cacheprefix_langgraph.runnables import forked_runnable
 from cacheprefix_langgraph.schemas import decorated, foresee
 from cacheprefix_langgraph.subgraphs import subgraph
-from cacheprefix_langgraph.tools import names_given
+from cacheprefix_langgraph.tools import names_bound, names_given, usable
 from cacheprefix_langgraph.unwrapped import note_unwrapped
 from cacheprefix_langgraph.wrapping import held
 
@@ -140,6 +140,8 @@ def forked(
             )
         name = role or _name_of(given, len(bound.team.roles))
         note_unwrapped(bound, name, given)
+        # In ``observe`` too: the day of the switch is too late for it.
+        usable(bound, name, allowed, bound.attempt("tools", lambda: names_bound(given), []) if allowed else ())
         if bound.mode == "observe" and not inspect.isfunction(given):
             # LangGraph and applications go by which object a node is and by what it holds. What its models ask is told
             # by the node's name; only a function, which passes for itself under a wrapper, tells its role's.

@@ -7,13 +7,13 @@ of it are its role, its instruction, the state's messages, and the wrapped model
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from langchain.agents.middleware.types import ModelRequest
 from langchain_core.messages import BaseMessage, HumanMessage
-from langchain_core.runnables import Runnable, RunnableSequence
+from langchain_core.runnables import Runnable
 from langgraph.graph import StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
@@ -33,7 +33,7 @@ from cacheprefix_langgraph.schemas import STRUCTURED
 from cacheprefix_langgraph.sending import finished, prepared
 from cacheprefix_langgraph.state import conversation_of, messages_in
 from cacheprefix_langgraph.subgraphs import fork_of
-from cacheprefix_langgraph.unwrapped import AGENTS, closed_over, middleware_in, named
+from cacheprefix_langgraph.unwrapped import AGENTS, closed_over, middleware_in, models_named, unbound
 from cacheprefix_langgraph.views import Views
 from cacheprefix_langgraph.wrapping import held, wrapped_with, wrapping_of
 
@@ -127,7 +127,7 @@ class _DryRun:
         if getattr(function, "__module__", "") == AGENTS:
             self._agent(function, frame, who)
             return
-        found = list(_models(function, bound))
+        found = list(models_named(function, bound))
         if not found:
             if not _quiet(name, function):
                 self.notes.append(f"{name}: names no wrapped model, so what it asks is known in the run")
@@ -202,7 +202,7 @@ class _DryRun:
             self.notes.append(f"{name}: its model is not wrapped, so its requests are neither changed nor measured")
             return
         binds = closed_over(made["_execute_model_sync"])["_get_bound_model"]
-        asked, options = _unbound(binds(request)[0])
+        asked, options = unbound(binds(request)[0])
         said = [request.system_message] if request.system_message else []
         self._ask(asked, [*said, *request.messages], options, frame, who, whole=not others)
 
@@ -277,32 +277,6 @@ def _chosen(graph: Any) -> dict[str, int]:
 
 
 # ---------------------------------------------------------------------- what a node's code names
-
-
-def _models(function: Any, bound: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The wrapped models that a node names, with the options that were bound to them."""
-    given: Iterable[Any] = named(function)
-    if isinstance(bound, RunnableSequence):
-        given = [*bound.steps, *(one for step in bound.steps for one in named(held(step, "func") or step))]
-    elif isinstance(bound, Runnable):
-        given = [bound, *given]
-    for one in given:
-        model, options = _unbound(one)
-        if wrapping_of(model) is not None:
-            yield model, options
-
-
-def _unbound(given: Any) -> tuple[Any, dict[str, Any]]:
-    """A model under its bindings, with what they bind."""
-    options: dict[str, Any] = {}
-    while isinstance(given, Runnable) and wrapping_of(given) is None:
-        if isinstance(given, RunnableSequence):
-            # Structured output is a model with a parser behind it.
-            given = next((step for step in given.steps if wrapping_of(_unbound(step)[0]) is not None), None)
-            continue
-        options = {**(held(given, "kwargs") or {}), **options}
-        given = held(given, "bound")
-    return given, options
 
 
 def _graphs(function: Any) -> Iterator[Any]:

@@ -1,11 +1,11 @@
-"""Models that a node or a graph asks without us, as far as its code names them."""
+"""Models that a node or a graph asks, with us or without, as far as its code names them."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +14,7 @@ from langchain_core.runnables import Runnable, RunnableSequence
 from langgraph.pregel import Pregel
 
 from cacheprefix.adapter import AdapterSession
-from cacheprefix_langgraph.wrapping import wrapping_of
+from cacheprefix_langgraph.wrapping import held, wrapping_of
 
 AGENTS = "langchain.agents.factory"
 """The module whose functions are the nodes of ``create_agent``'s agents."""
@@ -115,3 +115,29 @@ def _middleware(handler: Any, depth: int) -> Iterator[Any]:
         for one in closed_over(handler).values():
             if callable(one):
                 yield from _middleware(one, depth - 1)
+
+
+def models_named(function: Any, bound: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The wrapped models that a node names, with the options that were bound to them."""
+    given: Iterable[Any] = named(function)
+    if isinstance(bound, RunnableSequence):
+        given = [*bound.steps, *(one for step in bound.steps for one in named(held(step, "func") or step))]
+    elif isinstance(bound, Runnable):
+        given = [bound, *given]
+    for one in given:
+        model, options = unbound(one)
+        if wrapping_of(model) is not None:
+            yield model, options
+
+
+def unbound(given: Any) -> tuple[Any, dict[str, Any]]:
+    """A model under its bindings, with what they bind."""
+    options: dict[str, Any] = {}
+    while isinstance(given, Runnable) and wrapping_of(given) is None:
+        if isinstance(given, RunnableSequence):
+            # Structured output is a model with a parser behind it.
+            given = next((step for step in given.steps if wrapping_of(unbound(step)[0]) is not None), None)
+            continue
+        options = {**(held(given, "kwargs") or {}), **options}
+        given = held(given, "bound")
+    return given, options
