@@ -85,7 +85,14 @@ def laid_out(
     instructions, shared = options.get("instructions") or "", session.prefix.system.strip()
     refused = _refused(member, options, alone=session.alone or (private and not shared))
     own = list(options.get("tools") or ())
-    history = own_history(messages, member.name) if private else history_of(messages, member.name, member.tool_memory)
+    # Provider's rule: where thoughts are bound to what stood before them, those of an earlier turn, in front of which
+    # the role's text has moved since, are refused.
+    thoughts = not session.profile(model).thinking_bound
+    history = (
+        own_history(messages, member.name)
+        if private
+        else history_of(messages, member.name, member.tool_memory, thoughts=thoughts)
+    )
     names = tuple(getattr(tool, "name", "") for tool in own)
     same = {tool.name for tool in session.prefix.tools} == set(names)
     united = not refused and not member.differing and all(map(plain, own)) and (same or not private)
