@@ -6,9 +6,10 @@ handles both, whatever HTTP library or client subclass is in use.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -86,6 +87,20 @@ class Sending:
     holds: Holds | None = None
     """The conversation and the messages that it was made of; None where nothing will ask for them."""
     reports: list[Any] = field(default_factory=list)
+    words: tuple[str, ...] = ()
+    """Its system texts and the role's: a client of the application's around AutoGen's may ask something else, too."""
+
+    def makes(self, body: Mapping[str, Any]) -> bool:
+        """Whether a body is this request's, and not that of a guard which a client of the application's asks before it.
+
+        Equal information: what belongs to this request alone, such as its volatile text, would go to that one.
+        """
+        said = list(_texts(body))
+        return all(any(word in text for text in said) for word in self.words)
+
+    def again(self) -> Sending:
+        """What is to become of the same request where it is sent once more, as by a client that tries again."""
+        return replace(self, pending=None, usage=None, sent=None, asks_usage=False, reports=[])
 
     async def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
         """Begin the request; if another one is just writing the same uncached prefix, wait for it.
@@ -173,6 +188,11 @@ class Sending:
         if self.pending is not None:
             self.pending.finish(raw, diagnostics=_plain(diagnostics))
 
+    def take(self, last: Sending) -> None:
+        """Take what came of the same request when it was sent once more, where there was no answer before."""
+        if self.usage is None:
+            self.usage, self.sent, self.api = last.usage, last.sent, last.api
+
     def failed(self) -> None:
         """Record that there will be no answer."""
         if self.pending is not None:
@@ -216,20 +236,35 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
         options = {} if options is None else options
         if api is None and path.endswith("/chat/completions"):
             api = "openai-chat"  # Azure puts the deployment before the path
-        if sending is None or sending.pending is not None or api is None or not isinstance(body, Mapping):
+        if sending is None or api is None or not isinstance(body, Mapping):
             return await post(path, body=body, options=options, **rest)
+        if not sending.session.attempt("request", partial(sending.makes, body), otherwise=True):
+            return await post(path, body=body, options=options, **rest)
+        first, sending = sending, sending if sending.pending is None else sending.again()
         try:
             body, options = await sending.open(api, body, options)
             result = await post(path, body=body, options=options, **rest)
         except BaseException:
+            first.undone = sending.undone
             sending.failed()
             raise
         if rest.get("stream"):
-            return _Tee(result, sending)
+            return _Tee(result, sending, first)
         sending.answered(getattr(result, "usage", None), getattr(result, "diagnostics", None))
+        first.take(sending)
         return result
 
     return watched
+
+
+def _texts(body: Mapping[str, Any]) -> Iterator[str]:
+    """The texts of a body, but for those of its tools."""
+    for message in (*body.get("messages", ()), {"content": body.get("system")}):
+        content = message.get("content")
+        for part in content if isinstance(content, list) else [{"text": content}]:
+            text = part.get("text") if isinstance(part, Mapping) else None
+            if isinstance(text, str):
+                yield text
 
 
 @asynccontextmanager
@@ -246,9 +281,10 @@ async def ending(stream: T) -> AsyncIterator[T]:
 class _Tee:
     """A provider's stream; notes its first event and its usage on the way."""
 
-    def __init__(self, stream: Any, sending: Sending) -> None:
+    def __init__(self, stream: Any, sending: Sending, first: Sending) -> None:
         self._stream = stream
         self._sending = sending
+        self._first = first
         self._diagnostics: Any = None
         self._heard = False
         if sending.pending is not None:
@@ -294,6 +330,7 @@ class _Tee:
             # Closed before its first event.
             self._sending.failed()
         self._sending.answered(merge_usage(*reports) if reports else None, self._diagnostics)
+        self._first.take(self._sending)
 
     def __del__(self) -> None:
         # Dropped without an end or a close: end the request.
