@@ -1,4 +1,4 @@
-"""Fields that the application puts over its models' bodies: they are sent as they came, and no part of a fork is lost."""
+"""Fields that the application puts over its models' bodies: they are sent as they came, no part of a fork is lost."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from crewai import Agent, Crew, Task
 from crewai.tools import tool
 
 from cacheprefix import Gate, Session
+from cacheprefix.server import Reply
 from cacheprefix_crewai import install
 
 SAID = [{"role": "user", "content": "What?"}]
@@ -58,7 +59,7 @@ def test_a_field_that_a_layout_is_made_of_keeps_the_applications(servers, new_ll
     """Under other tools the fork's ``tool_choice`` named what was not there: the provider refused each request."""
     sent, told = [], []
     for session in (None, Session(gate=Gate(price=0.0))):
-        provider = servers("openai")
+        provider = servers("openai", lambda _: Reply("Done."))
         crew = _crew(new_llm(provider, kind, additional_params={"extra_body": {name: OVER[kind][name]}}))
         held = None if session is None else install(crew, session)
         told.append(_kickoff(crew, waits=waits))
@@ -78,7 +79,7 @@ def test_a_field_that_a_layout_is_made_of_keeps_the_applications(servers, new_ll
 def test_a_setting_that_no_layout_is_made_of_leaves_the_forks(servers, new_llm, kind):
     """The key is the application's."""
     session = Session(gate=Gate(price=0.0))
-    provider = servers("openai")
+    provider = servers("openai", lambda _: Reply("Done."))
     crew = _crew(new_llm(provider, kind, additional_params={"extra_body": {"prompt_cache_key": "mine"}}))
     with install(crew, session):
         _kickoff(crew, waits=False)
