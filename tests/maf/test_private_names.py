@@ -2,8 +2,8 @@
 
 from tests.private_names import missing, releases
 
-OURS = ("_cacheprefix_prepare", "_input_token_count")
-"""Our own, and the end of a name that is put together."""
+OURS = ("_input_token_count",)
+"""The end of a name that is put together."""
 PACKAGES = ("agent_framework", "agent_framework_openai", "agent_framework_anthropic", "agent_framework_orchestrations")
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from autogen_core import Component, ComponentModel
@@ -18,6 +19,7 @@ from autogen_core.models import (
     LLMMessage,
     ModelInfo,
     RequestUsage,
+    SystemMessage,
     UserMessage,
 )
 from autogen_core.tools import Tool, ToolSchema
@@ -30,6 +32,7 @@ from cacheprefix.adapter import (
     RequestPlan,
     asked_again,
     given_or_configured,
+    reason,
     unasked,
     users_session,
 )
@@ -45,6 +48,7 @@ from cacheprefix_autogen.provider_clients import (
     api_of,
     body_beside,
     body_of,
+    overlaid,
     restore_tools,
     sender,
 )
@@ -305,6 +309,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
         def layout() -> Planned:
             try:
+                if overlaid(self._innermost(), given):
+                    return self.member.left_as_it_is(self.client, given, reason("own_prompt", "extra_body"))
                 made, plan = self.member.layout(self.client, given)
             except BudgetError as error:
                 over.append(error)
@@ -376,6 +382,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         if self._session.mode != "observe" and not ours and not given.tools and self.member.tools:
             self._session.attempt("tools", lambda: restore_tools(self._innermost(), self.member.tools), None)
         messages, options = _arguments(given, sending)
+        sending.words = _words(messages, sending)
         return method(messages, **options)
 
     def _innermost(self) -> ChatCompletionClient:
@@ -511,6 +518,15 @@ def _arguments(given: Request, sending: Sending) -> tuple[Sequence[LLMMessage], 
         # Without an SDK to watch the volatile text cannot be added to the body: it becomes the last message.
         messages = [*messages, UserMessage(content=given.volatile, source=SENDER)]
     return messages, _as_given(tools, options)
+
+
+def _words(messages: Sequence[LLMMessage], sending: Sending) -> tuple[str, ...]:
+    """A request's system texts and, of a fork, the role's: by these it is known on the wire."""
+    first = takewhile(lambda one: isinstance(one, SystemMessage), messages)
+    said = [str(one.content) for one in first]
+    if sending.layout is not None and sending.plan is not None and sending.plan.forks and not sending.undone:
+        said.append(sending.plan.text)
+    return tuple(filter(None, map(str.strip, said)))
 
 
 def _as_given(tools: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -123,6 +123,10 @@ class SelectorMember(Member):
                 messages.insert(0, SystemMessage(content=session.prefix.text))
         return Layout(messages, restriction, len(shared)), plan
 
+    def left_as_it_is(self, client: Any, given: Request, why: Reason) -> Planned:
+        """The question as it came, for the reason ``why``."""
+        return None, self._plan_own(self._read(client, given), why)
+
     def _waits(self, asked: Asked, shared: Sequence[LLMMessage]) -> Reason | None:
         """Why a question that is to be asked behind what the agents carry is the application's own for now."""
         views = asked.views

@@ -468,6 +468,11 @@ class Member:
             plan = replace(plan, layout="fork", reasons=(why,))
         return self._weighed(asked, self._plain(asked, left_alone=left_alone), plan)
 
+    def left_as_it_is(self, client: Any, given: Request, why: Reason) -> Planned:
+        """The application's own layout, with no tool put back, for the reason ``why``."""
+        asked = self._read(client, given)
+        return self._plain(asked, left_alone=True), self._plan_own(asked, why)
+
     def _weighed(self, asked: Asked, made: Layout | None, plan: RequestPlan[LLMMessage]) -> Planned:
         """The given layout; the application's own request where putting the agent's tools back in would cost more.
 

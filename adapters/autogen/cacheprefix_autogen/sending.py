@@ -6,9 +6,10 @@ handles both, whatever HTTP library or client subclass is in use.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -83,11 +84,25 @@ class Sending:
     """The body before it was marked."""
     holds: Holds | None = None
     """The conversation and the messages that it was made of; None where nothing will ask for them."""
+    words: tuple[str, ...] = ()
+    """Its system texts and the role's: a client of the application's around AutoGen's may ask something else, too."""
 
     @property
     def usage(self) -> Usage | None:
         """What was reported; None where nothing was."""
         return normalise_usage(self.report, self.api) if self.report else None
+
+    def makes(self, body: Mapping[str, Any]) -> bool:
+        """Whether a body is this request's, and not that of a guard which a client of the application's asks before it.
+
+        Equal information: what belongs to this request alone, such as its volatile text, would go to that one.
+        """
+        said = list(_texts(body))
+        return all(any(word in text for text in said) for word in self.words)
+
+    def again(self) -> Sending:
+        """What is to become of the same request where it is sent once more, as by a client that tries again."""
+        return replace(self, pending=None, report=None, sent=None, asks_usage=False)
 
     async def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
         """Begin the request; if another one is just writing the same uncached prefix, wait for it.
@@ -177,6 +192,11 @@ class Sending:
         if events is None:
             turn.finish(self.report, diagnostics=getattr(answer, "diagnostics", None))
 
+    def take(self, last: Sending) -> None:
+        """Take what came of the same request when it was sent once more, where there was no answer before."""
+        if not self.report:
+            self.report, self.sent, self.api = last.report, last.sent, last.api
+
     def failed(self) -> None:
         """Record that there will be no answer."""
         if self.pending is not None:
@@ -220,18 +240,33 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
         options = {} if options is None else options
         if api is None and path.endswith("/chat/completions"):
             api = "openai-chat"  # Azure puts the deployment before the path
-        if sending is None or sending.pending is not None or api is None or not isinstance(body, Mapping):
+        if sending is None or api is None or not isinstance(body, Mapping):
             return await post(path, body=body, options=options, **rest)
+        if not sending.session.attempt("request", partial(sending.makes, body), otherwise=True):
+            return await post(path, body=body, options=options, **rest)
+        first, sending = sending, sending if sending.pending is None else sending.again()
         try:
             body, options = await sending.open(api, body, options)
             result = await post(path, body=body, options=options, **rest)
         except BaseException:
+            first.undone = sending.undone
             sending.failed()
             raise
         sending.answered(result)
+        first.take(sending)
         return result
 
     return watched
+
+
+def _texts(body: Mapping[str, Any]) -> Iterator[str]:
+    """The texts of a body, but for those of its tools."""
+    for message in (*body.get("messages", ()), {"content": body.get("system")}):
+        content = message.get("content")
+        for part in content if isinstance(content, list) else [{"text": content}]:
+            text = part.get("text") if isinstance(part, Mapping) else None
+            if isinstance(text, str):
+                yield text
 
 
 @asynccontextmanager

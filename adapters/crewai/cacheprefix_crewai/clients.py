@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.wire import for_litellm, sdk_arguments
@@ -14,6 +14,26 @@ if TYPE_CHECKING:
 def is_claude(llm: Any) -> bool:
     """Whether a model is Anthropic's by way of LiteLLM."""
     return bool(getattr(llm, "is_litellm", False)) and "claude" in str(getattr(llm, "model", "")).lower()
+
+
+_LAID_OUT = frozenset(("messages", "input", "system", "instructions", "tools", "tool_choice", "functions"))
+"""The fields of a body that a layout is made of."""
+_PASSING_ON = ("crewai.llms.providers.openai.completion", "crewai.llm")
+"""The modules whose model classes send what they are given as ``additional_params`` (crewai 1.15.30)."""
+
+
+def over(llm: Any) -> Mapping[str, Any]:
+    """The fields that the application puts over the bodies that a model's class makes, by itself or by its SDK."""
+    if not any(base.__module__ in _PASSING_ON for base in type(llm).__mro__):
+        return {}
+    given = getattr(llm, "additional_params", None) or {}
+    behind = given.get("extra_body")
+    return {**given, **behind} if isinstance(behind, Mapping) else given
+
+
+def overlaid(llm: Any) -> bool:
+    """Whether it puts what a layout is made of over them."""
+    return any(name in _LAID_OUT and value not in (None, "auto") for name, value in over(llm).items())
 
 
 def system_first(body: dict[str, Any]) -> dict[str, Any]:

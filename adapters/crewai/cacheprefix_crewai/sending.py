@@ -27,7 +27,7 @@ from cacheprefix.adapter import (
 from cacheprefix.errors import BudgetError, CacheprefixError, NotSharedError, named
 from cacheprefix.wire import for_litellm
 from cacheprefix_crewai.binding import ALONE, asks_for
-from cacheprefix_crewai.clients import is_claude, system_first
+from cacheprefix_crewai.clients import is_claude, over, overlaid, system_first
 from cacheprefix_crewai.events import announce
 from cacheprefix_crewai.history import Around, Execution, Executions, compact_now, condensed, limits, shortened
 from cacheprefix_crewai.layout import Layouts
@@ -175,7 +175,9 @@ class PendingRequest:
             return self
         # The provider's rule: a request with a response schema could read nothing of those without one.
         fits = call.response_model is None or (bool(call.schema) and layout.schema == call.schema)
-        if fits and layout.forked:
+        # Equal information: what is put over the finished body would stand in the place of parts of a fork.
+        covered = session.attempt("layout", lambda: overlaid(call.llm), otherwise=True)
+        if fits and layout.forked and not covered:
             laid = session.attempt("layout", lambda: self._laid_out(layout), None)
             if laid is not None:
                 return laid._bounded(layout.head)
@@ -183,6 +185,8 @@ class PendingRequest:
             return self._bounded(opening.rest)
         self.given = layout.own_messages(call.messages)
         self.messages = _clean(self, self.given)
+        if fits and covered and layout.forked:
+            self.plan = RequestPlan("own", (reason("own_prompt", "extra_body"),))
         if fits:
             return self._bounded(opening.rest)
         self.plan = RequestPlan("own", (reason("response_schema"),))
@@ -375,6 +379,9 @@ class PendingRequest:
             sent = body if sent is told else {key: sent[key] for key in sent if key in body or key not in told}
         if sent is params:
             return params
+        kept = over(self.call.llm)
+        # The application's own setting stays: LiteLLM would put ours over what its ``extra_body`` says.
+        sent = {key: value for key, value in sent.items() if key in params or key not in kept}
         return for_litellm(dict(sent)) if self._claude_by_litellm(api) else dict(sent)
 
     def _routed(self, sent: Mapping[str, Any], api: Api) -> None:

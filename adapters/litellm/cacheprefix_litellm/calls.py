@@ -34,6 +34,8 @@ _CONNECTION = {"api_base", "api_key", "api_version", "base_url", "default_header
 _CONNECTION |= {"max_retries", "organization", "request_timeout", "timeout"}
 _BODY = {"cached_content", "model", "messages", "previous_response_id", "prompt_cache_options", *PARAMS} - _CONNECTION
 """Names of the arguments that go into the request's body."""
+_LAID_OUT = {"messages", "input", "system", "instructions", "tools", "tool_choice", "functions", "function_call"}
+"""The fields that a layout is made of."""
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
 """Fields that a fork may add, and that LiteLLM refuses for a provider that does not know them."""
 _ATTEMPTS = [each for each in ("_completion", "_acompletion") if each in vars(Router)]
@@ -137,6 +139,9 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
     why = [] if rules.known else [adapter.reason("rules_unknown", body["model"].partition("/")[0])]
     # Bedrock's guardrail judges what users say and no system text: a role's text among that would be judged too.
     why += [adapter.reason("own_prompt", "guardrailConfig")] if asked.get("guardrailConfig") else []
+    # Equal information: what LiteLLM puts into or over the finished body would stand in the place of parts of a fork.
+    over = {*_over(asked), *(_LAID_OUT & asked.keys() - _BODY)}
+    why += [adapter.reason("own_prompt", "extra_body")] if over & _LAID_OUT else []
     # ``lists=False``: LiteLLM takes no list of allowed tools as ``tool_choice``.
     fork = adapter.fork_body(session, body, "openai-chat", role, lists=False, own=(*why,), headers=headers)
 
@@ -145,7 +150,7 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
         if rules.markers == "openai" and _by_responses({**asked, **laid}):
             # Money: LiteLLM would drop the mark behind the shared text, and nothing would be read.
             laid = for_responses(laid)
-        fresh = {one: value for one, value in laid.items() if value is not body.get(one)}
+        fresh = {one: value for one, value in laid.items() if value is not body.get(one) and one not in over}
         added = fresh.keys() & _REFUSED - asked.keys()
         known = litellm.get_supported_openai_params(asked["model"], asked.get("custom_llm_provider")) if added else ()
         out = (body.keys() - laid.keys()) | (added - set(known or ()))
@@ -172,6 +177,7 @@ def _read(session: adapter.AdapterSession, own: Any, given: Any, named: Any) -> 
     """
     asked = {**dict(zip(inspect.signature(own).parameters, given, strict=False)), **named}
     body = {name: value for name, value in asked.items() if name in _BODY and value is not None}
+    body |= {name: value for name, value in _over(asked).items() if name in _BODY - _LAID_OUT}
     said, custom, schema = body.get("messages"), asked.get("custom_llm_provider"), body.get("response_format")
     if isinstance(said, (list, tuple)):
         body["messages"] = [_plain(one) for one in said]
@@ -180,6 +186,12 @@ def _read(session: adapter.AdapterSession, own: Any, given: Any, named: Any) -> 
     body |= {"response_format": type_to_response_format_param(schema)} if isinstance(schema, type) else {}
     body["model"] = f"{custom}/{body['model']}" if custom else body["model"]
     return asked, body, session.profile(body["model"])
+
+
+def _over(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields that the application puts over the finished body."""
+    over = asked.get("extra_body")
+    return over if isinstance(over, Mapping) else {}
 
 
 def _by_responses(asked: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ Both through the client's own ``_prepare_options``.
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 from agent_framework import Content, Message
 
 from cacheprefix import PendingCall
-from cacheprefix.adapter import AdapterSession, Api, VolatileRole, begins, merge_usage, with_volatile
+from cacheprefix.adapter import AdapterSession, Api, VolatileRole, begins, derived, merge_usage, with_volatile
 
 _APIS: Mapping[str, Api] = {
     "RawOpenAIChatCompletionClient": "openai-chat",
@@ -24,7 +25,6 @@ _APIS: Mapping[str, Api] = {
 _BESIDE = frozenset({"betas", "extra_body", "extra_headers", "extra_query", "text_format", "timeout"})
 """Arguments of the SDKs that are no fields of the request body."""
 _PREPARE = "_prepare_options"
-_BASE = "_cacheprefix_prepare"
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ async def prepared_by(
     client: Any, messages: Sequence[Message], options: Mapping[str, Any], beside: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The arguments that the client would hand to its SDK for this request."""
-    prepare = vars(client).get(_BASE) or getattr(client, _PREPARE)
+    prepare = getattr(super(type(client), client) if _watched(client) else client, _PREPARE)
     if not inspect.iscoroutinefunction(prepare):
         return dict(prepare(messages, options, **(beside if api_of(client) == "anthropic" else {})))
     return dict(await prepare(messages, await client._validate_options(options)))
@@ -141,32 +141,47 @@ async def prepared_by(
 def watch(client: Any, call: Callable[..., Any]) -> None:
     """Route this client's calls through ``call(base, **request)``, and send requests with a ``Sending`` as it says.
 
+    By a class of its own, derived from the client's: a copy of a client asks by itself, as of another customer's key.
+    """
+    if not _watched(client):
+        own: Any = type(client)
+        client.__class__ = _watching(own, call)
+
+
+@functools.lru_cache(maxsize=64)
+def _watching(base: Any, call: Callable[..., Any]) -> Any:
+    """A client's class with its requests watched.
+
     ``_inner_get_response`` is replaced, since it runs after all middlewares, history providers and compaction.
     """
-    if _BASE in vars(client):
-        return
-    base, inner = getattr(client, _PREPARE), client._inner_get_response
 
     def sent(messages: Any, made: Mapping[str, Any]) -> Mapping[str, Any]:
         sending = getattr(messages, "sending", None)
         return made if sending is None else sending.session.attempt("send", lambda: sending.replaced(made), made)
 
-    def prepare(messages: Any, *rest: Any, **more: Any) -> Any:
-        return sent(messages, base(messages, *rest, **more))
+    def prepare(self: Any, messages: Any, *rest: Any, **more: Any) -> Any:
+        return sent(messages, base._prepare_options(self, messages, *rest, **more))
 
-    async def aprepare(messages: Any, *rest: Any, **more: Any) -> Any:
-        return sent(messages, await base(messages, *rest, **more))
+    async def aprepare(self: Any, messages: Any, *rest: Any, **more: Any) -> Any:
+        return sent(messages, await base._prepare_options(self, messages, *rest, **more))
 
-    setattr(client, _BASE, base)
-    setattr(client, _PREPARE, aprepare if inspect.iscoroutinefunction(base) else prepare)
-    client._inner_get_response = lambda **request: call(inner, **request)
+    def _inner_get_response(self: Any, **request: Any) -> Any:
+        return call(functools.partial(base._inner_get_response, self), **request)
+
+    prepares = aprepare if inspect.iscoroutinefunction(base._prepare_options) else prepare
+    return derived(base, **{_PREPARE: prepares, "_inner_get_response": _inner_get_response})
+
+
+def _watched(client: Any) -> bool:
+    """Whether a client has the class of its own that ``watch`` gives it."""
+    return "__unwrapped__" in vars(type(client))
 
 
 def unwatched(client: Any) -> Any:
     """A copy of a client without what ``watch`` put into it."""
     made = copy.copy(client)
-    for name in (_BASE, _PREPARE, "_inner_get_response"):
-        vars(made).pop(name, None)
+    if _watched(made):
+        made.__class__ = type(made).__unwrapped__
     return made
 
 

@@ -21,6 +21,9 @@ from cacheprefix.wire import Form, views_of
 from cacheprefix_maf.member import ToolMemory
 
 _APPROVALS = ("function_approval_request", "function_approval_response")
+_APART = frozenset({"text", "text_reasoning", "function_call", "usage", "error", "oauth_consent_request", *_APPROVALS})
+"""Parts of an agent's message that are told apart: texts for all, calls with their thoughts; clients send no others of
+these, but for approvals that a provider asks for."""
 _SPEAKER = re.compile(r"\[[^\]\n]+\]\n")
 
 
@@ -49,8 +52,11 @@ class History:
         return [*found, *(message for _, message in left), *self.local]
 
 
-def history_of(messages: Sequence[Message], name: str, memory: ToolMemory) -> History:
-    """Split an agent's messages and give them the form that all roles see; depends on nothing but the messages."""
+def history_of(messages: Sequence[Message], name: str, memory: ToolMemory, *, thoughts: bool = True) -> History:
+    """Split an agent's messages and give them the form that all roles see; depends on nothing but the messages.
+
+    ``thoughts`` False leaves out what the model thought before a call of an earlier turn.
+    """
     lead = 0
     while lead < len(messages) and messages[lead].role == "system":
         lead += 1
@@ -59,16 +65,28 @@ def history_of(messages: Sequence[Message], name: str, memory: ToolMemory) -> Hi
     shared: list[Message] = []
     private: list[tuple[int, Message]] = []
     own_calls: set[str | None] = set()
+    before: list[Message] = []
+    """Messages that hold nothing but what the model thought before the next one."""
     for message in rest[:start]:
-        if message.role == "assistant":
+        thought, before = before, []
+        if message.role == "assistant" and _whole(message):
+            # Equal information: an image, or the traffic of a tool that the provider runs, is not told in words.
+            shared += [*thought, message]
+        elif message.role == "assistant":
             shared += _spoken(message)
-            if calls := [content for content in message.contents if content.type == "function_call"]:
+            kinds = ("function_call", "text_reasoning") if thoughts else ("function_call",)
+            calls = [content for content in message.contents if content.type in kinds]
+            if any(content.type == "function_call" for content in calls):
                 own = message.author_name == name and bool(name)
-                own_calls |= {call.call_id for call in calls} if own else set()
+                own_calls |= {call.call_id for call in calls if call.type == "function_call"} if own else set()
+                # Provider's rule: a call of a reasoning model is taken with what it thought before it.
+                said = [*thought, _with(message, calls)]
                 if own:
-                    private.append((len(shared), _nameless(_with(message, calls), name)))
+                    private += [(len(shared), _nameless(one, name)) for one in said]
                 else:
-                    shared.append(_with(message, calls))
+                    shared += said
+            elif thoughts and _thinks(message):
+                before = [*thought, message]
         elif message.role == "tool":
             mine = [content for content in message.contents if content.call_id in own_calls]
             private += [(len(shared), _with(message, mine))] if mine else []
@@ -102,13 +120,29 @@ def _turn_start(messages: Sequence[Message], name: str) -> int:
         at -= 1
     while at < len(messages) and messages[at].role == "tool":
         at += 1
+    while 0 < at < len(messages) and _thinks(messages[at - 1]):
+        at -= 1
     return at
+
+
+def _thinks(message: Message) -> bool:
+    """Whether a message holds nothing but what the model thought before the next one."""
+    kinds = {content.type for content in message.contents}
+    return message.role == "assistant" and kinds == {"text_reasoning"}
 
 
 def _spoken(message: Message) -> list[Message]:
     texts = [content.text for content in message.contents if content.type == "text" and content.text]
     text = "\n".join(texts)
     return [Message("user", [f"[{message.author_name or 'assistant'}]\n{text}"])] if texts else []
+
+
+def _whole(message: Message) -> bool:
+    """Whether an agent's message has parts that stay where the framework hands them on, as a message of its role."""
+    return any(
+        one.type not in _APART or (one.type in _APPROVALS and bool(getattr(one.function_call, "hosted", False)))
+        for one in message.contents
+    )
 
 
 def _nameless(message: Message, name: str) -> Message:

@@ -6,7 +6,7 @@ The core's planner decides whether it is a fork, which tools it carries and wher
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,10 @@ from cacheprefix_maf.tools import carried, plain
 
 OBSERVED: RequestPlan[Message] = RequestPlan("observed", ())
 """The plan of a request that is only measured."""
+_LAID_OUT = frozenset(
+    ("messages", "input", "system", "instructions", "tools", "tool_choice", "response_format", "text")
+)
+"""The fields of a body that a layout is made of, and those that make it another prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +79,30 @@ def laid_out(
     model: str,
     *,
     private: bool = False,
+    over: Collection[str] = (),
 ) -> Layout:
     """Lay a request out as a fork, or in the application's own layout. ``private``: no other role has its history.
 
     The layout stays the application's for a single role, for a response schema (which stands in front of the prompt,
     so that nobody shares it), for instructions in a provider's own blocks, and below the provider's minimum.
+    ``over`` names the fields that the application puts over the finished body.
     """
     session = member.session
     instructions, shared = options.get("instructions") or "", session.prefix.system.strip()
-    refused = _refused(member, options, alone=session.alone or (private and not shared))
+    refused = _refused(member, options, over, alone=session.alone or (private and not shared))
     own = list(options.get("tools") or ())
-    history = own_history(messages, member.name) if private else history_of(messages, member.name, member.tool_memory)
+    # Provider's rule: where thoughts are bound to what stood before them, those of an earlier turn, in front of which
+    # the role's text has moved since, are refused.
+    thoughts = not session.profile(model).thinking_bound
+    history = (
+        own_history(messages, member.name)
+        if private
+        else history_of(messages, member.name, member.tool_memory, thoughts=thoughts)
+    )
     names = tuple(getattr(tool, "name", "") for tool in own)
     same = {tool.name for tool in session.prefix.tools} == set(names)
-    united = not refused and not member.differing and all(map(plain, own)) and (same or not private)
+    forced = _forced(options) and not set(names) >= set(session.prefix.tool_names)
+    united = not (refused or forced or member.differing) and all(map(plain, own)) and (same or not private)
     free = options.get("tool_choice") in (None, "auto", {"mode": "auto"})
     texts = (instructions, *history.beside) if isinstance(instructions, str) else ()
     span = find_text(shared, instructions) if texts else None
@@ -110,10 +124,7 @@ def laid_out(
             api=api,
             shared_at=None if span is None else len(instructions[: span[0]].strip()),
             tools=OwnTools(names, carried="union" if private else "open", free=free, differ=()) if united else None,
-            known=(
-                *provider_tools(type(tool).__name__ for tool in own if not plain(tool)),
-                *(reason("tool_schema_differs", name) for name in member.differing),
-            ),
+            known=(*_known(own, forced=forced), *(reason("tool_schema_differs", name) for name in member.differing)),
             holds_shared=session.holds_shared((*texts, *(one.text for one in messages if one.role == "user"))),
             own=refused,
             # A private history is shared with nobody: the role's text stands in front of it, and is read from the cache
@@ -137,7 +148,20 @@ def laid_out(
     return Layout(sent, {**rest, **system, **fields}, plan)
 
 
-def _refused(member: Member, options: Mapping[str, Any], *, alone: bool) -> tuple[Reason, ...]:
+def _known(tools: Sequence[Any], *, forced: bool) -> tuple[Reason, ...]:
+    """The reasons for which a request carries its own tools: those that the provider runs, and a forced call."""
+    found = provider_tools(type(tool).__name__ for tool in tools if not plain(tool))
+    return (*found, reason("forced_tool")) if forced else found
+
+
+def _forced(options: Mapping[str, Any]) -> bool:
+    """Whether the model has to call one of a request's tools, whichever: of the union it might be another role's."""
+    choice = options.get("tool_choice")
+    named = choice if isinstance(choice, Mapping) else {"mode": choice}
+    return named.get("mode") in ("required", "any") and not named.get("required_function_name")
+
+
+def _refused(member: Member, options: Mapping[str, Any], over: Collection[str], *, alone: bool) -> tuple[Reason, ...]:
     """Why the request keeps its own layout whatever it costs; empty where costs decide."""
     if not member.layout:
         return (reason("own_prompt", "an orchestrator's"),)
@@ -147,6 +171,9 @@ def _refused(member: Member, options: Mapping[str, Any], *, alone: bool) -> tupl
         return (reason("response_schema"),)
     if not isinstance(options.get("instructions") or "", str):
         return (reason("own_prompt", "instructions in blocks"),)
+    # Equal information: what the SDK puts over a body would stand in the place of parts of a fork.
+    if not _LAID_OUT.isdisjoint(over):
+        return (reason("own_prompt", "extra_body"),)
     return ()
 
 

@@ -62,6 +62,17 @@ class Asked:
         given = self.context.kwargs.get("compaction_strategy")
         return (given or getattr(self.context.client, "compaction_strategy", None)) is not None
 
+    def makes(self, request: Mapping[str, Any]) -> bool:
+        """Whether this is the request itself, and not one that a middleware makes on its way, as of a guard.
+
+        Privacy: that one is another agent's, which is shown nothing of this one's.
+        """
+        own, said = self.context.options, list(map(id, self.context.messages))
+        options = request.get("options")
+        # The framework's own compaction gives a list of its own, of the same messages.
+        same = request["messages"] is self.context.messages or any(id(one) in said for one in request["messages"])
+        return same and (options is own or not (options or own))
+
 
 ASKED: BlockVar[Asked] = BlockVar("cacheprefix_maf_asked")
 
@@ -69,7 +80,7 @@ ASKED: BlockVar[Asked] = BlockVar("cacheprefix_maf_asked")
 def called(base: Callable[..., Any], **request: Any) -> Any:
     """Make a client's call: unchanged where no middleware of ours is around it, else through the session."""
     asked = ASKED.get()
-    if asked is None:
+    if asked is None or not asked.makes(request):
         return base(**request)
     if request.get("stream"):
         return ResponseStream.from_awaitable(_streamed(asked, base, request))
@@ -234,7 +245,8 @@ async def _composed(
     if not asked.bounded:
         # Privacy: an ``AgentSession`` outside of a named conversation holds a history that no other role has.
         private = held is not None and not member.conversation
-        layout = laid_out(member, conversation, messages, options, api, model, private=private)
+        over = made.prepared.get("extra_body") or {}
+        layout = laid_out(member, conversation, messages, options, api, model, private=private, over=over)
         prepared = made.prepared
         if layout.changed:
             prepared = await prepared_by(client, layout.messages, layout.options, rest)
@@ -319,7 +331,8 @@ def _restore_places(
 
 def _stored(client: Any, options: Mapping[str, Any]) -> bool:
     """Whether the provider stores the history, so that the request does not contain all of it."""
+    options = {**options, **(options.get("extra_body") or {})}
     given = options.get("store")
     stored = getattr(client, "STORES_BY_DEFAULT", False) if given is None else given
-    named = ("conversation_id", "previous_response_id", "continuation_token")
+    named = ("conversation_id", "conversation", "previous_response_id", "continuation_token")
     return bool(stored) or any(options.get(name) for name in named)

@@ -1,0 +1,194 @@
+"""Clients of the application's around AutoGen's, which ask more than the agent did, and fields put over the body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core.models import ChatCompletionClient, SystemMessage, UserMessage
+from autogen_teams import HANDBOOK, ROLES, Says, role, search
+
+from cacheprefix import Gate, Session, SharedPrefix
+from cacheprefix.server import Fault
+from cacheprefix_autogen import PrefixClient, wrap
+
+TASK = "Which proposal is the better one?"
+NOW = "It is noon."
+GUARD = [
+    SystemMessage(content="You are the guard. Is this safe?"),
+    UserMessage(content=f"{TASK} You are the planner.", source="user"),
+]
+
+
+class _Around(ChatCompletionClient):
+    """A client around another one that passes on what it is asked."""
+
+    def __init__(self, inner: ChatCompletionClient) -> None:
+        self.client = inner
+
+    async def create(self, messages: Any, **options: Any) -> Any:
+        return await self.client.create(messages, **options)
+
+    async def create_stream(self, messages: Any, **options: Any) -> Any:
+        async for piece in self.client.create_stream(messages, **options):
+            yield piece
+
+    async def close(self) -> None:
+        await self.client.close()
+
+    def actual_usage(self) -> Any:
+        return self.client.actual_usage()
+
+    def total_usage(self) -> Any:
+        return self.client.total_usage()
+
+    def count_tokens(self, messages: Any, **options: Any) -> int:
+        return self.client.count_tokens(messages, **options)
+
+    def remaining_tokens(self, messages: Any, **options: Any) -> int:
+        return self.client.remaining_tokens(messages, **options)
+
+    @property
+    def capabilities(self) -> Any:
+        return self.client.capabilities
+
+    @property
+    def model_info(self) -> Any:
+        return self.client.model_info
+
+
+class _Guarded(_Around):
+    """Asks a guard first."""
+
+    async def create(self, messages: Any, **options: Any) -> Any:
+        await self.client.create(GUARD)
+        return await super().create(messages, **options)
+
+    async def create_stream(self, messages: Any, **options: Any) -> Any:
+        async for _ in self.client.create_stream(GUARD):
+            pass
+        async for piece in super().create_stream(messages, **options):
+            yield piece
+
+
+class _Persistent(_Around):
+    """Asks once more where the first request fails."""
+
+    async def create(self, messages: Any, **options: Any) -> Any:
+        try:
+            return await super().create(messages, **options)
+        except Exception:
+            return await super().create(messages, **options)
+
+    async def create_stream(self, messages: Any, **options: Any) -> Any:
+        try:
+            async for piece in super().create_stream(messages, **options):
+                yield piece
+        except Exception:
+            async for piece in super().create_stream(messages, **options):
+                yield piece
+
+
+class _Twice(_Around):
+    """Asks for two answers and gives the second one."""
+
+    async def create(self, messages: Any, **options: Any) -> Any:
+        await super().create(messages, **options)
+        return await super().create(messages, **options)
+
+    async def create_stream(self, messages: Any, **options: Any) -> Any:
+        async for _ in super().create_stream(messages, **options):
+            pass
+        async for piece in super().create_stream(messages, **options):
+            yield piece
+
+
+def _session() -> Session:
+    return Session(SharedPrefix(system=HANDBOOK), gate=Gate(price=0.0))
+
+
+async def _run(client: Any, session: Session | None, *, stream: bool = False) -> Any:
+    agents = [role(name, client, model_client_stream=stream, tools=[search(f"find_{name}")]) for name in ROLES]
+    team = RoundRobinGroupChat(agents, max_turns=3)
+    if session is not None:
+        wrap(team, session, volatile=lambda: {"now": NOW})
+    return await team.run(task=TASK)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+async def test_a_guard_gets_nothing_of_the_agents_request(provide, new_client, api, stream):
+    """It asks first, so that it was given the agent's volatile text, which the agent itself went without."""
+    guards = []
+    for session in (None, _session()):
+        provider = provide(api, Says())
+        await _run(_Guarded(new_client(provider, api=api)), session, stream=stream)
+        guards.append([record.body for record in provider.requests[::2]])
+        told = [NOW.encode() in record.body for record in provider.requests[1::2]]
+        assert told == [session is not None] * 3
+        marked = [b"cache_control" in record.body for record in provider.requests[1::2]]
+        assert all(marked) == (session is not None and api == "anthropic")
+    assert guards[0] == guards[1]
+    assert [call.layout for call in session.calls] == ["fork"] * 3
+    assert not session.failures
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", [_Persistent, _Twice])
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+async def test_a_request_that_is_sent_twice_is_the_same_twice(provide, new_client, api, kind, stream):
+    """The second one went out without marks, volatile text and the limits on tools, and was in no report."""
+    says, session = Says(), _session()
+
+    def fails_first(request: Any) -> Any:
+        fails_first.asked += 1
+        return Fault(status=500) if kind is _Persistent and fails_first.asked % 2 else says(request)
+
+    fails_first.asked = 0
+    provider = provide(api, fails_first)
+    await _run(kind(new_client(provider, api=api, max_retries=0)), session, stream=stream)
+    sent = [record.json for record in provider.requests]
+    assert len(sent) == 6
+    said = [[str(body.get(name)) for name in ("messages", "system", "tool_choice", "tools")] for body in sent]
+    assert said[::2] == said[1::2]
+    assert all(NOW in one[0] for one in said)
+    assert sum(call.usage is not None for call in session.calls) == (3 if kind is _Persistent else 6)
+    assert not session.failures
+
+
+async def test_what_comes_of_a_second_try_is_the_clients_usage(provide, new_client):
+    """It is what the answer cost; the first try brought none."""
+    says, asked = Says(), []
+
+    def fails_first(request: Any) -> Any:
+        asked.append(request)
+        return Fault(status=500) if len(asked) == 1 else says(request)
+
+    provider = provide("anthropic", fails_first)
+    client = PrefixClient(_Persistent(new_client(provider, api="anthropic", max_retries=0)), _session(), role="critic")
+    result = await client.create([SystemMessage(content=HANDBOOK), UserMessage(content=TASK, source="user")])
+    assert client.last_usage is not None
+    assert result.usage.prompt_tokens == client.last_usage.prompt_tokens > 1_000
+
+
+OVER = {
+    "tool_choice": "none",
+    "messages": [{"role": "user", "content": "What?"}],
+    "tools": [{"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}],
+}
+
+
+@pytest.mark.parametrize("name", OVER)
+async def test_what_the_application_puts_over_a_body_stays(provide, new_client, name):
+    """Its ``tool_choice`` was ours, and parts of a fork were lost under the others."""
+    bodies = []
+    for session in (None, _session()):
+        provider = provide("openai", Says())
+        await _run(new_client(provider, extra_body={name: OVER[name]}), session)
+        bodies.append([record.json for record in provider.requests])
+    assert [[body[name] for body in part] for part in bodies] == [[OVER[name]] * 3] * 2 or name == "messages"
+    said = [[str(body["messages"]) + str(body.get("tools")) for body in part] for part in bodies]
+    # Volatile text stands behind everything.
+    assert [one.replace(f", {{'role': 'user', 'content': '<now>\\n{NOW}\\n</now>'}}", "") for one in said[1]] == said[0]
+    assert {tuple(one.why for one in call.reasons) for call in session.calls} == {("own_prompt",)}

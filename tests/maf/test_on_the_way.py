@@ -1,0 +1,136 @@
+"""What the application does on a request's way: asks a guard, copies clients, changes the body, forces a call."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from agent_framework import Agent, chat_middleware
+from maf_driver import RULES, close, make_client
+from maf_teams import HANDBOOK, NAMES, TASK, look, prompts, role, served, texts
+
+from cacheprefix import Gate, Session, SharedPrefix
+from cacheprefix_maf import wrap
+
+APIS = tuple(RULES)
+NOT_KEPT = {"openai-responses": {"store": False}}
+"""By API: the options by which the service keeps no history."""
+
+
+def shared():
+    """A session that has the handbook."""
+    return Session(SharedPrefix(system=HANDBOOK), gate=Gate(price=0.0))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("asks", ["client", "agent"])
+@pytest.mark.parametrize("api", APIS)
+async def test_a_guard_that_a_middleware_asks_is_shown_nothing_of_the_agent(servers, api, asks, stream):
+    """Its request goes out on the same client in the middle of the agent's, and was laid out as that one's."""
+    kept, found = NOT_KEPT.get(api, {}), {}
+    for wrapped in (False, True):
+        session = shared()
+        async with served(servers, api) as (client, provider):
+            guard = Agent(client, "You are the guard.", name="guard", default_options=kept)
+
+            @chat_middleware
+            async def guarded(context, call_next, client=client, guard=guard):
+                if asks == "agent":
+                    await guard.run("Is this safe?")
+                else:
+                    await client.get_response(context.messages, options={**kept, "max_tokens": 7})
+                await call_next()
+
+            agents = [role(client, name, tools=[look()], default_options=kept) for name in NAMES]
+            if wrapped:
+                wrap(agents, session, conversation="one")
+            for agent in agents:
+                agent.middleware = [*(agent.middleware or ()), guarded]
+                if stream:
+                    async for _ in agent.run(TASK, stream=True):
+                        pass
+                else:
+                    await agent.run(TASK)
+            found[wrapped] = [record.body for record in provider.requests]
+    assert found[True][::2] == found[False][::2]
+    assert [call.layout for call in session.calls] == ["fork"] * 3
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_copy_of_a_client_asks_by_itself(servers, api):
+    """As with another customer's key: it asked through the client that it was copied from."""
+    async with served(servers, api) as (client, provider):
+        for agent in wrap([role(client, name, default_options=NOT_KEPT.get(api)) for name in NAMES[:2]], shared()):
+            await agent.run(TASK)
+        asked = []
+
+        async def hear(request):
+            asked.append(request.url.path)
+
+        other = make_client(api, provider, {"request": [hear]})
+        name = "anthropic_client" if api == "anthropic" else "client"
+        twin = copy.copy(client)
+        setattr(twin, name, getattr(other, name))
+        await Agent(twin, "You are alone.", name="alone", default_options=NOT_KEPT.get(api)).run(TASK)
+        await close(other)
+    assert len(asked) == 1
+    assert len(provider.requests) == 3
+
+
+OVER = {
+    "openai-chat": {"messages": [{"role": "user", "content": "What?"}], "tool_choice": "none"},
+    "openai-responses": {"input": "What?", "instructions": "Be brief.", "tool_choice": "none"},
+    "anthropic": {
+        "messages": [{"role": "user", "content": "What?"}],
+        "system": "Be brief.",
+        "tools": [{"name": "other", "input_schema": {"type": "object"}}],
+    },
+}
+CASES = [(api, name) for api, fields in OVER.items() for name in fields]
+
+
+@pytest.mark.parametrize(("api", "name"), CASES)
+async def test_what_the_application_puts_over_a_body_takes_no_part_of_a_fork_away(servers, api, name):
+    """``extra_body`` took the role's text, or the shared one, or the tools that the fork's choice named."""
+    options, found = {**NOT_KEPT.get(api, {}), "extra_body": {name: OVER[api][name]}}, {}
+    for wrapped in (False, True):
+        session = shared()
+        async with served(servers, api) as (client, provider):
+            agents = [role(client, each, tools=[look()], default_options=options) for each in NAMES]
+            if wrapped:
+                wrap(agents, session, conversation="one")
+            for agent in agents:
+                await agent.run(TASK)
+            found[wrapped] = [texts(prompt) for prompt in prompts(provider)]
+    assert found[True] == found[False]
+    assert {tuple(one.why for one in call.reasons) for call in session.calls} == {("own_prompt",)}
+
+
+async def test_an_answer_that_is_named_over_a_body_is_kept_by_the_service(servers):
+    """Its history stands there, so that a fork would say the shared text and the role's in it once more."""
+    async with served(servers, "openai-responses") as (client, provider):
+        first = await role(client, "planner", default_options={"store": True}).run(TASK)
+        options = {"store": False, "extra_body": {"previous_response_id": first.response_id}}
+        for agent in wrap(
+            [role(client, name, default_options=options) for name in NAMES], shared(), conversation="one"
+        ):
+            await agent.run("Go on.")
+        bodies = [record.json for record in provider.requests[1:]]
+    assert [len(body["input"]) for body in bodies] == [1, 1, 1]
+    assert all("planner" in body["instructions"] or HANDBOOK in body["instructions"] for body in bodies)
+
+
+@pytest.mark.parametrize("choice", ["required", {"mode": "required"}])
+@pytest.mark.parametrize("api", APIS)
+async def test_a_forced_call_can_only_be_one_of_the_roles_own(servers, api, choice):
+    """Of the union the model may call another role's tool, which is refused, and the framework forces none again."""
+    async with served(servers, api) as (client, provider):
+        session = shared()
+        for name in NAMES:
+            options = {**NOT_KEPT.get(api, {}), **({"tool_choice": choice} if name == "writer" else {})}
+            agent = role(client, name, tools=[look(f"look_{name}")], default_options=options)
+            await wrap(agent, session, conversation="one").run(TASK)
+        forced = provider.requests[2].json
+    assert [(tool.get("function") or tool)["name"] for tool in forced["tools"]] == ["look_writer"]
+    assert "forced_tool" in [one.why for one in session.calls[2].reasons]
