@@ -524,8 +524,9 @@ def _words(messages: Sequence[LLMMessage], sending: Sending) -> tuple[str, ...]:
     """A request's system texts and, of a fork, the role's: by these it is known on the wire."""
     first = takewhile(lambda one: isinstance(one, SystemMessage), messages)
     said = [str(one.content) for one in first]
-    if sending.layout is not None and sending.plan is not None and sending.plan.forks and not sending.undone:
-        said.append(sending.plan.text)
+    role = "" if sending.plan is None or sending.undone else sending.plan.text
+    # An agent that works as a tool says it in its own words, in front of its task.
+    said += [role] if any(role in str(one.content) for one in messages) else []
     return tuple(filter(None, map(str.strip, said)))
 
 
