@@ -408,9 +408,8 @@ class ForkBody:
 
     def _boundary(self, prompt: Prompt) -> int:
         """How many leading sections of ``prompt`` siblings share: all before the role's text."""
-        data = self.tail.encode("utf-8", "surrogatepass")
-        tail_at = (at for at in range(len(prompt.sections) - 1, -1, -1) if prompt.sections[at].data == data)
-        return next(tail_at, len(prompt.sections)) if self.tail else len(prompt.sections)
+        found = prompt.last_of(self.tail)
+        return len(prompt.sections) if found is None else found
 
 
 _NAMED = "resp_"

@@ -670,10 +670,9 @@ def unmodified(
         field = "input" if prompt.api == "openai-responses" else "messages"
         body[field] = [{"role": "system", "content": text} for text in system]
     head = decode(body, prompt.api, count=count).sections
-    rest = list(prompt.tier("messages"))
-    data = tail.encode("utf-8", "surrogatepass")
-    found = next((i for i in range(len(rest) - 1, -1, -1) if rest[i].data == data), None) if tail else None
-    if found is not None:
+    rest, found = list(prompt.sections[prompt.head :]), prompt.last_of(tail)
+    if found is not None and found >= prompt.head:
+        found -= prompt.head
         gone = rest.pop(found)
         if gone.head != "+" and found < len(rest) and rest[found].head == "+":
             # The role's text opened a message of the application's own, which what stands behind it opened before.

@@ -174,6 +174,12 @@ class Prompt:
         """The sections of one tier."""
         return tuple(section for section in self.sections if section.tier == tier)
 
+    def last_of(self, text: str) -> int | None:
+        """Index of the last section that holds this text and nothing else; None without one, and for an empty text."""
+        data = text.encode("utf-8", "surrogatepass")
+        found = (at for at in range(len(self.sections) - 1, -1, -1) if self.sections[at].data == data)
+        return next(found, None) if data else None
+
 
 class Sums(NamedTuple):
     """What is looked up of all sections of a prompt; that of a longer one goes on from it."""

@@ -168,10 +168,8 @@ class Sending:
 
     def _boundary(self, prompt: Prompt) -> int:
         """Where the shared part ends: before the role's text."""
-        end, text = len(prompt.sections), "" if self.fork is None else self.fork.laid.text
-        data = text.encode("utf-8", "surrogatepass")
-        found = (at for at in range(end - 1, -1, -1) if prompt.sections[at].data == data)
-        return next(found, end) if text else end
+        found = None if self.fork is None else prompt.last_of(self.fork.laid.text)
+        return len(prompt.sections) if found is None else found
 
 
 SENDING: BlockVar[Sending] = BlockVar("cacheprefix_ag2_sending")

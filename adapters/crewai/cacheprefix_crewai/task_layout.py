@@ -188,5 +188,4 @@ class TaskLayout:
 
     def boundary(self, prompt: Prompt) -> int | None:
         """The number of leading sections shared with the other roles, or with the agent's own next task."""
-        data = self.tail.encode("utf-8", "surrogatepass")
-        return next((i for i, section in enumerate(prompt.sections) if section.data == data), None)
+        return prompt.last_of(self.tail)

@@ -265,14 +265,9 @@ def boundary(rewritten: Rewritten, own_sections: Callable[[list[BaseMessage]], i
     """
 
     def find(prompt: Prompt) -> int | None:
-        sections = prompt.sections
-        end = len(sections)
-        if rewritten.tail:
-            data = rewritten.tail.encode("utf-8", "surrogatepass")
-            found = next((i for i in range(end - 1, -1, -1) if sections[i].data == data), None)
-            if found is None:
-                return None
-            end = found
+        end = prompt.last_of(rewritten.tail) if rewritten.tail else len(prompt.sections)
+        if end is None:
+            return None
         if rewritten.own:
             end -= own_sections(rewritten.messages[rewritten.at - rewritten.own : rewritten.at])
         return max(end, 0)

@@ -61,9 +61,8 @@ class Layout:
         """How many sections of the prompt are shared, up to the role's text; None where it is no fork."""
         if not self.plan.forks:
             return None
-        sections = prompt.sections
-        found = (at for at in range(len(sections) - 1, -1, -1) if sections[at].text == self.tail)
-        return next(found, len(sections)) if self.tail else len(sections)
+        found = prompt.last_of(self.tail)
+        return len(prompt.sections) if found is None else found
 
 
 def laid_out(
