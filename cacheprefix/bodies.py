@@ -11,14 +11,14 @@ import operator
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import dropwhile
 from typing import Any
 
 from cacheprefix.adapter_session import AdapterSession
 from cacheprefix.calls.begin import Request, unasked
-from cacheprefix.calls.history_runner import RestOfRequest
+from cacheprefix.calls.history_runner import RestOfRequest, Views
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.contexts import BlockVar
+from cacheprefix.conversation import Conversation
 from cacheprefix.effects import Call as WaitingFor
 from cacheprefix.effects import Flow, adrive, drive
 from cacheprefix.errors import SetupError, ToolClashError, check_text
@@ -31,8 +31,7 @@ from cacheprefix.layout.role_position import CountedHistory
 from cacheprefix.layout.shared_text import LEAST
 from cacheprefix.layout.tool_sets import ToolSet
 from cacheprefix.profiles import merge_usage
-from cacheprefix.prompt import MESSAGE_TOKENS, Api, MessageView, Prompt, Reason, digest_of, dumps_sorted, loads, reason
-from cacheprefix.wire import apply, form_of, sendable, views_of
+from cacheprefix.prompt import MESSAGE_TOKENS, Api, Prompt, Reason, digest_of, dumps_sorted, loads, reason
 from cacheprefix.wire.answers import begins, history_field, read_answer, result_messages, user_message
 from cacheprefix.wire.anthropic import paused_turn
 from cacheprefix.wire.apis import CHATS, SHAPES, chat_of
@@ -351,7 +350,7 @@ class ForkBody:
             # What was sent is not what the application asked: its own history is needed to go on from this answer.
             asked = _items(self.given.get(name))
             # A chat's system messages are for one request alone, as instructions are.
-            history = [*(asked if SHAPES[self.api].FIELDS.system else dropwhile(_is_system, asked)), *answered]
+            history = [*asked[0 if SHAPES[self.api].FIELDS.system else _leading(asked) :], *answered]
         tokens = turn.seen.prompt.tokens if history and turn.seen else len(str(history)) // 4
         session.shared.kept.answered(id_, _speaker(session, role), conversation, history, tokens)
 
@@ -778,11 +777,13 @@ class _Read:
         lists: bool,
     ) -> AgentRequest[Any]:
         """The body as the planner takes it (``AgentRequest``)."""
-        model = str(body.get("model", ""))
+        model, conversation = str(body.get("model", "")), session.conversation(role.conversation)
 
         def history(told: RoleTold) -> CountedHistory[Any]:
             """The messages under a role's text and tools, with the answers begun at their end apart."""
-            messages = _condensed(session, self, role, model, api, told.text, told.carries(names))
+            tokens_told, carried = session.count(told.text, model), told.carries(names)
+            rest = RestOfRequest(own_tokens=tokens_told, tools=carried, declared=self.tools, zones=True)
+            messages = session.histories.condensed(conversation, self.history, model, api, rest)
             end = len(messages) - _begun_answers(session, messages, body, api)
             return CountedHistory(messages[:end], digest, tokens, messages[end:])
 
@@ -808,7 +809,7 @@ class _Read:
         return AgentRequest(
             role.name,
             model,
-            session.conversation(role.conversation),
+            conversation,
             self.text,
             history,
             spoken=lambda behind: list(map(tokens, self.history[behind:])),
@@ -980,7 +981,7 @@ def _own_layout(
         if history != [user_message(before)]:
             given = {**given, name: history}
     elif isinstance(before, list):
-        lead = len(before) - len(list(dropwhile(_is_system, before)))
+        lead = _leading(before)
         if len(before) != lead + len(history) or not all(map(operator.is_, before[lead:], history)):
             given = {**given, name: [*before[:lead], *history]}
     # A history that is neither text nor a list is valid in no API: it goes out as it came, and the provider refuses it.
@@ -1004,7 +1005,7 @@ def _with_history(
     del given["previous_response_id"]
     now = _items(given.get(name))
     # A chat's system messages stand in front of all.
-    lead = [] if SHAPES[api].FIELDS.system else now[: len(now) - len(list(dropwhile(_is_system, now)))]
+    lead = [] if SHAPES[api].FIELDS.system else now[: _leading(now)]
     return {**given, name: [*lead, *messages, *now[len(lead) :]]}, earlier
 
 
@@ -1152,25 +1153,45 @@ def _led(text: str, own: Any) -> Any:
     return f"{text}\n\n{own}" if own else text
 
 
-def _condensed(
-    session: AdapterSession, read: _Read, role: Role, model: str, api: Api, tail: str, tools: Sequence[str]
-) -> list[Any]:
-    """The history with large tool results shortened and, where that is due and pays, compacted.
+def condensed_body(
+    session: AdapterSession,
+    conversation: Conversation,
+    body: Mapping[str, Any],
+    api: Api,
+    tail: str,
+    views: Views | None = None,
+) -> Mapping[str, Any]:
+    """A body with large tool results shortened and, where that is due and pays, compacted; the very same where not.
 
-    ``tail`` is the role's text that is sent with it, ``tools`` are the names of the tools that the request carries.
+    Its leading system messages stay as they are, and so does the role's text, ``tail``. Raises ``BudgetError`` where
+    the session's request budget cannot be met.
     """
-    history, form = read.history, form_of(api)
-    none: tuple[MessageView, ...] = ()
-    if form is None:
-        return history
-    views = session.attempt("views", lambda: views_of(history, form, session.counter(model)), none)
-    # Outside of ``attempt``: it fails open by itself, and ``BudgetError`` must reach the application.
-    conversation = session.conversation(role.conversation)
-    rest = RestOfRequest(own_tokens=session.count(tail, model), tools=tools, declared=read.tools, zones=True)
-    decisions = session.histories.condense(conversation, views, model, api, rest) if views else ()
-    if not decisions:
-        return history
-    return session.attempt("condense", lambda: sendable(apply(history, decisions, form)), history)
+    name, model = history_field(api), str(body.get("model", ""))
+    messages = body.get(name)
+    if not isinstance(messages, list) or not session.histories.decides(conversation):
+        return body
+    stay = set(range(_leading(messages)))
+    stay.update([at for at, one in enumerate(messages) if tail and _says(one, tail)][-1:])
+    beside = "\n".join(_text(messages[at].get("content")) for at in sorted(stay))
+    own = max(0, session.count(beside, model) - session.count(session.prefix.text, model))
+    tools = list(body.get("tools") or ())
+    rest = RestOfRequest(own_tokens=own, tools=tuple(map(tool_name, tools)), declared=tools, zones=True)
+    places = [at for at in range(len(messages)) if at not in stay]
+    short = session.histories.condensed(conversation, messages, model, api, rest, places=places, views=views)
+    return body if short is messages else {**body, name: short}
+
+
+def _leading(messages: Sequence[Any]) -> int:
+    """How many system messages stand in front."""
+    return next((at for at, one in enumerate(messages) if not _is_system(one)), len(messages))
+
+
+def _says(message: Any, text: str) -> bool:
+    """Whether it is a message of the user's that says this text alone."""
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else [{"text": content}]
+    parts = [block.get("text") if isinstance(block, Mapping) else None for block in blocks]
+    return message.get("role") == "user" and parts == [text]
 
 
 def _rendered(native: Any, schema: Mapping[str, Any], api: Api) -> Any:

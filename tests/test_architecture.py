@@ -70,7 +70,7 @@ BELOW = {
         "options",
         "stores",
     },
-    "bodies": {"prompt", "wire", "profiles", "layout", "calls", "adapter_session"},
+    "bodies": {"prompt", "wire", "profiles", "layout", "conversation", "calls", "adapter_session"},
     "watched_clients": {"prompt", "calls", "adapter_session", "bodies"},
     "dry_run": {"prompt", "calls", "bodies", "adapter_session"},
     "events": {"prompt", "profiles", "cache", "stores", "toolcache", "calls", "plugins"},

@@ -29,10 +29,13 @@ from cacheprefix.history.budget import READ_TOOL, Replace, Results
 from cacheprefix.history.settling import Ask, AsyncAsk, HistoryAccess, Standing, Terms, settling
 from cacheprefix.layout.team import Team
 from cacheprefix.plugins import Plugins
-from cacheprefix.prompt import Api, Decision, MessageView, ReplaceResult, ResultView
+from cacheprefix.prompt import Api, Count, Decision, Insert, MessageView, ReplaceResult, ResultView
 from cacheprefix.services import Services
-from cacheprefix.wire import Form
+from cacheprefix.wire import Form, apply, form_of, sendable, views_of
 from cacheprefix.wire.openai_chat import tool_name
+
+Views = Callable[[Sequence[Any], Form, Count], Sequence[MessageView]]
+"""Reads messages as views, as ``wire.views_of`` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +215,43 @@ class HistoryRunner:
     ) -> tuple[Decision, ...]:
         """``condense`` with an ``ask`` that is awaited, such as ``SideForks.asummary`` makes."""
         return await adrive(self._settling(conversation, views, model, api, rest or RestOfRequest(), ask))
+
+    def condensed(
+        self,
+        conversation: Conversation,
+        messages: list[Any],
+        model: str,
+        api: Api,
+        rest: RestOfRequest,
+        *,
+        places: Sequence[int] | None = None,
+        views: Views | None = None,
+    ) -> list[Any]:
+        """A body's messages with what ``condense`` decides carried out; the very same list where that is nothing.
+
+        ``places`` are those of the history among them, None for all; ``views`` reads it. What is inserted stands right
+        behind the message of the history that it follows.
+        """
+        form, attempt = form_of(api), self.services.notices.attempt
+        if form is None or not self.decides(conversation):
+            return messages
+        at = range(len(messages)) if places is None else places
+        none: Sequence[MessageView] = ()
+        history, count = [messages[index] for index in at], self.services.counter(model)
+        seen = attempt("views", lambda: (views or views_of)(history, form, count), none)
+        # Outside of ``attempt``: it fails open by itself, and ``BudgetError`` must reach the application.
+        decisions = self.condense(conversation, seen, model, api, rest) if seen else ()
+
+        def placed(decision: Decision) -> Decision:
+            """A decision on the history as one on all messages."""
+            behind = isinstance(decision, Insert) and decision.index
+            return replace(decision, index=at[decision.index - 1] + 1 if behind else at[decision.index])
+
+        def carried_out() -> list[Any]:
+            """The messages with the decisions carried out."""
+            return sendable(apply(messages, map(placed, decisions), form))
+
+        return attempt("condense", carried_out, messages) if decisions else messages
 
     def _settling(
         self,

@@ -1,5 +1,6 @@
 """The shapes of the providers' APIs: bodies to prompts and views and back, decisions applied, answers read."""
 
+from cacheprefix.wire.answers import history_field
 from cacheprefix.wire.anthropic import paused_turn
 from cacheprefix.wire.apis import api_of_path, form_of, guess_api
 from cacheprefix.wire.apply_decisions import apply, sendable
@@ -23,6 +24,7 @@ __all__ = [
     "form_of",
     "gemini_sdk_body",
     "guess_api",
+    "history_field",
     "paused_turn",
     "redecode",
     "sdk_arguments",

@@ -22,7 +22,7 @@ STEPS = (
     "cacheprefix_ag2.state.Talk.load",
     "cacheprefix_ag2.state.Talk.unsaved",
     "cacheprefix_ag2.sending.Sending._settled",
-    "cacheprefix_ag2.sending.apply",
+    "cacheprefix.calls.history_runner.apply",
     "cacheprefix_ag2.team.Team.heard",
     "cacheprefix_ag2.team.Team.layout",
     "cacheprefix.layout.role_position.RolePositions.choose",

@@ -19,7 +19,7 @@ STEPS = (
     "cacheprefix.adapter.watched_stream",
     "cacheprefix.bodies._fork_layout",
     "cacheprefix.bodies._read",
-    "cacheprefix.bodies.views_of",
+    "cacheprefix.calls.history_runner.views_of",
     "cacheprefix.layout.role_position.RolePositions.choose",
     "cacheprefix.cache.CacheModel.finish",
     "cacheprefix.cache.CacheModel.first_token",

@@ -20,7 +20,7 @@ STEPS = (
     "cacheprefix_maf.model_call.own_of",
     "cacheprefix_maf.model_call.prepared_by",
     "cacheprefix_maf.model_call.refuse_called",
-    "cacheprefix_maf.history.apply",
+    "cacheprefix.calls.history_runner.apply",
     "cacheprefix_maf.layout._digest",
     "cacheprefix_maf.layout.history_of",
     "cacheprefix_maf.layout.carried",

@@ -16,7 +16,7 @@ STEPS = (
     "cacheprefix.bodies._fork_layout",
     "cacheprefix.bodies._read",
     "cacheprefix.bodies.read_answer",
-    "cacheprefix.bodies.views_of",
+    "cacheprefix.calls.history_runner.views_of",
     "cacheprefix.watched_clients._astreamed",
     "cacheprefix.layout.role_position.RolePositions.choose",
     "cacheprefix.cache.CacheModel.finish",

@@ -33,8 +33,8 @@ STEPS = (
     "cacheprefix.cache.CacheModel.begin",
     "cacheprefix.bodies._fork_layout",
     "cacheprefix.bodies._completed",
-    "cacheprefix.bodies.views_of",
-    "cacheprefix.bodies.apply",
+    "cacheprefix.calls.history_runner.views_of",
+    "cacheprefix.calls.history_runner.apply",
 )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cacheprefix import ForkPolicy, PendingCall, Prompt
@@ -17,17 +17,14 @@ from cacheprefix.adapter import (
     Api,
     AsyncWatched,
     BlockVar,
-    Decision,
     ForkBody,
-    Insert,
-    MessageView,
     Request,
     RequestPlan,
-    RestOfRequest,
     allowed_choice,
+    condensed_body,
     headers_of,
 )
-from cacheprefix.wire import apply, form_of, sendable, views_of
+from cacheprefix.wire import history_field
 from cacheprefix_ag2.layout import Fork
 
 _PATHS: tuple[tuple[str, Api], ...] = (
@@ -82,7 +79,9 @@ class Sending:
         self.original = None
         forked, loops, laid = fork is not None, fork is not None and fork.loops, body
         if session.mode != "observe":
-            laid = self._condensed(session.attempt("settings", lambda: self._settled(body, api), body), api)
+            laid = session.attempt("settings", lambda: self._settled(body, api), body)
+            tail = "" if fork is None else fork.laid.text
+            laid = condensed_body(session, session.conversation(self.talk), laid, api, tail)
         own = body if original is None and laid is not body else original
         beside = self.volatile if fork is None else fork.plan.beside
         boundary, leave = self._boundary if forked else None, FOLLOW
@@ -108,7 +107,7 @@ class Sending:
             turn.body = body if original is None else original
             beside = self.volatile
         if beside:
-            name = _field(api)
+            name = history_field(api)
             turn.body = {**turn.body, name: [*turn.body[name], {"role": "user", "content": beside}]}
         return turn
 
@@ -129,42 +128,6 @@ class Sending:
         if allowed is None or "tool_choice" in body or not body.get("tools"):
             return body
         return {**body, "tool_choice": allowed_choice(allowed, api)}
-
-    def _condensed(self, body: Mapping[str, Any], api: Api) -> Mapping[str, Any]:
-        """The body with large results shortened and, where that is due and pays, its history compacted."""
-        session, form = self.session, form_of(api)
-        name = _field(api)
-        messages = body.get(name)
-        talk = session.conversation(self.talk)
-        if form is None or not isinstance(messages, list) or not session.histories.decides(talk):
-            return body
-        mine = "" if self.fork is None else self.fork.laid.text
-        # The system's and the role's texts stay as they are; the history is what stands around them.
-        kept = [i for i, one in enumerate(messages) if one.get("role") == "system" or (mine and _text(one) == mine)]
-        places = [i for i in range(len(messages)) if i not in kept]
-        history = [messages[i] for i in places]
-        model = str(body.get("model", ""))
-        none: tuple[MessageView, ...] = ()
-        views = session.attempt("views", lambda: views_of(history, form, session.counter(model)), none)
-        # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
-        beside = "\n".join(str(messages[at].get("content") or "") for at in kept)
-        own = max(0, session.count(beside, model) - session.count(session.prefix.text, model))
-        declared = list(body.get("tools") or ())
-        names = tuple(str((one.get("function") or one).get("name", "")) for one in declared)
-        rest = RestOfRequest(own_tokens=own, tools=names, declared=declared, zones=True)
-        decisions = session.histories.condense(talk, views, model, api, rest) if views else ()
-        if not decisions:
-            return body
-
-        def placed(decision: Decision) -> Decision:
-            # What is inserted stands right behind the message of the history that it follows.
-            behind = isinstance(decision, Insert) and decision.index
-            return replace(decision, index=places[decision.index - 1] + 1 if behind else places[decision.index])
-
-        def carried_out() -> Mapping[str, Any]:
-            return {**body, name: sendable(apply(messages, [placed(one) for one in decisions], form))}
-
-        return session.attempt("condense", carried_out, body)
 
     def _boundary(self, prompt: Prompt) -> int:
         """Where the shared part ends: before the role's text."""
@@ -235,18 +198,6 @@ def _unmarked(body: Mapping[str, Any]) -> dict[str, Any]:
 
     messages = [{**one, "content": plain(one.get("content"))} for one in body.get("messages") or []]
     return {**body, **({"system": plain(body["system"])} if "system" in body else {}), "messages": messages}
-
-
-def _field(api: Api) -> str:
-    return "input" if api == "openai-responses" else "messages"
-
-
-def _text(message: Mapping[str, Any]) -> str | None:
-    """The text of a user's message of one text."""
-    content = message.get("content")
-    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], Mapping):
-        content = content[0].get("text")
-    return content if message.get("role") == "user" and isinstance(content, str) else None
 
 
 def _plain(value: Any) -> Any:

@@ -10,13 +10,14 @@ import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from agent_framework import Content, Message
 
 from cacheprefix import Conversation
-from cacheprefix.adapter import AdapterSession, Api, Count, Decision, Insert, MessageView, RestOfRequest
-from cacheprefix.wire import Form, apply, form_of, sendable, views_of
+from cacheprefix.adapter import AdapterSession, Api, Count, MessageView, condensed_body
+from cacheprefix.wire import Form, views_of
 from cacheprefix_maf.member import ToolMemory
 
 _APPROVALS = ("function_approval_request", "function_approval_response")
@@ -133,54 +134,12 @@ def condensed(
     body: dict[str, Any],
     api: Api,
     tail: str,
-    model: str,
     said: Sequence[Message],
-) -> dict[str, Any]:
-    """The body with large results cut once and, where that is due and pays, its history compacted.
-
-    ``said`` are the application's own messages. The system text and the role's stay where they are. Raises
-    ``BudgetError`` where the session's request budget cannot be met.
-    """
-    form, field = form_of(api), "input" if api == "openai-responses" else "messages"
-    if form is None or not session.histories.decides(conversation):
-        return body
-    given = list(body.get(field) or ())
-    lead = next((at for at, one in enumerate(given) if one.get("role") not in ("system", "developer")), len(given))
-    own = max((at for at, one in enumerate(given) if tail and _says(one, tail)), default=lead)
-    role = given[own : own + 1] if tail else []
-    shared, local = given[lead:own], given[own + len(role) :]
-    none: list[MessageView] = []
+) -> Mapping[str, Any]:
+    """``condensed_body`` for an agent's request; ``said`` are the application's own messages."""
     asked = next((one for one in reversed(said) if one.role == "user"), None)
-    parts = len(asked.contents) if asked is not None and form == "openai-chat" else 1
-    views = session.attempt("views", lambda: _views([*shared, *local], form, session.counter(model), parts), none)
-    beside = session.count("\n".join(_text(one) for one in (*given[:lead], *role)), model)
-    beside = max(0, beside - session.count(session.prefix.text, model))
-    declared = list(body.get("tools") or ())
-    names = tuple(str((one.get("function") or one).get("name", "")) for one in declared)
-    around = RestOfRequest(own_tokens=beside, tools=names, declared=declared, zones=True)
-    decisions = session.histories.condense(conversation, views, model, api, around) if views else ()
-    if not decisions:
-        return body
-    first = [one for one in decisions if one.index < len(shared) or (shared and _ends(one, len(shared)))]
-    rest = [replace(one, index=one.index - len(shared)) for one in decisions if one not in first]
-    done = [*given[:lead], *apply(shared, first, form), *role, *apply(local, rest, form)]
-    return {**body, field: sendable(done)}
-
-
-def _ends(decision: Decision, end: int) -> bool:
-    """Whether a decision inserts something at the end of the shared part, to which it then belongs."""
-    return isinstance(decision, Insert) and decision.index == end
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    return content if isinstance(content, str) else "\n".join(str(one.get("text", "")) for one in content or ())
-
-
-def _says(message: Mapping[str, Any], text: str) -> bool:
-    content = message.get("content")
-    parts = [content] if isinstance(content, str) else [one.get("text") for one in content or ()]
-    return message.get("role") == "user" and parts == [text]
+    parts = len(asked.contents) if asked is not None and api == "openai-chat" else 1
+    return condensed_body(session, conversation, body, api, tail, partial(_views, parts=parts))
 
 
 def _views(messages: Sequence[Mapping[str, Any]], form: Form, count: Count, parts: int) -> list[MessageView]:

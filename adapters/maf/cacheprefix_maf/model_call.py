@@ -147,7 +147,7 @@ class Outgoing:
     """How it is laid out; None where that is left to the application."""
     prepared: dict[str, Any]
     """The arguments that the client would hand to its SDK for it."""
-    body: dict[str, Any]
+    body: Mapping[str, Any]
     changed: bool = False
     """Whether it differs from the application's own request."""
 
@@ -243,7 +243,7 @@ async def _composed(
         allowed = layout.plan.restriction.allowed
         if allowed is not None and layout.union:
             body["tool_choice"] = allowed_choice(allowed, api)
-        short = condensed(session, conversation, body, api, layout.tail, model, messages)
+        short = condensed(session, conversation, body, api, layout.tail, messages)
         made = Outgoing(layout, prepared, short, layout.changed or short is not body)
     if held is not None:
         _save(held, session, conversation, several=bool(member.conversation))
