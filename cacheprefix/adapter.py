@@ -102,6 +102,7 @@ from cacheprefix.prompt import (
     make_call,
     make_message,
     make_result,
+    provider_tools,
     reason,
 )
 from cacheprefix.prompt import Role as MessageRole
@@ -252,6 +253,7 @@ __all__ = [
     "origin_of",
     "plan_compaction",
     "preview_of",
+    "provider_tools",
     "reason",
     "rehearsed",
     "released",

@@ -31,7 +31,17 @@ from cacheprefix.layout.role_position import CountedHistory
 from cacheprefix.layout.shared_text import LEAST
 from cacheprefix.layout.tool_sets import ToolSet
 from cacheprefix.profiles import merge_usage
-from cacheprefix.prompt import MESSAGE_TOKENS, Api, Prompt, Reason, digest_of, dumps_sorted, loads, reason
+from cacheprefix.prompt import (
+    MESSAGE_TOKENS,
+    Api,
+    Prompt,
+    Reason,
+    digest_of,
+    dumps_sorted,
+    loads,
+    provider_tools,
+    reason,
+)
 from cacheprefix.wire.answers import begins, history_field, read_answer, result_messages, user_message
 from cacheprefix.wire.anthropic import paused_turn
 from cacheprefix.wire.apis import CHATS, SHAPES, chat_of
@@ -816,7 +826,7 @@ class _Read:
             api=api,
             tools=OwnTools(names, free=free, lists=lists, differ=self.differ) if self.shared else None,
             volatile=role.volatile,
-            known=_provider_tools(self.tools),
+            known=provider_tools(_kind(tool) for tool in self.tools if not _is_function(tool)),
             own=own if kept is None else (*own, kept),
             alike=(role.ahead is not None or role.played) and self.shared_at == 0,
             played=role.played,
@@ -1198,12 +1208,6 @@ def _rendered(native: Any, schema: Mapping[str, Any], api: Api) -> Any:
     """A tool as the application declared it, or converted where that is another API's form."""
     shape = chat_of(api)
     return dict(native) if isinstance(native, Mapping) and shape.declares(native) else shape.tool(schema)
-
-
-def _provider_tools(tools: Sequence[Any]) -> tuple[Reason, ...]:
-    """The reason ``provider_tools`` with their types, where the provider runs some of the tools: no union has those."""
-    kinds = {_kind(tool) for tool in tools if not _is_function(tool)}
-    return (reason("provider_tools", ", ".join(sorted(kinds))),) if kinds else ()
 
 
 def _kind(tool: Any) -> str:

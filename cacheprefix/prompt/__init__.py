@@ -16,7 +16,7 @@ from cacheprefix.prompt.compare import (
     shared_whole_tokens,
 )
 from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
-from cacheprefix.prompt.reasons import FIXES, SAID, WHYS, Layout, Reason, reason
+from cacheprefix.prompt.reasons import FIXES, SAID, WHYS, Layout, Reason, provider_tools, reason
 from cacheprefix.prompt.sections import (
     ABOUT,
     IMAGE_TOKENS,
@@ -103,6 +103,7 @@ __all__ = [
     "make_message",
     "make_result",
     "placed",
+    "provider_tools",
     "reads_as_error",
     "reason",
     "salt",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -167,3 +167,9 @@ def reason(why: Why, name: str = "", **numbers: int) -> Reason:
         # Privacy: a damaged body may hold prompt text in the place of a name, and reasons stand in reports and traces.
         name = ", ".join(map(named, name.split(", ")))
     return Reason(why, name, tuple(numbers.items()))
+
+
+def provider_tools(names: Iterable[str]) -> tuple[Reason, ...]:
+    """The reason of that name for tools that the provider runs, which are in no union; empty without any."""
+    found = sorted(set(names))
+    return (reason("provider_tools", ", ".join(found)),) if found else ()

@@ -25,6 +25,7 @@ from cacheprefix.adapter import (
     RolePosition,
     digest_of,
     loads,
+    provider_tools,
     reason,
 )
 from cacheprefix.errors import ToolClashError
@@ -128,7 +129,6 @@ def fork_of(
     forks, union = _decided(session, model, plan)
     union = union and not seat.plain
     own = reason("alone") if len(team.seats) == 1 else reason("lane_of_its_own")
-    theirs = ", ".join(sorted({type(tool).__name__ for tool in tools if not isinstance(tool, FunctionToolSchema)}))
     places: list[tuple[int | None, bool]] = []
 
     def placed(_: Profile | None = None, *, shares: bool = True) -> RolePosition:
@@ -147,7 +147,7 @@ def fork_of(
             tools=OwnTools(seat.tools, carried="union" if union else "own"),
             holds_shared=session.holds_shared((*plan.prompts, "\n".join(plan.prompts))),
             own=() if forks else (own,),
-            known=(reason("provider_tools", theirs),) if theirs else (),
+            known=provider_tools(type(tool).__name__ for tool in tools if not isinstance(tool, FunctionToolSchema)),
             shared=_shared_tokens(session, model, plan, union=union),
             place=placed,
             text_counts=True,

@@ -26,6 +26,7 @@ from cacheprefix.adapter import (
     ToolSet,
     allowed_choice,
     failed,
+    provider_tools,
     reason,
     tail_text,
 )
@@ -294,9 +295,7 @@ class _Asked:
         kind = choice.get("type", next(iter(choice), None)) if isinstance(choice, Mapping) else choice
         if kind not in (None, False, "auto", "none", "allowed_tools"):
             yield reason("forced_tool")
-        theirs = sorted(name_of(tool) for tool in self._given if by_provider(tool))
-        if theirs:
-            yield reason("provider_tools", ", ".join(theirs))
+        yield from provider_tools(map(name_of, filter(by_provider, self._given)))
 
     @property
     def _given(self) -> list[Any]:

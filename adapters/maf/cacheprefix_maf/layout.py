@@ -24,6 +24,7 @@ from cacheprefix.adapter import (
     digest_of,
     find_text,
     instruction_of,
+    provider_tools,
     reason,
 )
 from cacheprefix_maf.history import history_of, own_history
@@ -109,7 +110,10 @@ def laid_out(
             api=api,
             shared_at=None if span is None else len(instructions[: span[0]].strip()),
             tools=OwnTools(names, carried="union" if private else "open", free=free, differ=()) if united else None,
-            known=(*_providers(own), *(reason("tool_schema_differs", name) for name in member.differing)),
+            known=(
+                *provider_tools(type(tool).__name__ for tool in own if not plain(tool)),
+                *(reason("tool_schema_differs", name) for name in member.differing),
+            ),
             holds_shared=session.holds_shared((*texts, *(one.text for one in messages if one.role == "user"))),
             own=refused,
             # A private history is shared with nobody: the role's text stands in front of it, and is read from the cache
@@ -131,12 +135,6 @@ def laid_out(
     sent = [*history.shared[: plan.at], *spoken, *history.behind(plan.at)]
     fields = carried(session, own, plan, free=free)
     return Layout(sent, {**rest, **system, **fields}, plan)
-
-
-def _providers(tools: Sequence[Any]) -> tuple[Reason, ...]:
-    """The reason that names tools which the provider runs, by type: they are in no union; empty without any."""
-    kinds = sorted({type(tool).__name__ for tool in tools if not plain(tool)})
-    return (reason("provider_tools", ", ".join(kinds)),) if kinds else ()
 
 
 def _refused(member: Member, options: Mapping[str, Any], *, alone: bool) -> tuple[Reason, ...]:
