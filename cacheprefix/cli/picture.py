@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix.calls.report import tally
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
@@ -47,11 +49,12 @@ def picture(run: Run, name: str, *, height: int = 40) -> RenderableType:
 def line_of(call: Call) -> str:
     """A call in a line, for pipes."""
     verdict = call.verdict
-    total, read, written = _tokens(call)
+    line = tally(call.agent, (call,))
     lost = f", lost {verdict.lost_tokens:,} tokens at {verdict.path or 'no place'}" if verdict.lost_tokens else ""
     mark = "BREAK" if verdict.alarm else "     "
     return (
-        f"{mark} {call.index:>5} {call.agent or 'unnamed':<16} {total:>8,} in {read:>8,} read {written:>8,} written  "
+        f"{mark} {call.index:>5} {call.agent or 'unnamed':<16} {line.input_tokens:>8,} in "
+        f"{line.cache_read_tokens:>8,} read {line.cache_write_tokens:>8,} written  "
         f"{verdict.kind} {verdict.cause}{lost}{_own(call)}"
     )
 
@@ -75,7 +78,7 @@ def _head(run: Run, total: ReportLine) -> Text:
         text.append(f"{total.ratio:.2f}", "bold green" if total.ratio <= 1 else "bold red")
         text.append("* of unmodified")
     text.append("\n")
-    text.append_text(_bar(total.input_tokens, total.cache_read_tokens, total.cache_write_tokens, 40))
+    text.append_text(_bar(total, 40))
     for word, style in _LEGEND:
         text.append(f"  {word}", style)
     return text
@@ -85,9 +88,8 @@ def _agents(lines: Iterable[ReportLine], more: int) -> RenderableType:
     table = _table("agent", ">calls", ">input", "", ">cached", ">of unmodified*")
     for line in lines:
         ratio = "" if line.ratio is None else f"{line.ratio:.2f}"
-        bar = _bar(line.input_tokens, line.cache_read_tokens, line.cache_write_tokens)
         counts = (f"{line.calls:,}", f"{line.input_tokens:,}")
-        table.add_row(_cut(line.agent or "unnamed", 24), *counts, bar, f"{line.cached_share:.1%}", ratio)
+        table.add_row(_cut(line.agent or "unnamed", 24), *counts, _bar(line), f"{line.cached_share:.1%}", ratio)
     if more > 0:
         table.add_row(f"and {more} more")
     return table
@@ -98,13 +100,13 @@ def _calls(calls: Iterable[Call]) -> RenderableType:
 
     table = _table(">call", "agent", ">input", "", "what the cache did", ">lost")
     for call in calls:
-        total, read, written = _tokens(call)
+        line = tally(call.agent, (call,))
         verdict = call.verdict
         style = "bold red" if verdict.alarm else "green" if verdict.kind == "hit" else ""
         said = verdict.cause if verdict.cause == verdict.kind else f"{verdict.kind}: {verdict.cause}"
         lost = f"{verdict.lost_tokens:,}" if verdict.lost_tokens else ""
-        who = (str(call.index), _cut(call.agent or "unnamed", 20), f"{total:,}")
-        table.add_row(*who, _bar(total, read, written), Text(said, style), lost)
+        who = (str(call.index), _cut(call.agent or "unnamed", 20), f"{line.input_tokens:,}")
+        table.add_row(*who, _bar(line), Text(said, style), lost)
     return table
 
 
@@ -142,21 +144,15 @@ def _tools(run: Run) -> RenderableType:
     )
 
 
-def _tokens(call: Call) -> tuple[int, int, int]:
-    usage = call.usage
-    total = call.input_tokens if usage.input_tokens is None else usage.input_tokens
-    read = call.verdict.expected_tokens if usage.cache_read_tokens is None else usage.cache_read_tokens
-    return total, read, usage.cache_write_tokens or 0
-
-
-def _bar(total: int, read: int, written: int, width: int = _BAR) -> Text:
+def _bar(line: ReportLine, width: int = _BAR) -> Text:
     """A bar of ``width`` characters: read, written, uncached."""
     from rich.text import Text
 
+    total = line.input_tokens
     if total <= 0:
         return Text(" " * width)
-    first = min(width, round(width * read / total))
-    second = min(width - first, round(width * written / total))
+    first = min(width, round(width * line.cache_read_tokens / total))
+    second = min(width - first, round(width * line.cache_write_tokens / total))
     return Text.assemble(("█" * first, "green"), ("▓" * second, "yellow"), ("░" * (width - first - second), "red"))
 
 
