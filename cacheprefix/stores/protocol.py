@@ -10,6 +10,7 @@ kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 Departure: TypeAlias = Literal["evicted", "expired"]
@@ -116,3 +117,8 @@ def is_shared(store: Store) -> bool:
 def is_blocking(store: Store) -> bool:
     """Whether a store's calls may wait for a disk or a network, or it does not say: then an event loop must not."""
     return getattr(store, "blocking", True)
+
+
+def short(text: str) -> str:
+    """A digest that stands for ``text`` in a key: 128 bits, 32 characters."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

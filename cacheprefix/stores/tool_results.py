@@ -21,7 +21,7 @@ from cacheprefix.effects import in_a_loop
 from cacheprefix.errors import StoreError
 from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.stores.clock import steady
-from cacheprefix.stores.protocol import Store, is_blocking
+from cacheprefix.stores.protocol import Store, is_blocking, short
 
 E = TypeVar("E", bound=Exception)
 
@@ -103,7 +103,7 @@ class ResultStore:
 
     def clear(self, *, scope: str | None = None) -> int:
         """Forget all texts of a scope (None: of every scope); return how many."""
-        prefix = f"{self._namespace}:r:" + ("" if scope is None else f"{{{_hash(scope)}}}:")
+        prefix = f"{self._namespace}:r:" + ("" if scope is None else f"{{{short(scope)}}}:")
         waiting = self._delete_waiting([key for key in list(self._waiting) if key.startswith(prefix)])
         return self._store.clear(prefix) + waiting
 
@@ -187,7 +187,7 @@ class ResultStore:
 
     def _key(self, ref: str, scope: str) -> str:
         # Hashed, as the reference comes from a model and may be any text.
-        return f"{self._namespace}:r:{{{_hash(scope)}}}:{_hash(ref)}"
+        return f"{self._namespace}:r:{{{short(scope)}}}:{short(ref)}"
 
 
 _all: weakref.WeakSet[ResultStore] = weakref.WeakSet()
@@ -198,10 +198,6 @@ def _write_the_rest() -> None:
     """At the end of the process, try a last time to write the waiting texts."""
     for results in list(_all):
         results._write_all()  # noqa: SLF001 - the same module
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _encode(text: str) -> tuple[str, bytes]:

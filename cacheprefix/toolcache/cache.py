@@ -12,11 +12,11 @@ from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.stores import MemoryStore, Store
 from cacheprefix.stores.effects import Do, aside
 from cacheprefix.stores.memory import Lru
-from cacheprefix.stores.protocol import is_blocking, is_shared
+from cacheprefix.stores.protocol import is_blocking, is_shared, short
 from cacheprefix.toolcache.codec import Kept
 from cacheprefix.toolcache.engine import Answer, Engine, Looked, departure_counter
 from cacheprefix.toolcache.flight import Ran, Run
-from cacheprefix.toolcache.keys import Plan, Planner, short
+from cacheprefix.toolcache.keys import Plan, Planner
 from cacheprefix.toolcache.options import ToolCacheOptions
 from cacheprefix.toolcache.repeats import RepeatDetector, repeat_message
 from cacheprefix.toolcache.spec import Origin, ToolSpec

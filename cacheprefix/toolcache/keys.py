@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from cacheprefix.stores.protocol import short
 from cacheprefix.toolcache.codec import is_plain
 from cacheprefix.toolcache.options import ToolCacheOptions
 from cacheprefix.toolcache.spec import Rules, ToolSpec, ancestors, resources
@@ -216,8 +217,3 @@ def canonical(tool: ToolSpec, arguments: Mapping[str, Any], environment: Mapping
     except (TypeError, ValueError):
         return b""
     return data if is_plain(values) else b""
-
-
-def short(text: str) -> str:
-    """Return a digest that stands for ``text`` in a key: 128 bits, 32 characters."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
