@@ -122,7 +122,24 @@ def assert_prefix_stable(calls: Any, *, volatile: bool = True, provider: str | N
 
 def prompts_of(calls: Any) -> tuple[Prompt, ...]:
     """The prompts of whatever holds some, in order. Raises ``TypeError`` for anything else."""
-    return tuple(map(_prompt, listed(calls)))
+    return tuple(map(prompt_of, listed(calls)))
+
+
+def prompt_of(call: Any) -> Prompt:
+    """The prompt of one call, by its body where it holds none itself. Raises ``TypeError`` for what is no call."""
+    held = call if isinstance(call, Prompt) else getattr(call, "prompt", None)
+    if isinstance(held, Prompt):
+        return held
+    body = body_of(call)
+    if isinstance(body, Mapping):
+        return decode(body, getattr(call, "api", None) or guess_api(body))
+    raise TypeError(f"a {type(call).__name__} is no call: pass recorded calls, prompts or request bodies")
+
+
+def body_of(call: Any) -> Any:
+    """The body of one call, read where it is bytes or text; the call itself where it has none."""
+    given = getattr(call, "body", None) or call
+    return loads(given) if isinstance(given, (bytes, str)) else given
 
 
 def listed(calls: Any) -> Iterable[Any]:
@@ -213,18 +230,6 @@ def _tools(earlier: Prompt, later: Prompt, at: int, path: str | None, said: str,
 def _parting(cause: Cause, path: str, said: str, at: int, later: Prompt, profile: Profile) -> Parting:
     tokens = sum(section.tokens for section in later.sections[at:])
     return Parting(cause, path, said, tokens, price_of(tokens, later.model, profile))
-
-
-def _prompt(call: Any) -> Prompt:
-    if isinstance(call, Prompt):
-        return call
-    held = getattr(call, "prompt", None)
-    if isinstance(held, Prompt):
-        return held
-    body = loads(call) if isinstance(call, (bytes, str)) else call
-    if isinstance(body, Mapping):
-        return decode(body, guess_api(body))
-    raise TypeError(f"a {type(call).__name__} is no call: pass recorded calls, prompts or request bodies")
 
 
 def _name(section: Section) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cacheprefix.errors import BodyError
-from cacheprefix.prompt import Api, Prompt, loads
-from cacheprefix.testing.assertions import listed, profile_of
-from cacheprefix.wire import decode, encode, guess_api, structure_errors
+from cacheprefix.testing.assertions import body_of, listed, profile_of, prompt_of
+from cacheprefix.wire import encode, structure_errors
 
 _SHOWN = 5
 
@@ -37,19 +36,6 @@ def request_errors(call: Any, *, provider: str | None = None) -> list[BodyError]
     Where the bytes were recorded they are looked at, else the prompt that was read from them. Raises ``TypeError`` for
     what is no call, and ``BodyError`` for a body that cannot be read as a prompt at all.
     """
-    body, api, prompt = _parts(call)
-    profile = profile_of(prompt, provider)
-    return structure_errors(body, api, prefill=profile.prefill, mid_system=profile.mid_system)
-
-
-def _parts(call: Any) -> tuple[Mapping[str, Any], Api, Prompt]:
-    held = call if isinstance(call, Prompt) else getattr(call, "prompt", None)
-    given = getattr(call, "body", None) or call
-    if isinstance(held, Prompt):
-        body = loads(given) if isinstance(given, bytes) and given else encode(held)
-        return body, held.api, held
-    body = loads(given) if isinstance(given, (bytes, str)) else given
-    if not isinstance(body, Mapping):
-        raise TypeError(f"a {type(call).__name__} is no call: pass recorded calls, prompts or request bodies")
-    api = getattr(call, "api", None) or guess_api(body)
-    return body, api, decode(body, api)
+    prompt, body = prompt_of(call), body_of(call)
+    profile, body = profile_of(prompt, provider), body if isinstance(body, Mapping) else encode(prompt)
+    return structure_errors(body, prompt.api, prefill=profile.prefill, mid_system=profile.mid_system)
