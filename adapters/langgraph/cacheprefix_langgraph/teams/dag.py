@@ -7,18 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from langgraph.errors import GraphBubbleUp
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from cacheprefix import Session, Usage
-from cacheprefix.adapter import AdapterSession, Flow, users_session
-from cacheprefix_langgraph.node import forked
 from cacheprefix_langgraph.state import PrefixState
-from cacheprefix_langgraph.teams.outcomes import Outcome, Watch, merged, outcome_from, total
+from cacheprefix_langgraph.teams.outcomes import Outcome, merged, outcome_from, total
 from cacheprefix_langgraph.teams.templates import fill_in
 from cacheprefix_langgraph.teams.waves import Task, waves_of
-from cacheprefix_langgraph.teams.worker import Step, Worker, session_for, text_of, work, worker_for
+from cacheprefix_langgraph.teams.worker import Step, Worker, session_for, step_of, worker_for
 
 
 class DagState(MessagesState, PrefixState):
@@ -104,7 +101,7 @@ def prefix_dag(
         for task in wave:
             worker = worker_for(task.model or model, bound, task.id, task.instructions, task.tools, task.max_turns)
             worker.bound  # noqa: B018 - tools join the shared union before the first request
-            graph.add_node(names[task.id], _node(bound, task, worker, given, number, names))
+            graph.add_node(names[task.id], _node(task, worker, given, number, names))
             before = [names[dependency] for dependency in dict.fromkeys(task.depends_on)]
             graph.add_edge(before if len(before) > 1 else before[0] if before else START, names[task.id])
             if task.id not in needed:
@@ -122,41 +119,20 @@ def dag_result(values: Mapping[str, Any]) -> DagResult:
     return DagResult(outcomes, tuple(tuple(waves[number]) for number in sorted(waves)))
 
 
-def _node(
-    session: AdapterSession, task: Task, worker: Worker, variables: Mapping[str, str], wave: int, ids: Collection[str]
-) -> Step:
+def _node(task: Task, worker: Worker, variables: Mapping[str, str], wave: int, ids: Collection[str]) -> Step:
     """The node of one task: it waits for the results that the task needs, fills them in, and works."""
     needs = tuple(dict.fromkeys(task.depends_on))
 
-    def prompt(state: Any) -> str | Outcome:
+    def place(state: Any) -> tuple[Worker, str] | Outcome:
         done = {need: outcome_from(state["outcomes"][need]) for need in needs}
         missing = [need for need, outcome in done.items() if outcome.status != "completed"]
         if missing:
             return Outcome(task.id, "blocked", error=f"needs {', '.join(missing)}", wave=wave)
         values = {**variables, **{key: str(value) for key, value in (state.get("variables") or {}).items()}}
-        return fill_in(task.prompt, {**values, **{need: outcome.text for need, outcome in done.items()}}, ids)
+        values |= {need: outcome.text for need, outcome in done.items()}
+        return worker, fill_in(task.prompt, values, ids)
 
-    def failed(watch: Watch, error: Exception) -> Outcome:
-        return watch.outcome(task.id, "failed", "", (), error=f"{type(error).__name__}: {error}", wave=wave)
-
-    def run(state: Any, *, later: bool) -> Flow[dict[str, Any]]:
-        order = prompt(state)
-        if isinstance(order, Outcome):
-            return _update(order)
-        with Watch(session, worker.model) as watch:
-            try:
-                own = yield from work(worker, state["messages"], order, later=later)
-            except GraphBubbleUp:
-                raise
-            except Exception as error:
-                return _update(failed(watch, error))
-            return _update(watch.outcome(task.id, "completed", text_of(own), own, wave=wave))
-
-    return Step(task.id, run, forked(users_session(session), role=task.id, pinned=bool(task.tools)))
-
-
-def _update(outcome: Outcome) -> dict[str, Any]:
-    return {"outcomes": {outcome.id: outcome.as_dict()}}
+    return step_of(task.id, worker, place, wave=wave)
 
 
 def _node_names(ids: Sequence[str]) -> dict[str, str]:

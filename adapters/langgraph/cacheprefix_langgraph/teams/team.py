@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.config import get_stream_writer
-from langgraph.errors import GraphBubbleUp
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from cacheprefix import ForkPolicy, Session, Usage
-from cacheprefix.adapter import AdapterSession, Flow, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.asking import ask
-from cacheprefix_langgraph.node import forked
 from cacheprefix_langgraph.state import PrefixState
-from cacheprefix_langgraph.teams.outcomes import Outcome, Watch, merged, outcome_from, total
+from cacheprefix_langgraph.teams.outcomes import Outcome, merged, outcome_from, total
 from cacheprefix_langgraph.teams.reports import FORMATS, ReportFormat, WorkerReport, report_of
 from cacheprefix_langgraph.teams.templates import fill_in
-from cacheprefix_langgraph.teams.worker import AfterRound, Step, Worker, session_for, text_of, work, worker_for
+from cacheprefix_langgraph.teams.worker import AfterRound, Step, Worker, session_for, step_of, worker_for
 
 PLAN_PROMPT = (
     "You coordinate a team for the user's goal. The specialists are:\n{roles}\n\n"
@@ -116,7 +113,7 @@ def prefix_team(
         else [*roles]
     )
     _checked(listed)
-    team = _Team(bound, listed, plan_prompt, order, synthesis_prompt)
+    team = _Team(listed, plan_prompt, order, synthesis_prompt)
     coordinator = worker_for(model, bound, COORDINATOR, "")
     workers = [
         worker_for(
@@ -179,7 +176,6 @@ def _checked(roles: Sequence[TeamRole]) -> None:
 class _Team:
     """Makes the nodes."""
 
-    session: AdapterSession
     roles: Sequence[TeamRole]
     plan_prompt: str
     order: str
@@ -192,7 +188,7 @@ class _Team:
         def update(outcome: Outcome) -> dict[str, Any]:
             return {"plan": outcome.text, "messages": [AIMessage(outcome.text)]}
 
-        return _node(self.session, worker, "plan", place, update)
+        return step_of("plan", worker, place, update, isolate=False)
 
     def specialist(self, role: TeamRole, worker: Worker) -> Step:
         place_in_row = [one.name for one in self.roles].index(role.name)
@@ -201,7 +197,7 @@ class _Team:
         def place(state: TeamState) -> tuple[Worker, str]:
             return worker, fill_in(self.order, {**self._values(state), "role": role.name})
 
-        return _node(self.session, worker, role.name, place, None, after=after, isolate=True, wave=place_in_row)
+        return step_of(role.name, worker, place, after=after, wave=place_in_row)
 
     def synthesis(self, worker: Worker) -> Step:
         def place(state: TeamState) -> tuple[Worker, str]:
@@ -218,7 +214,7 @@ class _Team:
         def update(outcome: Outcome) -> dict[str, Any]:
             return {"synthesis": outcome.text, "messages": [AIMessage(outcome.text)]}
 
-        return _node(self.session, worker, "synthesis", place, update)
+        return step_of("synthesis", worker, place, update, isolate=False)
 
     def _told(self, worker: Worker, prompt: str, state: TeamState) -> Worker:
         """The coordinator with a prompt for this state."""
@@ -230,43 +226,6 @@ class _Team:
         goal = next((m.text for m in reversed(state["messages"]) if isinstance(m, HumanMessage)), "")
         roles = "\n".join(f"- {role.name}: {role.instructions}" for role in self.roles)
         return {"goal": goal, "roles": roles, "plan": str(state.get("plan") or "")}
-
-
-def _node(
-    session: AdapterSession,
-    worker: Worker,
-    step: str,
-    place: Callable[[Any], tuple[Worker, str]],
-    update: Callable[[Outcome], dict[str, Any]] | None,
-    *,
-    after: AfterRound | None = None,
-    isolate: bool = False,
-    wave: int = 0,
-) -> Step:
-    """A node that works and reports; with ``isolate`` its failure stays its own."""
-
-    def left(watch: Watch, own: Sequence[BaseMessage]) -> dict[str, Any]:
-        outcome = watch.outcome(step, "completed", text_of(own), own, wave=wave)
-        more = update(outcome) if update is not None else {}
-        return {**more, "outcomes": {step: outcome.as_dict()}}
-
-    def failed(watch: Watch, error: Exception) -> dict[str, Any]:
-        said = f"{type(error).__name__}: {error}"
-        return {"outcomes": {step: watch.outcome(step, "failed", "", (), error=said, wave=wave).as_dict()}}
-
-    def run(state: Any, *, later: bool) -> Flow[dict[str, Any]]:
-        with Watch(session, worker.model) as watch:
-            try:
-                who, order = place(state)
-                return left(watch, (yield from work(who, state["messages"], order, after, later=later)))
-            except GraphBubbleUp:
-                raise
-            except Exception as error:
-                if not isolate:
-                    raise
-                return failed(watch, error)
-
-    return Step(step, run, forked(users_session(session), role=worker.role, pinned=bool(worker.tools)))
 
 
 def _progress(worker: Worker, every: int) -> AfterRound:

@@ -17,6 +17,8 @@ from cacheprefix.adapter import AdapterSession, Flow, WaitingFor, adrive, drive,
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import within_run
 from cacheprefix_langgraph.model import session_of, wrap_model
+from cacheprefix_langgraph.node import forked
+from cacheprefix_langgraph.teams.outcomes import Outcome, Watch
 from cacheprefix_langgraph.tools import made_with
 
 
@@ -138,6 +140,42 @@ def work(
 def text_of(own: Sequence[BaseMessage]) -> str:
     """The last words of a worker."""
     return next((message.text for message in reversed(own) if isinstance(message, AIMessage) and message.text), "")
+
+
+def step_of(
+    name: str,
+    worker: Worker,
+    place: Callable[[Any], tuple[Worker, str] | Outcome],
+    update: Callable[[Outcome], dict[str, Any]] | None = None,
+    *,
+    after: AfterRound | None = None,
+    isolate: bool = True,
+    wave: int = 0,
+) -> Step:
+    """A node that works and reports; with ``isolate`` its failure stays its own.
+
+    ``place`` gives who works on a state and the order, or an outcome where nobody does; ``update`` what the state gets
+    beside the outcome.
+    """
+
+    def run(state: Any, *, later: bool) -> Flow[dict[str, Any]]:
+        begun = place(state)
+        outcome = begun if isinstance(begun, Outcome) else (yield from worked(state, *begun, later=later))
+        return {**(update(outcome) if update else {}), "outcomes": {name: outcome.as_dict()}}
+
+    def worked(state: Any, who: Worker, order: str, *, later: bool) -> Flow[Outcome]:
+        with Watch(worker.session, worker.model) as watch:
+            try:
+                own = yield from work(who, state["messages"], order, after, later=later)
+                return watch.outcome(name, "completed", text_of(own), own, wave=wave)
+            except GraphBubbleUp:
+                raise
+            except Exception as error:
+                if not isolate:
+                    raise
+                return watch.outcome(name, "failed", "", (), error=f"{type(error).__name__}: {error}", wave=wave)
+
+    return Step(name, run, forked(users_session(worker.session), role=worker.role, pinned=bool(worker.tools)))
 
 
 def _tool(known: Mapping[str, BaseTool], call: Mapping[str, Any]) -> BaseTool:
