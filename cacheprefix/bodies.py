@@ -316,7 +316,7 @@ class ForkBody:
         """End the call with a whole answer; gives the request to send again where ``refusal`` says so."""
         if told is not None:
             answer = self.session.attempt("answer", lambda: told(answer), answer)
-        turn.finish(_field(answer, "usage"))
+        turn.finish(_field(answer, "usage"), diagnostics=_field(answer, "diagnostics"))
         self.answered(turn, answer)
         return self.refusal(answer)
 
@@ -510,7 +510,9 @@ class _Watching:
 
     def __init__(self, fork: ForkBody, turn: PendingCall, events: Any, usage: UsageOf) -> None:
         self._fork, self._turn, self._events, self._usage_of = fork, turn, events, usage
-        self._usage: dict[str, Any] = {}
+        self.usage: dict[str, Any] = {}
+        """What the events have said of it so far."""
+        self._diagnostics: Any = None
         self._reading = False
         self._any_event = False
         self._last: Any = None
@@ -520,9 +522,10 @@ class _Watching:
     def _passes(self, event: Any) -> bool:
         """Note an event; False where the application must not see it."""
         self._any_event, self._last = True, event
+        self._diagnostics = getattr(getattr(event, "message", None), "diagnostics", None) or self._diagnostics
         if SHAPES[self._fork.api].FIELDS.chained:
             self._fork.session.attempt("kept answer", lambda: self._note(event), None)
-        return self._fork.passes(self._turn, event, self._usage, self._usage_of)
+        return self._fork.passes(self._turn, event, self.usage, self._usage_of)
 
     def _note(self, event: Any) -> None:
         """Note what an event says of an answer that a request may name before it has ended."""
@@ -537,12 +540,12 @@ class _Watching:
 
     def _ended(self, *, cut: bool = False) -> None:
         """End the call with the usage that the events brought; unknown usage where they brought none."""
-        usage: Any = self._usage
+        usage: Any = self.usage
         if self._any_event and not usage and self._usage_of is not _usage_of:
             # LiteLLM writes it into the last event once the provider's stream has ended.
             usage = self._fork.session.attempt("usage", lambda: self._usage_of(self._last), None)
         self._left()
-        self._turn.finish(usage or None, cut=cut)
+        self._turn.finish(usage or None, diagnostics=self._diagnostics, cut=cut)
 
     def _abandoned(self) -> None:
         """The stream was closed or dropped before its end: the call counts, unless not one event had come."""

@@ -412,7 +412,7 @@ class CacheModel:
         usage: Usage | None,
         at: float | None = None,
         *,
-        diagnostics: Mapping[str, Any] | None = None,
+        diagnostics: Any = None,
     ) -> Verdict:
         """The answer is complete: what the cache did. ``usage`` is None where the provider did not report.
 

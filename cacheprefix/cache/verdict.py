@@ -240,7 +240,7 @@ class Diagnosis(NamedTuple):
 _NOTHING_SAID = Diagnosis()
 
 
-def read_diagnostics(raw: Mapping[str, Any] | None) -> Diagnosis:
+def read_diagnostics(raw: Any) -> Diagnosis:
     """Anthropic's ``diagnostics`` and OpenAI's ``prompt_cache_diagnostics``; whatever else is passed over.
 
     Anthropic: ``{"cache_miss_reason": {"type", "cache_missed_input_tokens"}}`` (SDK 2.11.0). OpenAI: ``{"type":
@@ -248,7 +248,7 @@ def read_diagnostics(raw: Mapping[str, Any] | None) -> Diagnosis:
     """
     if raw is None:
         return _NOTHING_SAID
-    found: Any = raw
+    found = raw.model_dump() if hasattr(raw, "model_dump") else raw
     for name in ("diagnostics", "prompt_cache_diagnostics"):
         if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
             found = found[name]

@@ -528,9 +528,7 @@ class Requests:
                 streamed = turn.first_token_at is not None or seen.purpose == "prewarm"
                 gating.pace.took(seen.prompt.model, time.monotonic() - went, streamed=streamed)
 
-        def finished(
-            turn: PendingCall, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None
-        ) -> Call | None:
+        def finished(turn: PendingCall, raw: Any, at: float | None, diagnostics: Any) -> Call | None:
             """The answer is complete: judge it, let siblings go, and tell plugins."""
             try:
                 call = self._finished(turn, raw, at, diagnostics)
@@ -572,9 +570,7 @@ class Requests:
         begun = partial(self.state.unmodified.begun, seen.observation, seen.started_at, when)
         self.state.notices.attempt("estimate", begun, None)
 
-    def _finished(
-        self, turn: PendingCall, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None
-    ) -> Call | None:
+    def _finished(self, turn: PendingCall, raw: Any, at: float | None, diagnostics: Any) -> Call | None:
         """What came of a request, entered into the totals, the roles' costs and its conversation.
 
         ``raw`` is the usage as the provider reported it; None where we did not know the request, or judging it failed.
@@ -621,7 +617,7 @@ class Requests:
         first_token_at: float | None,
         raw: Any,
         ended: float,
-        diagnostics: Mapping[str, Any] | None,
+        diagnostics: Any,
     ) -> Call:
         """A finished request: its usage in one shape, the verdict on it, and what it cost in either layout."""
         usage = raw if isinstance(raw, Usage) else normalise_usage(raw, seen.prompt.api, profile=seen.profile)

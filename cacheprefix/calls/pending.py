@@ -61,7 +61,7 @@ class PendingCall:
 
     body: Mapping[str, Any]
     seen: Started | None = None
-    _finish: Callable[[PendingCall, Any, float | None, Mapping[str, Any] | None], Call | None] | None = None
+    _finish: Callable[[PendingCall, Any, float | None, Any], Call | None] | None = None
     _fail: Callable[[PendingCall], None] | None = None
     _first: Callable[[PendingCall, float | None], None] | None = None
     first_token_at: float | None = None
@@ -104,12 +104,13 @@ class PendingCall:
         usage: Any = None,
         *,
         at: float | None = None,
-        diagnostics: Mapping[str, Any] | None = None,
+        diagnostics: Any = None,
         cut: bool = False,
     ) -> Verdict | None:
         """The answer is complete, or was ``cut``. ``usage`` is the provider's, in any form; None if unreported.
 
-        Returns the verdict, or None when this request was not observed.
+        So are ``diagnostics``, what it says of its cache itself. Returns the verdict, or None when this request was not
+        observed.
         """
         context = self._take()
         if context is not None and self._finish is not None:

@@ -121,6 +121,22 @@ def test_outside_a_role_no_byte_changes(api, servers, session_for):
     assert session.calls[0].usage.input_tokens == wrapped.outcome.input_tokens
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_provider_says_of_a_miss_stands_in_the_verdict(servers, session_for, stream):
+    """Anthropic tells what differs from the answer that a request names: whole answers, and a stream's first event."""
+    session, named = session_for("anthropic"), None
+    servers["anthropic"].reset()
+    with make_client("anthropic", servers["anthropic"]) as client:
+        create = wrap(client, session).messages.create
+        for text in (HANDBOOK, f"{HANDBOOK} Anew."):
+            system = [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
+            asked = {"stream": stream, "diagnostics": {"previous_message_id": named}}
+            answer = create(**body("anthropic", system=system, **asked))
+            events = list(answer) if stream else []
+            named = events[0].message.id if stream else answer.id
+    assert [call.verdict.provider_reason for call in session.calls] == [None, "system_changed"]
+
+
 def test_a_role_bound_to_the_client_needs_no_block(api, servers, session_for):
     """Its instruction stands at the end with the call's own system text."""
     session = session_for(api)

@@ -166,7 +166,7 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
             answer = await post(path, body=body if turn.body is full else dict(turn.body), **rest)
         if hasattr(answer, "_iterator"):
             return _watching(answer, ForkBody(sending.session, api, full, full, None).awatch(turn, answer._iterator))
-        turn.finish(getattr(answer, "usage", None), diagnostics=_plain(getattr(answer, "diagnostics", None)))
+        turn.finish(getattr(answer, "usage", None), diagnostics=getattr(answer, "diagnostics", None))
         return answer
 
     return watched
@@ -198,8 +198,3 @@ def _unmarked(body: Mapping[str, Any]) -> dict[str, Any]:
 
     messages = [{**one, "content": plain(one.get("content"))} for one in body.get("messages") or []]
     return {**body, **({"system": plain(body["system"])} if "system" in body else {}), "messages": messages}
-
-
-def _plain(value: Any) -> Any:
-    dump = getattr(value, "model_dump", None)
-    return dump() if callable(dump) else value

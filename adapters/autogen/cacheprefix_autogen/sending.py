@@ -7,32 +7,30 @@ handles both, whatever HTTP library or client subclass is in use.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import Self
 
-from cacheprefix import ForkPolicy, Prompt, Usage
+from cacheprefix import ForkPolicy, PendingCall, Prompt, Usage
 from cacheprefix.adapter import (
     FOLLOW,
     AdapterSession,
     Api,
     BlockVar,
+    ForkBody,
     Request,
     RequestPlan,
     VolatileRole,
     allowed_choice,
-    begins,
     headers_of,
-    merge_usage,
     normalise_usage,
     with_volatile,
 )
 
 if TYPE_CHECKING:
-    from cacheprefix import PendingCall
     from cacheprefix_autogen.layout import Layout
     from cacheprefix_autogen.summaries import Holds
 
@@ -78,14 +76,19 @@ class Sending:
     pending: PendingCall | None = None
     """The session's side of it, once it was begun."""
     api: Api = "openai-chat"
-    usage: Usage | None = None
+    report: Any = None
+    """The usage that the provider reported; of a stream, so far."""
     asks_usage: bool = False
     """Whether a stream reports usage only because we asked: then it is removed from what the application sees."""
     sent: Mapping[str, Any] | None = None
     """The body before it was marked."""
     holds: Holds | None = None
     """The conversation and the messages that it was made of; None where nothing will ask for them."""
-    reports: list[Any] = field(default_factory=list)
+
+    @property
+    def usage(self) -> Usage | None:
+        """What was reported; None where nothing was."""
+        return normalise_usage(self.report, self.api) if self.report else None
 
     async def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
         """Begin the request; if another one is just writing the same uncached prefix, wait for it.
@@ -168,10 +171,9 @@ class Sending:
 
     def answered(self, report: Any, diagnostics: Any = None) -> None:
         """Record a complete answer, with the usage that the provider reported."""
-        raw = _plain(report)
-        self.usage = normalise_usage(raw, self.api) if raw is not None else None
+        self.report = report
         if self.pending is not None:
-            self.pending.finish(raw, diagnostics=_plain(diagnostics))
+            self.pending.finish(report, diagnostics=diagnostics)
 
     def failed(self) -> None:
         """Record that there will be no answer."""
@@ -225,7 +227,7 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
             sending.failed()
             raise
         if rest.get("stream"):
-            return _Tee(result, sending)
+            return _Stream(result, sending)
         sending.answered(getattr(result, "usage", None), getattr(result, "diagnostics", None))
         return result
 
@@ -243,61 +245,23 @@ async def ending(stream: T) -> AsyncIterator[T]:
             await close()
 
 
-class _Tee:
-    """A provider's stream; notes its first event and its usage on the way."""
+class _Stream:
+    """A provider's stream, with its events watched; without the usage that only we asked for."""
 
     def __init__(self, stream: Any, sending: Sending) -> None:
-        self._stream = stream
-        self._sending = sending
-        self._diagnostics: Any = None
-        self._heard = False
-        if sending.pending is not None:
-            sending.pending.leave.rests()
+        asked = {"stream_options": {"include_usage": True}} if sending.asks_usage else {}
+        fork = ForkBody(sending.session, sending.api, asked, {}, None)
+        self._stream, self._asks_usage = stream, sending.asks_usage
+        self._events = fork.awatch(sending.pending or PendingCall({}), stream)
+        sending.report = self._events.usage
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
-        while True:
-            event = await self._next()
-            if not self._sending.asks_usage or getattr(event, "usage", None) is None:
-                return event
-            if event.choices:
-                return event.model_copy(update={"usage": None})
-
-    async def _next(self) -> Any:
-        """The stream's next event, noted."""
-        sending = self._sending
-        try:
-            with nullcontext() if sending.pending is None else sending.pending.reading():
-                event = await self._stream.__anext__()
-        except StopAsyncIteration:
-            self._end()
-            raise
-        except BaseException:
-            sending.failed()
-            raise
-        self._heard = True
-        if sending.pending is not None and sending.pending.first_token_at is None and begins(event):
-            sending.pending.first_token()
-        message = getattr(event, "message", None)
-        for usage in (getattr(message, "usage", None), getattr(event, "usage", None)):
-            if usage is not None:
-                sending.reports.append(_plain(usage))
-        self._diagnostics = getattr(message, "diagnostics", None) or self._diagnostics
-        return event
-
-    def _end(self) -> None:
-        """Say that the stream is over, with the usage that it reported; a second time changes nothing."""
-        reports = self._sending.reports
-        if not self._heard:
-            # Closed before its first event.
-            self._sending.failed()
-        self._sending.answered(merge_usage(*reports) if reports else None, self._diagnostics)
-
-    def __del__(self) -> None:
-        # Dropped without an end or a close: end the request.
-        self._end()
+        event = await anext(self._events)
+        hides = self._asks_usage and event.usage is not None
+        return event.model_copy(update={"usage": None}) if hides else event
 
     async def __aenter__(self) -> Self:
         return self
@@ -306,7 +270,7 @@ class _Tee:
         await self.close()
 
     async def close(self) -> None:
-        self._end()
+        await self._events.aclose()
         await self._stream.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -316,9 +280,3 @@ class _Tee:
 def message_index(path: str) -> int:
     """The place in the body's message list that a section's path names."""
     return int(path[path.index("[") + 1 : path.index("]")])
-
-
-def _plain(value: Any) -> Any:
-    """An object of an SDK as plain data."""
-    dump = getattr(value, "model_dump", None)
-    return dump() if callable(dump) else value
