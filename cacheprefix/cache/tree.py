@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.prompt import TIERS, Prompt, Section, SettingScope, lane_key, salt
+from cacheprefix.prompt.compare import parting
 from cacheprefix.prompt.sections import with_sections
 
 if TYPE_CHECKING:
@@ -125,15 +126,7 @@ def equal_digests(a: Sequence[bytes], b: Sequence[bytes], start: int = 0) -> int
     By bisection on slices, which are compared in C: mostly the very same objects.
     """
     low, high = start, min(len(a), len(b))
-    if a[low:high] == b[low:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
+    return high if a[low:high] == b[low:high] else parting(a, b, low, high)
 
 
 _KEEP_ADDRESSES = 256

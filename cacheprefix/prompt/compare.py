@@ -69,7 +69,11 @@ def shared_characters(a: AnyStr, b: AnyStr) -> int:
         low, step = end, step * _LONGER
     else:
         return high
-    high = end
+    return parting(a, b, low, end)
+
+
+def parting(a: Sequence[Any], b: Sequence[Any], low: int, high: int) -> int:
+    """Where two rows part that are alike up to ``low`` and not up to ``high``: by bisection on slices."""
     while high - low > 1:
         middle = (low + high) // 2
         if a[low:middle] == b[low:middle]:
