@@ -521,8 +521,7 @@ class PendingRequest:
         pending = self.pending
         if pending is None:
             return
-        dump = getattr(self.usage, "model_dump", None)
-        verdict = pending.finish(dump() if callable(dump) else self.usage)
+        verdict = pending.finish(self.usage)
         if verdict is not None and pending.call is not None:
             self.binding.record(self.task, pending.call)
             announce(self.binding.session, self.call.llm, self.task, pending.call)
