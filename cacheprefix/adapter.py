@@ -108,7 +108,15 @@ from cacheprefix.prompt import (
 from cacheprefix.prompt import Role as MessageRole
 from cacheprefix.session import Session
 from cacheprefix.versions import outside, supported
-from cacheprefix.watched_clients import compacts_by, derived, headers_of, vendor_of, watched_client, watched_stream
+from cacheprefix.watched_clients import (
+    compacts_by,
+    derived,
+    headers_of,
+    vendor_of,
+    watched_client,
+    watched_in_place,
+    watched_stream,
+)
 from cacheprefix.wrapped_parts import Wrap, claimed, named, released
 
 if TYPE_CHECKING:
@@ -272,6 +280,7 @@ __all__ = [
     "users_session",
     "vendor_of",
     "watched_client",
+    "watched_in_place",
     "watched_stream",
     "well_formed",
     "with_volatile",

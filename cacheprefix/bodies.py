@@ -42,7 +42,7 @@ from cacheprefix.prompt import (
     provider_tools,
     reason,
 )
-from cacheprefix.wire.answers import begins, history_field, read_answer, result_messages, user_message
+from cacheprefix.wire.answers import begins, field_of, history_field, read_answer, result_messages, user_message
 from cacheprefix.wire.anthropic import paused_turn
 from cacheprefix.wire.apis import CHATS, SHAPES, chat_of
 from cacheprefix.wire.messages import Answer
@@ -316,7 +316,7 @@ class ForkBody:
         """End the call with a whole answer; gives the request to send again where ``refusal`` says so."""
         if told is not None:
             answer = self.session.attempt("answer", lambda: told(answer), answer)
-        turn.finish(_field(answer, "usage"), diagnostics=_field(answer, "diagnostics"))
+        turn.finish(field_of(answer, "usage"), diagnostics=field_of(answer, "diagnostics"))
         self.answered(turn, answer)
         return self.refusal(answer)
 
@@ -331,7 +331,7 @@ class ForkBody:
     def _remember_stored(self, turn: PendingCall, answer: Any) -> None:
         """``answered``, which fails open around it."""
         session, given = self.session, self.given
-        id_, output = _field(answer, "id"), _field(answer, "output")
+        id_, output = field_of(answer, "id"), field_of(answer, "output")
         fields = SHAPES[self.api].FIELDS
         named = isinstance(output, list) if fields.system else str(id_).startswith(_NAMED)
         if not fields.chained or session.mode == "observe" or not isinstance(id_, str) or not named:
@@ -340,7 +340,7 @@ class ForkBody:
         if given.get("store") is False:
             # Privacy: the application has nothing stored, so nothing of it is remembered.
             return
-        ready = _field(answer, "status") not in ("queued", "in_progress")
+        ready = field_of(answer, "status") not in ("queued", "in_progress")
         self._remember(turn, id_, self._messages(answer) if ready else None)
 
     def _messages(self, answer: Any) -> list[Any]:
@@ -348,7 +348,7 @@ class ForkBody:
         if SHAPES[self.api].FIELDS.system:
             return list(read_answer(answer, self.api).messages)
         # LiteLLM makes a choice of each item.
-        each = [{"choices": [_plain(choice)]} for choice in _field(answer, "choices")]
+        each = [{"choices": [_plain(choice)]} for choice in field_of(answer, "choices")]
         return [message for one in each for message in read_answer(one, self.api).messages]
 
     def _remember(self, turn: PendingCall, id_: str, answered: Sequence[Any] | None) -> None:
@@ -433,11 +433,6 @@ UsageOf = Callable[[Any], Any]
 """The usage that an event of a stream brings, or None."""
 
 
-def _field(answer: Any, name: str) -> Any:
-    """A field of an answer that is a dict or an SDK's object; None where it has none."""
-    return answer.get(name) if isinstance(answer, Mapping) else getattr(answer, name, None)
-
-
 def _usage_of(event: Any) -> Any:
     """The usage in a stream event, where the APIs put it: in the event, its ``message`` or its ``response``."""
     places = (event, getattr(event, "message", None), getattr(event, "response", None))
@@ -519,6 +514,22 @@ class _Watching:
         self._so_far = SoFar()
         turn.leave.rests()
 
+    @contextmanager
+    def _pulling(self) -> Iterator[None]:
+        """Around what looks for the next event: ends the call with the stream, or where that breaks off."""
+        self._reading = True
+        try:
+            yield
+        except (StopIteration, StopAsyncIteration):
+            self._ended()
+            raise
+        except BaseException:
+            self._left()
+            self._turn.fail()
+            raise
+        finally:
+            self._reading = False
+
     def _passes(self, event: Any) -> bool:
         """Note an event; False where the application must not see it."""
         self._any_event, self._last = True, event
@@ -573,22 +584,12 @@ class Watched(_Watching):
         return self
 
     def __next__(self) -> Any:
-        self._reading = True
-        try:
+        with self._pulling():
             while True:
                 with self._turn.reading():
                     event = next(self._events)
                 if self._passes(event):
                     return event
-        except StopIteration:
-            self._ended()
-            raise
-        except BaseException:
-            self._left()
-            self._turn.fail()
-            raise
-        finally:
-            self._reading = False
 
     def close(self) -> None:
         """The application reads no further: the call ends; the stream underneath is the application's to close."""
@@ -602,22 +603,12 @@ class AsyncWatched(_Watching):
         return self
 
     async def __anext__(self) -> Any:
-        self._reading = True
-        try:
+        with self._pulling():
             while True:
                 with self._turn.reading():
                     event = await anext(self._events)
                 if self._passes(event):
                     return event
-        except StopAsyncIteration:
-            self._ended()
-            raise
-        except BaseException:
-            self._left()
-            self._turn.fail()
-            raise
-        finally:
-            self._reading = False
 
     async def aclose(self) -> None:
         """The application reads no further: the call ends; the stream underneath is the application's to close."""

@@ -232,9 +232,23 @@ def _streamed(answer: Any, fork: ForkBody, turn: PendingCall) -> Any:
 
 
 def _astreamed(answer: Any, fork: ForkBody, turn: PendingCall) -> Any:
+    return _raw(answer, fork, turn) if watched_in_place(answer, fork, turn) is None else answer
+
+
+def watched_in_place(answer: Any, fork: ForkBody, turn: PendingCall) -> AsyncWatched | None:
+    """The events of an SDK's asynchronous stream, which has them watched from now on; None for any other answer.
+
+    Closing the stream or its response early ends the call. None, too, where watching it fails.
+    """
     if not hasattr(answer, "_iterator"):
-        return _raw(answer, fork, turn)
-    return _closes(answer, fork.awatch(turn, answer._iterator), "aclose", _aclosing_class)
+        return None
+
+    def watched() -> AsyncWatched:
+        events = fork.awatch(turn, answer._iterator)
+        _closes(answer, events, "aclose", _aclosing_class)
+        return events
+
+    return fork.session.attempt("stream", watched, None)
 
 
 def _closes(stream: Any, events: Watched | AsyncWatched, name: str, closing: Callable[[Any], Any]) -> Any:

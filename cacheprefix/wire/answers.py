@@ -15,6 +15,7 @@ __all__ = [
     "Answer",
     "ToolRequest",
     "begins",
+    "field_of",
     "history_field",
     "limited",
     "read_answer",
@@ -62,18 +63,19 @@ def begins(event: Any) -> bool:
     OpenAI's Responses API tells of a response, and Azure of its filters, before the prompt is read; an answer's first
     chunk may name its role alone. Takes a dict or an SDK's object of any API; what it does not know, counts.
     """
-    kind = _of(event, "type")
+    kind = field_of(event, "type")
     if isinstance(kind, str):
         return kind not in _AHEAD
-    choices = _of(event, "choices")
+    choices = field_of(event, "choices")
     if not isinstance(choices, list):
         return not (isinstance(event, Mapping) and bedrock.AHEAD in event)
-    deltas = (dict(_of(choice, "delta") or {}) for choice in choices)
+    deltas = (dict(field_of(choice, "delta") or {}) for choice in choices)
     said = any(value for delta in deltas for name, value in delta.items() if name != "role")
-    return said or any(_of(choice, "finish_reason") or _of(choice, "text") for choice in choices)
+    return said or any(field_of(choice, "finish_reason") or field_of(choice, "text") for choice in choices)
 
 
-def _of(value: Any, name: str) -> Any:
+def field_of(value: Any, name: str) -> Any:
+    """A field of a dict or an SDK's object; None where it has none."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 

@@ -5,7 +5,6 @@ ag2's clients hand over neither the body nor a way to set cache marks; every req
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ from cacheprefix.adapter import (
     FOLLOW,
     AdapterSession,
     Api,
-    AsyncWatched,
     BlockVar,
     ForkBody,
     Request,
@@ -23,6 +21,7 @@ from cacheprefix.adapter import (
     allowed_choice,
     condensed_body,
     headers_of,
+    watched_in_place,
 )
 from cacheprefix.wire import history_field
 from cacheprefix_ag2.layout import Fork
@@ -164,25 +163,11 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
         headers = sending.session.attempt("headers", lambda: headers_of(getattr(post, "__self__", None), asked), None)
         with await sending.begin(full, api, headers) as turn:
             answer = await post(path, body=body if turn.body is full else dict(turn.body), **rest)
-        if hasattr(answer, "_iterator"):
-            return _watching(answer, ForkBody(sending.session, api, full, full, None).awatch(turn, answer._iterator))
-        turn.finish(getattr(answer, "usage", None), diagnostics=getattr(answer, "diagnostics", None))
+        if watched_in_place(answer, ForkBody(sending.session, api, full, full, None), turn) is None:
+            turn.finish(getattr(answer, "usage", None), diagnostics=getattr(answer, "diagnostics", None))
         return answer
 
     return watched
-
-
-def _watching(stream: Any, events: AsyncWatched) -> Any:
-    """The stream with its events watched; closing it early ends the call."""
-    close, itself = type(stream).close, weakref.ref(stream)
-
-    async def closed() -> None:
-        await events.aclose()
-        await close(itself())
-
-    # Weakly, as the SDKs' streams close their connection when they are dropped.
-    stream._iterator, stream.close = events, closed
-    return stream
 
 
 def _unmarked(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from typing_extensions import Self
-
 from cacheprefix import ForkPolicy, PendingCall, Prompt, Usage
 from cacheprefix.adapter import (
     FOLLOW,
@@ -27,6 +25,7 @@ from cacheprefix.adapter import (
     allowed_choice,
     headers_of,
     normalise_usage,
+    watched_in_place,
     with_volatile,
 )
 
@@ -169,11 +168,14 @@ class Sending:
             at -= 1
         return at
 
-    def answered(self, report: Any, diagnostics: Any = None) -> None:
-        """Record a complete answer, with the usage that the provider reported."""
-        self.report = report
-        if self.pending is not None:
-            self.pending.finish(report, diagnostics=diagnostics)
+    def answered(self, answer: Any) -> None:
+        """Record an answer with the usage that the provider reports: at its end, where it is a stream."""
+        turn = self.pending or PendingCall({})
+        asked = {"stream_options": {"include_usage": True}} if self.asks_usage else {}
+        events = watched_in_place(answer, ForkBody(self.session, self.api, asked, {}, None), turn)
+        self.report = getattr(answer, "usage", None) if events is None else events.usage
+        if events is None:
+            turn.finish(self.report, diagnostics=getattr(answer, "diagnostics", None))
 
     def failed(self) -> None:
         """Record that there will be no answer."""
@@ -226,9 +228,7 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException:
             sending.failed()
             raise
-        if rest.get("stream"):
-            return _Stream(result, sending)
-        sending.answered(getattr(result, "usage", None), getattr(result, "diagnostics", None))
+        sending.answered(result)
         return result
 
     return watched
@@ -243,38 +243,6 @@ async def ending(stream: T) -> AsyncIterator[T]:
         close = getattr(stream, "aclose", None)
         if close is not None:
             await close()
-
-
-class _Stream:
-    """A provider's stream, with its events watched; without the usage that only we asked for."""
-
-    def __init__(self, stream: Any, sending: Sending) -> None:
-        asked = {"stream_options": {"include_usage": True}} if sending.asks_usage else {}
-        fork = ForkBody(sending.session, sending.api, asked, {}, None)
-        self._stream, self._asks_usage = stream, sending.asks_usage
-        self._events = fork.awatch(sending.pending or PendingCall({}), stream)
-        sending.report = self._events.usage
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self
-
-    async def __anext__(self) -> Any:
-        event = await anext(self._events)
-        hides = self._asks_usage and event.usage is not None
-        return event.model_copy(update={"usage": None}) if hides else event
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        await self._events.aclose()
-        await self._stream.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def message_index(path: str) -> int:
