@@ -1192,10 +1192,11 @@ def _leading(messages: Sequence[Any]) -> int:
 
 def _says(message: Any, text: str) -> bool:
     """Whether it is a message of the user's that says this text alone."""
+    if not isinstance(message, Mapping) or message.get("role") != "user":
+        return False
     content = message.get("content")
     blocks = content if isinstance(content, list) else [{"text": content}]
-    parts = [block.get("text") if isinstance(block, Mapping) else None for block in blocks]
-    return message.get("role") == "user" and parts == [text]
+    return [field_of(block, "text") for block in blocks] == [text]
 
 
 def _rendered(native: Any, schema: Mapping[str, Any], api: Api) -> Any:
