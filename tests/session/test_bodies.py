@@ -8,9 +8,10 @@ import gc
 import pytest
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.bodies import Role, allowed_choice, fork_body, instruction_of, well_formed
+from cacheprefix.bodies import Role, allowed_choice, condensed_body, fork_body, instruction_of, well_formed
 from cacheprefix.history import Compaction
 from cacheprefix.layout import Pass
+from cacheprefix.prompt import Insert
 
 LONG = "The handbook says that every statement needs a source. " * 90
 USAGE = {"prompt_tokens": 2_000, "prompt_tokens_details": {"cached_tokens": 0}}
@@ -272,3 +273,17 @@ def test_what_fails_while_a_body_is_taken_apart_sends_the_applications_own(monke
     made = fork_body(session.adapter, body, "openai-chat", Role("critic", "Be kind."))
     assert made.body["messages"][-1] == body["messages"][0]
     assert session.failures["layout"]
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_what_is_decided_on_a_history_is_carried_out_around_the_roles_text(monkeypatch, at):
+    """An inserted text follows the message that it stood behind; the role's text is the last that reads so."""
+    session = Session(compaction=Compaction(8_000)).adapter
+    decided = (Insert(at, "user", "new"),)
+    monkeypatch.setattr("cacheprefix.calls.history_runner.HistoryRunner.condense", lambda *_, **__: decided)
+    said = [("system", "s"), ("user", "tail"), ("assistant", "a"), ("user", "tail"), ("user", "b")]
+    given = {"model": "m", "messages": [{"role": role, "content": text} for role, text in said]}
+    sent = condensed_body(session, session.conversation("t"), given, "openai-chat", "tail")
+    expected = ["s", "tail", "a", "tail", "b"]
+    expected.insert((1, 2, 3, 5)[at], "new")
+    assert [message["content"] for message in sent["messages"]] == expected
