@@ -29,11 +29,6 @@ class Fork:
         """All sections in cache order."""
         return self.prefix.sections + self.tail
 
-    @property
-    def shared_tokens(self) -> int:
-        """Tokens of the part shared with every sibling."""
-        return self.prefix.tokens
-
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
