@@ -190,6 +190,24 @@ def test_a_text_that_changes_at_its_end_is_never_dearer(rules, note, front, role
     assert forked <= own
 
 
+@pytest.mark.parametrize("rules", ["openai", "vllm"])
+@pytest.mark.parametrize("same", [True, False])
+def test_documents_that_later_conversations_ask_for_too_are_read_there(rules, same):
+    """Looked up for each question, and long beside what is said: in front of it from a second question's on."""
+    requests: list[Asked] = []
+    for talk in range(4):
+        history: list[dict[str, Any]] = []
+        for question in range(4):
+            found = f"\n{words(1_700, f'doc{question}of{0 if same else talk}')}"
+            for role in "ab":
+                history.append(said(f"{talk}a{question}{role}", 20))
+                requests.append(Asked(role, list(history), f"talk{talk}", found))
+    own, forked = costs(rules, requests, text=10)
+    # Nobody knows it of the first question's: each role pays them once more in the second conversation. Where no other
+    # one asks for them, the later ones read what was said.
+    assert forked <= (own + 2 * 1_900 if same else 0.99 * own)
+
+
 def with_documents(rules, talks, *, resumed=False, front=True, rounds=1):
     """Cost units unmodified and forked of three roles with the same documents in a round, and the bodies that are sent.
 
