@@ -342,6 +342,8 @@ class RoleText(Generic[M]):
     """Counts the tokens of the role's own text that one of the texts began with of which such is kept."""
     reads: Callable[[Iterable[Beginnings]], int] = lambda _: 0
     """Counts the same of the application's own system text, the shared one included."""
+    behind: bool = False
+    """Whether the shared text stands behind the role's own in the application's own system text."""
     met: Callable[[], int] = lambda: 0
     """Notes that the role begins a conversation, and counts those that it began before with the very same text, and
     with something else said; -1 where it began others with other texts alone."""
@@ -610,6 +612,7 @@ class RolePositions:
             began=began,
             common=lambda others: shared(others)[0],
             reads=reads,
+            behind=bool(asked.shared_at),
         )
 
     def _note(self, due: RoleText[M], known: _Known[M], choice: _Choice) -> None:
@@ -833,7 +836,8 @@ def _texts(due: RoleText[M], known: _Known[M], others: Sequence[Beginnings]) -> 
 
     Nobody knows how the next texts begin: this is ski rental. A layout is left once the other one would have read more
     than changing costs, since it was last changed: e - u, which the own layout pays anew for each of the roles that
-    have asked (in a conversation that begins e, which others would read), or s, which a fork does.
+    have asked (in a conversation that begins e, which others would read), with o where that stands behind the role's
+    text, so that nothing of it is read; or s, which a fork does.
     """
     own, more = known.texts
     # A provider's rule: where marks decide, nothing is kept that ends within a system text.
@@ -847,7 +851,8 @@ def _texts(due: RoleText[M], known: _Known[M], others: Sequence[Beginnings]) -> 
     in_place = 0 if place is None else known.spoken - due.history.since(place.at) + place.common
     ahead = reads - due.opening - max(told, in_place)
     more = max(0, more - ahead if own else more + ahead)
-    costs = due.size if own else told * len(known.talk.seats) or known.spoken
+    anew = (told * len(known.talk.seats) or known.spoken) + due.opening * due.behind
+    costs = due.size if own else anew
     return Texts(not own) if more > costs else Texts(own, more)
 
 
