@@ -50,7 +50,8 @@ LONG = 128
 """Tokens from which on a text may keep its place, and its places are recorded; shorter ones go to the end, unless that
 costs too much (``_SPARE``)."""
 _AGAIN = "again"
-"""Under what it is recorded of a conversation, by its first message, that its first role had begun others before."""
+"""Under what it is recorded of a conversation, by its first message, whether its first role had begun others before
+with its text (1), with other texts alone (-1), or none (0)."""
 _PART = "\0"
 """Between a model and the name of a tool set."""
 NO_TOOLS = "no tools"
@@ -62,6 +63,8 @@ _SEATS = 1_000
 _SIZES = 10_000
 _STAKE = 4
 """What is paid beforehand for others to read is a quarter of that at most, as much as a cache write costs more."""
+_FEW = 4
+"""What is not read since a text stands in front of what is said on a guess is one part in so many of it at most."""
 _SPARE = 32
 """What short texts at the end may cost while nobody else asks: this part of what the application's own requests paid in
 full. With 32 and with 100 the generated plans of ``make bench-plans`` cost the same in sum."""
@@ -339,9 +342,11 @@ class RoleText(Generic[M]):
     """Counts the tokens of the role's own text that one of the texts began with of which such is kept."""
     reads: Callable[[Iterable[Beginnings]], int] = lambda _: 0
     """Counts the same of the application's own system text, the shared one included."""
+    behind: bool = False
+    """Whether the shared text stands behind the role's own in the application's own system text."""
     met: Callable[[], int] = lambda: 0
     """Notes that the role begins a conversation, and counts those that it began before with the very same text, and
-    with something else said."""
+    with something else said; -1 where it began others with other texts alone."""
 
     @property
     def keeps(self) -> bool:
@@ -372,7 +377,8 @@ class _Known(Generic[M]):
     passes: bool = False
     """Whether the last message of the role's last request was for that one alone."""
     met: int = 0
-    """m: where the role begins the conversation, those that it began before with the very same text."""
+    """m: where the role begins the conversation, those that it began before with the very same text; -1 where it began
+    others with other texts alone."""
     texts: Texts = _AS_FORKS
     """By which layout this request goes if its own text is new."""
     changed: _Changed | None = None
@@ -512,9 +518,11 @@ class RolePositions:
         key = _key(asked)
 
         def met() -> int:
+            with self._lock:
+                asked_before = (key[0], key[2], due.role) in self._told
             counted, first = self._met(key, due), history.point(min(1, len(history.messages))).digest
             if conversation.decided("places", f"{_AGAIN}@{first}") is None:
-                conversation.decide("places", f"{_AGAIN}@{first}", str(min(counted, 1)))
+                conversation.decide("places", f"{_AGAIN}@{first}", str(min(counted, 1) or -asked_before))
             # Another process that takes the conversation up has met nobody: all roles go by what its first one found.
             return int(conversation.decided("places", f"{_AGAIN}@{first}") or 0)
 
@@ -604,6 +612,7 @@ class RolePositions:
             began=began,
             common=lambda others: shared(others)[0],
             reads=reads,
+            behind=bool(asked.shared_at),
         )
 
     def _note(self, due: RoleText[M], known: _Known[M], choice: _Choice) -> None:
@@ -788,6 +797,8 @@ def _first(due: RoleText[M], known: _Known[M], behind: _Choice) -> _Choice:
         return behind._replace(at=_START, kept=True, continues=due.rules.marked)
     if known.texts.own:
         return behind._replace(at=None)
+    if _may_come_again(due, known):
+        return behind._replace(at=_START, kept=True)
     if known.changed is not None:
         return behind._replace(at=known.changed.at, kept=True)
     if not known.readable.index:
@@ -825,7 +836,8 @@ def _texts(due: RoleText[M], known: _Known[M], others: Sequence[Beginnings]) -> 
 
     Nobody knows how the next texts begin: this is ski rental. A layout is left once the other one would have read more
     than changing costs, since it was last changed: e - u, which the own layout pays anew for each of the roles that
-    have asked (in a conversation that begins e, which others would read), or s, which a fork does.
+    have asked (in a conversation that begins e, which others would read), with o where that stands behind the role's
+    text, so that nothing of it is read; or s, which a fork does.
     """
     own, more = known.texts
     # A provider's rule: where marks decide, nothing is kept that ends within a system text.
@@ -839,7 +851,8 @@ def _texts(due: RoleText[M], known: _Known[M], others: Sequence[Beginnings]) -> 
     in_place = 0 if place is None else known.spoken - due.history.since(place.at) + place.common
     ahead = reads - due.opening - max(told, in_place)
     more = max(0, more - ahead if own else more + ahead)
-    costs = due.size if own else told * len(known.talk.seats) or known.spoken
+    anew = (told * len(known.talk.seats) or known.spoken) + due.opening * due.behind
+    costs = due.size if own else anew
     return Texts(not own) if more > costs else Texts(own, more)
 
 
@@ -854,6 +867,25 @@ def _comes_again(due: RoleText[M], known: _Known[M]) -> bool:
     A shorter text than ``LONG`` would save next to nothing, and its places are not recorded.
     """
     return known.met > 0 and due.size > max(known.spoken, LONG - 1)
+
+
+def _may_come_again(due: RoleText[M], known: _Known[M]) -> bool:
+    """Whether a text that came in place of another one is to stand in front of what is said, for later conversations.
+
+    Nobody knows in a team's first one whether the next will have the same texts, as where documents are looked up for
+    questions that all ask. In front it costs what it costs unmodified, but for c tokens that are read where the last
+    text stands among what is said, and lets others read none of that:
+
+        m = 0   and   e + c <= s / FEW
+
+    Where marks decide it would be written for that.
+    """
+    if due.role not in known.talk.seats or known.met or due.rules.marked:
+        return False
+    place = known.changed
+    # In front of all that is said the last one is read there too.
+    beside = known.spoken + (place.common if place is not None and place.at.index else 0)
+    return _FEW * beside <= due.size
 
 
 def _leaving(due: RoleText[M], known: _Known[M], seat: _LastRequest, behind: _Choice, *, shares: bool) -> _Choice:

@@ -190,6 +190,38 @@ def test_a_text_that_changes_at_its_end_is_never_dearer(rules, note, front, role
     assert forked <= own
 
 
+@pytest.mark.parametrize("rules", ["openai", "vllm"])
+def test_a_text_that_changes_in_each_conversation_is_not_paid_in_two_layouts(rules):
+    """With the handbook behind the role's text: the application's own layout reads nothing of what forks have sent."""
+    requests: list[Asked] = []
+    for talk in range(3):
+        history = [said(f"{talk}begins", 100)]
+        for number in range(8):
+            requests.append(Asked("ab"[number > 0], list(history), f"talk{talk}", NOTES["once"](number + 2)))
+            history.append(said(f"{talk}of{number}", 500 if number else 60))
+    own, forked = costs(rules, requests, tools=("b",), text=1_000, front=False)
+    # Nobody knows before the second conversation that there is one: each role's text is paid once more there.
+    assert forked <= own + 2 * 1_300
+
+
+@pytest.mark.parametrize("rules", ["openai", "vllm"])
+@pytest.mark.parametrize("same", [True, False])
+def test_documents_that_later_conversations_ask_for_too_are_read_there(rules, same):
+    """Looked up for each question, and long beside what is said: in front of it from a second question's on."""
+    requests: list[Asked] = []
+    for talk in range(4):
+        history: list[dict[str, Any]] = []
+        for question in range(4):
+            found = f"\n{words(1_700, f'doc{question}of{0 if same else talk}')}"
+            for role in "ab":
+                history.append(said(f"{talk}a{question}{role}", 20))
+                requests.append(Asked(role, list(history), f"talk{talk}", found))
+    own, forked = costs(rules, requests, text=10)
+    # Nobody knows it of the first question's: each role pays them once more in the second conversation. Where no other
+    # one asks for them, the later ones read what was said.
+    assert forked <= (own + 2 * 1_900 if same else 0.99 * own)
+
+
 def with_documents(rules, talks, *, resumed=False, front=True, rounds=1):
     """Cost units unmodified and forked of three roles with the same documents in a round, and the bodies that are sent.
 
