@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from cacheprefix import config as _config  # noqa: F401
 from cacheprefix.adapter_session import AdapterSession
 from cacheprefix.bodies import (
+    LAID_OUT,
     LONG_ROLE,
     AsyncWatched,
     ForkBody,
@@ -29,6 +30,7 @@ from cacheprefix.bodies import (
     fork_body,
     in_role,
     instruction_of,
+    overlaid,
     well_formed,
 )
 from cacheprefix.bounded import Bounded, Generations
@@ -136,6 +138,7 @@ __all__ = [
     "AHEAD",
     "FOLLOW",
     "ITEMS",
+    "LAID_OUT",
     "LONG_ROLE",
     "NEXT",
     "NO_CALLS",
@@ -259,6 +262,7 @@ __all__ = [
     "normalise_usage",
     "once",
     "origin_of",
+    "overlaid",
     "plan_compaction",
     "preview_of",
     "provider_tools",

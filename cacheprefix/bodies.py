@@ -732,6 +732,22 @@ def allowed_choice(names: Sequence[str], api: Api) -> Any:
     return chat_of(api).allowed_choice(names)
 
 
+LAID_OUT = frozenset(
+    ("messages", "input", "system", "instructions", "tools", "tool_choice", "functions", "function_call",
+     "response_format")
+)  # fmt: skip
+"""The fields of a body that a layout is made of, and the schema of an answer, which makes it another prompt."""
+
+
+def overlaid(over: Mapping[str, Any]) -> tuple[Reason, ...]:
+    """Why a request keeps the application's layout, where that puts the fields ``over`` over the finished body.
+
+    Empty where no layout is made of them. Equal information: they would stand in the place of parts of a fork.
+    """
+    covered = any(name in LAID_OUT and value not in (None, "auto") for name, value in over.items())
+    return (reason("own_prompt", "extra_body"),) if covered else ()
+
+
 def instruction_of(texts: Sequence[str], shared: str) -> str:
     """A role's own text: its system texts joined, without duplicates and without the shared text, however spaced."""
     own = (_without(shared, text) for text in texts) if shared.strip() else texts

@@ -32,7 +32,7 @@ from cacheprefix.adapter import (
     RequestPlan,
     asked_again,
     given_or_configured,
-    reason,
+    overlaid,
     unasked,
     users_session,
 )
@@ -48,7 +48,7 @@ from cacheprefix_autogen.provider_clients import (
     api_of,
     body_beside,
     body_of,
-    overlaid,
+    put_over,
     restore_tools,
     sender,
 )
@@ -309,8 +309,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
         def layout() -> Planned:
             try:
-                if overlaid(self._innermost(), given):
-                    return self.member.left_as_it_is(self.client, given, reason("own_prompt", "extra_body"))
+                for why in overlaid(put_over(self._innermost(), given)):
+                    return self.member.left_as_it_is(self.client, given, why)
                 made, plan = self.member.layout(self.client, given)
             except BudgetError as error:
                 over.append(error)

@@ -23,8 +23,6 @@ from cacheprefix.adapter import Api
 from cacheprefix.wire import sdk_arguments
 from cacheprefix_autogen.messages import Seen
 
-_LAID_OUT = frozenset(("messages", "system", "tools", "tool_choice", "functions", "function_call", "response_format"))
-"""The fields of a body that a layout is made of, and those that make it another prompt."""
 Forms = Seen[list[dict[str, Any]]]
 """Messages in a client's wire form."""
 
@@ -70,11 +68,10 @@ def model_of(client: Any) -> str:
     return str(args.get("model", "")) if isinstance(args, Mapping) else ""
 
 
-def overlaid(client: Any, given: Request) -> bool:
-    """Whether the application puts over the finished body what a layout is made of (the SDKs' ``extra_body``)."""
+def put_over(client: Any, given: Request) -> Mapping[str, Any]:
+    """The fields that the application has its SDK put over the finished body (``extra_body``)."""
     args = getattr(client, "_create_args", None)
-    over = {**(args if isinstance(args, Mapping) else {}), **given.extra}.get("extra_body") or {}
-    return not _LAID_OUT.isdisjoint(over)
+    return {**(args if isinstance(args, Mapping) else {}), **given.extra}.get("extra_body") or {}
 
 
 def restore_tools(client: Any, tools: Sequence[Tool | ToolSchema]) -> None:

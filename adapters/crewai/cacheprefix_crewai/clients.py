@@ -16,8 +16,6 @@ def is_claude(llm: Any) -> bool:
     return bool(getattr(llm, "is_litellm", False)) and "claude" in str(getattr(llm, "model", "")).lower()
 
 
-_LAID_OUT = frozenset(("messages", "input", "system", "instructions", "tools", "tool_choice", "functions"))
-"""The fields of a body that a layout is made of."""
 _PASSING_ON = ("crewai.llms.providers.openai.completion", "crewai.llm")
 """The modules whose model classes send what they are given as ``additional_params`` (crewai 1.15.30)."""
 
@@ -29,11 +27,6 @@ def over(llm: Any) -> Mapping[str, Any]:
     given = getattr(llm, "additional_params", None) or {}
     behind = given.get("extra_body")
     return {**given, **behind} if isinstance(behind, Mapping) else given
-
-
-def overlaid(llm: Any) -> bool:
-    """Whether it puts what a layout is made of over them."""
-    return any(name in _LAID_OUT and value not in (None, "auto") for name, value in over(llm).items())
 
 
 def system_first(body: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from cacheprefix import Prompt
 from cacheprefix.adapter import (
     FOLLOW,
     Api,
+    Reason,
     Request,
     RequestPlan,
     VolatileRole,
@@ -19,6 +20,7 @@ from cacheprefix.adapter import (
     asked_again,
     digest_of,
     failed,
+    overlaid,
     reason,
     restrict,
     unasked,
@@ -27,7 +29,7 @@ from cacheprefix.adapter import (
 from cacheprefix.errors import BudgetError, CacheprefixError, NotSharedError, named
 from cacheprefix.wire import for_litellm
 from cacheprefix_crewai.binding import ALONE, asks_for
-from cacheprefix_crewai.clients import is_claude, over, overlaid, system_first
+from cacheprefix_crewai.clients import is_claude, over, system_first
 from cacheprefix_crewai.events import announce
 from cacheprefix_crewai.history import Around, Execution, Executions, compact_now, condensed, limits, shortened
 from cacheprefix_crewai.layout import Layouts
@@ -175,8 +177,8 @@ class PendingRequest:
             return self
         # The provider's rule: a request with a response schema could read nothing of those without one.
         fits = call.response_model is None or (bool(call.schema) and layout.schema == call.schema)
-        # Equal information: what is put over the finished body would stand in the place of parts of a fork.
-        covered = session.attempt("layout", lambda: overlaid(call.llm), otherwise=True)
+        none: tuple[Reason, ...] = ()
+        covered = session.attempt("layout", lambda: overlaid(over(call.llm)), none)
         if fits and layout.forked and not covered:
             laid = session.attempt("layout", lambda: self._laid_out(layout), None)
             if laid is not None:
@@ -186,7 +188,7 @@ class PendingRequest:
         self.given = layout.own_messages(call.messages)
         self.messages = _clean(self, self.given)
         if fits and covered and layout.forked:
-            self.plan = RequestPlan("own", (reason("own_prompt", "extra_body"),))
+            self.plan = RequestPlan("own", covered)
         if fits:
             return self._bounded(opening.rest)
         self.plan = RequestPlan("own", (reason("response_schema"),))

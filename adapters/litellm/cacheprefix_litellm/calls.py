@@ -34,8 +34,6 @@ _CONNECTION = {"api_base", "api_key", "api_version", "base_url", "default_header
 _CONNECTION |= {"max_retries", "organization", "request_timeout", "timeout"}
 _BODY = {"cached_content", "model", "messages", "previous_response_id", "prompt_cache_options", *PARAMS} - _CONNECTION
 """Names of the arguments that go into the request's body."""
-_LAID_OUT = {"messages", "input", "system", "instructions", "tools", "tool_choice", "functions", "function_call"}
-"""The fields that a layout is made of."""
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
 """Fields that a fork may add, and that LiteLLM refuses for a provider that does not know them."""
 _ATTEMPTS = [each for each in ("_completion", "_acompletion") if each in vars(Router)]
@@ -135,13 +133,12 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
     read = session.attempt("body", lambda: _read(session, own, given, named), None)
     if read is None:
         return own(*given, **named)
-    asked, body, rules = read
+    asked, body, rules, over = read
     why = [] if rules.known else [adapter.reason("rules_unknown", body["model"].partition("/")[0])]
     # Bedrock's guardrail judges what users say and no system text: a role's text among that would be judged too.
     why += [adapter.reason("own_prompt", "guardrailConfig")] if asked.get("guardrailConfig") else []
-    # Equal information: what LiteLLM puts into or over the finished body would stand in the place of parts of a fork.
-    over = {*_over(asked), *(_LAID_OUT & asked.keys() - _BODY)}
-    why += [adapter.reason("own_prompt", "extra_body")] if over & _LAID_OUT else []
+    # What LiteLLM itself puts into the body of some models is as if it stood there.
+    why += adapter.overlaid({"system": asked.get("system"), "instructions": asked.get("instructions"), **over})
     # ``lists=False``: LiteLLM takes no list of allowed tools as ``tool_choice``.
     fork = adapter.fork_body(session, body, "openai-chat", role, lists=False, own=(*why,), headers=headers)
 
@@ -170,14 +167,15 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
     return (fork.aask if name == "acompletion" else fork.ask)(send, streamed)
 
 
-def _read(session: adapter.AdapterSession, own: Any, given: Any, named: Any) -> tuple[Any, Any, Any] | None:
-    """The arguments by name, the body that they make in OpenAI's form, and the rules of the model's provider.
+def _read(session: adapter.AdapterSession, own: Any, given: Any, named: Any) -> tuple[Any, Any, Any, Any] | None:
+    """The arguments by name, the body that they make in OpenAI's form, its provider's rules, and what is put over it.
 
     None for what is no request in that form: that is LiteLLM's to refuse, or to read in its own way.
     """
     asked = {**dict(zip(inspect.signature(own).parameters, given, strict=False)), **named}
     body = {name: value for name, value in asked.items() if name in _BODY and value is not None}
-    body |= {name: value for name, value in _over(asked).items() if name in _BODY - _LAID_OUT}
+    over = asked.get("extra_body") or {}
+    body |= {name: value for name, value in over.items() if name in _BODY - adapter.LAID_OUT}
     said, custom, schema = body.get("messages"), asked.get("custom_llm_provider"), body.get("response_format")
     if isinstance(said, (list, tuple)):
         body["messages"] = [_plain(one) for one in said]
@@ -185,13 +183,7 @@ def _read(session: adapter.AdapterSession, own: Any, given: Any, named: Any) -> 
         return None
     body |= {"response_format": type_to_response_format_param(schema)} if isinstance(schema, type) else {}
     body["model"] = f"{custom}/{body['model']}" if custom else body["model"]
-    return asked, body, session.profile(body["model"])
-
-
-def _over(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields that the application puts over the finished body."""
-    over = asked.get("extra_body")
-    return over if isinstance(over, Mapping) else {}
+    return asked, body, session.profile(body["model"]), over
 
 
 def _by_responses(asked: Mapping[str, Any]) -> bool:

@@ -6,8 +6,9 @@ The core's planner decides whether it is a fork, which tools it carries and wher
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from agent_framework import Message
@@ -24,6 +25,7 @@ from cacheprefix.adapter import (
     digest_of,
     find_text,
     instruction_of,
+    overlaid,
     provider_tools,
     reason,
 )
@@ -33,10 +35,6 @@ from cacheprefix_maf.tools import carried, plain
 
 OBSERVED: RequestPlan[Message] = RequestPlan("observed", ())
 """The plan of a request that is only measured."""
-_LAID_OUT = frozenset(
-    ("messages", "input", "system", "instructions", "tools", "tool_choice", "response_format", "text")
-)
-"""The fields of a body that a layout is made of, and those that make it another prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +77,13 @@ def laid_out(
     model: str,
     *,
     private: bool = False,
-    over: Collection[str] = (),
+    over: Mapping[str, Any] = MappingProxyType({}),
 ) -> Layout:
     """Lay a request out as a fork, or in the application's own layout. ``private``: no other role has its history.
 
     The layout stays the application's for a single role, for a response schema (which stands in front of the prompt,
     so that nobody shares it), for instructions in a provider's own blocks, and below the provider's minimum.
-    ``over`` names the fields that the application puts over the finished body.
+    ``over`` are the fields that the application puts over the finished body.
     """
     session = member.session
     instructions, shared = options.get("instructions") or "", session.prefix.system.strip()
@@ -161,7 +159,7 @@ def _forced(options: Mapping[str, Any]) -> bool:
     return named.get("mode") in ("required", "any") and not named.get("required_function_name")
 
 
-def _refused(member: Member, options: Mapping[str, Any], over: Collection[str], *, alone: bool) -> tuple[Reason, ...]:
+def _refused(member: Member, options: Mapping[str, Any], over: Mapping[str, Any], *, alone: bool) -> tuple[Reason, ...]:
     """Why the request keeps its own layout whatever it costs; empty where costs decide."""
     if not member.layout:
         return (reason("own_prompt", "an orchestrator's"),)
@@ -171,10 +169,7 @@ def _refused(member: Member, options: Mapping[str, Any], over: Collection[str], 
         return (reason("response_schema"),)
     if not isinstance(options.get("instructions") or "", str):
         return (reason("own_prompt", "instructions in blocks"),)
-    # Equal information: what the SDK puts over a body would stand in the place of parts of a fork.
-    if not _LAID_OUT.isdisjoint(over):
-        return (reason("own_prompt", "extra_body"),)
-    return ()
+    return overlaid(over)
 
 
 def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, Any]) -> Layout:
