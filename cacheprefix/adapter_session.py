@@ -234,7 +234,8 @@ class AdapterSession:
             self._shown,
         )
         made.lead(self.name, self.scope, self.tail, self.prefix)
-        made.team.found, made.team.of_doors = self.team.found, set(self.team.of_doors)
+        # Tools that came late, or with a run, are in a run's requests as whose they are, and so here.
+        made.team.inherit(self.team)
         return made
 
     def related(self, other: AdapterSession | None) -> bool:

@@ -13,7 +13,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from pydantic import BaseModel, create_model
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Session, SharedPrefix, preview
 from cacheprefix.errors import NotSharedError
 from cacheprefix.profiles import default_registry
 from cacheprefix.server import Reply, ToolCall, fill
@@ -331,6 +331,20 @@ def test_large_tools_that_come_later_stay_with_their_role(chat):
     turn(saver, [*early, *nodes(chat, session, {"critic": tools("check", 90)})])
     assert [len(one) for one in names(chat)] == [1, 1, 1, 1, 90]
     assert "made_too_late check_0" in map(str, session.calls[-1].reasons)
+
+
+def test_a_preview_says_which_tools_came_too_late(chat):
+    """As the run says it: they are in nobody else's requests."""
+    session, saver = chat.session(HANDBOOK), InMemorySaver()
+    early = nodes(chat, session, EARLY)
+    turn(saver, early)
+    made = [*early, *nodes(chat, session, {"critic": tools("check", 90)})]
+    _, graph, _ = turn(saver, made, "two")
+    late = {(call.agent, one.name) for call in session.calls for one in call.reasons if one.why == "made_too_late"}
+    foreseen = preview(graph, session, task="And now?")
+    told = [(one.agent, why) for one in foreseen.requests for why in one.reasons]
+    assert {(agent, why.name) for agent, why in told if why.why == "made_too_late"} == late
+    assert ("critic", "check_0") in late
 
 
 def test_a_role_with_a_late_tool_does_not_write_large_tools_of_others_again(chat):

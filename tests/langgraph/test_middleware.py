@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from cacheprefix import ToolResultBudget
 from cacheprefix.notices import CacheprefixWarning
 from cacheprefix.server import Reply, ToolCall, fill
-from cacheprefix_langgraph import PrefixMiddleware, subgraph, wrap_model
+from cacheprefix_langgraph import PrefixMiddleware, forked, subgraph, wrap_model
 from tests.langgraph.conftest import RULES, Bench
 from tests.langgraph.test_made_later import State, names
 
@@ -420,6 +420,37 @@ def test_a_model_that_keeps_its_tools_to_itself_is_asked_once_to_bind_them(claud
 
 class Kept(InMemorySaver):
     """One whose threads another process goes on with."""
+
+
+def test_agents_that_are_nodes_beside_a_forked_node_send_what_those_of_subgraph_do(chat):
+    """What the forked node saved of them is older than what they asked behind it, and was taken in its place."""
+    sent = []
+    for door in ("middleware", "subgraph"):
+        session = chat.session(HANDBOOK * 3)
+        chat.provider.reset()
+        chat.script(lambda asked: Reply(fill(f"Answer {asked.index}:", 60)))
+        llm = wrap_model(chat.model(), session)
+
+        @forked(session, role="planner")
+        def planner(state, llm=llm):
+            return {"messages": [llm.invoke([SystemMessage(f"You plan.\n\n{HANDBOOK * 3}"), *state["messages"]])]}
+
+        graph = StateGraph(State).add_node("planner", planner).add_edge(START, "planner")
+        for before, role in (("planner", "critic"), ("critic", "writer")):
+            text = f"{HANDBOOK * 3}\n\n{f'You are the {role}. ' * 30}"
+            if door == "middleware":
+                ours = [PrefixMiddleware(session, role=role)]
+                agent = create_agent(chat.model(), [], system_prompt=text, name=role, middleware=ours)
+            else:
+                agent = subgraph(create_agent(llm, [], system_prompt=text, name=role), session, role=role)
+            graph.add_node(role, agent).add_edge(before, role)
+        app = graph.compile(checkpointer=InMemorySaver())
+        for turn in range(8):
+            asked = {"messages": [HumanMessage(f"Question {turn}?", id=f"h{turn}")]}
+            app.invoke(asked, {"configurable": {"thread_id": "1"}})
+        sent.append([one.json["messages"] for one in chat.provider.requests])
+        assert not session.failures
+    assert sent[0] == sent[1]
 
 
 @pytest.mark.parametrize("how", ["kept", "short", "in memory", "budget", "alone"])

@@ -304,6 +304,24 @@ def test_what_middleware_says_in_a_run_leaves_the_unmodified_cost_unknown(chat):
     assert found.ratio is None
 
 
+def test_a_node_that_binds_tools_as_it_runs_is_said_to_bring_them_late(chat):
+    """Nobody can know them before, and others' first requests go without."""
+    session = chat.session(HANDBOOK)
+    model = wrap_model(chat.model(), session)
+    early = model.bind_tools(TOOLS)
+
+    @forked(session, role="late")
+    def late(state):
+        return {"messages": [model.bind_tools(TOOLS).invoke(state["messages"])]}
+
+    @forked(session, role="early")
+    def soon(state):
+        return {"messages": [early.invoke(state["messages"])]}
+
+    said = preview(parallel({"late": late, "soon": soon}), session, task=TASK).notes
+    assert [note.partition(":")[0] for note in said if "SharedPrefix(tools=" in note] == ["late"]
+
+
 def test_nodes_that_a_branch_chooses_between_stand_as_they_were_added(chat):
     """Parallel ones stand as LangGraph begins them, by their names."""
     session = chat.session(HANDBOOK)

@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables.utils import AddableDict
 
 from cacheprefix_langgraph.fork_context import run_of, scope_of, within_run
-from cacheprefix_langgraph.state import CHANNEL, conversation_of, ledger_in, messages_in, update_of, with_update
+from cacheprefix_langgraph.state import CHANNEL, conversation_of, handed_on, ledger_in, messages_in, with_update
 
 if TYPE_CHECKING:
     from cacheprefix_langgraph.fork_context import ForkSettings, Frame
@@ -44,7 +44,7 @@ def left(fork: ForkSettings, frame: Frame | None, state: Any, result: Any, confi
 
     def made() -> Any:
         with within_run(config):
-            update = update_of(session, talk, ledger_in(state, session))
+            update = handed_on(session, talk, ledger_in(state, session))
             return with_update(result, update, session)
 
     return session.attempt("ledger", made, result)

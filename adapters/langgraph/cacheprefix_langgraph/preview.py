@@ -33,7 +33,7 @@ from cacheprefix_langgraph.schemas import STRUCTURED
 from cacheprefix_langgraph.sending import finished, prepared
 from cacheprefix_langgraph.state import conversation_of, messages_in
 from cacheprefix_langgraph.subgraphs import fork_of
-from cacheprefix_langgraph.unwrapped import AGENTS, closed_over, middleware_in, models_named, unbound
+from cacheprefix_langgraph.unwrapped import AGENTS, binds_tools, closed_over, middleware_in, models_named, unbound
 from cacheprefix_langgraph.views import Views
 from cacheprefix_langgraph.wrapping import held, wrapped_with, wrapping_of
 
@@ -139,6 +139,11 @@ class _DryRun:
             "request costs unmodified is unknown"
         )
         model, options = found[0]
+        if binds_tools(function) and not options.get("tools"):
+            self.notes.append(
+                f"{name}: binds tools as it runs, which come late there: other roles' requests may go without them, or "
+                "be written once more; bind them where the graph is built, or give them to SharedPrefix(tools=[...])"
+            )
         self._ask(model, messages, options, frame, who, whole=False)
 
     def _by_tool(self, tool: Any) -> None:

@@ -16,7 +16,7 @@ from langgraph.types import Command, Send
 from typing_extensions import NotRequired, TypedDict
 
 from cacheprefix import Conversation
-from cacheprefix.adapter import AdapterSession, Ledger, digests_of, merge_json, merged_places, update_json
+from cacheprefix.adapter import AdapterSession, Bounded, Ledger, digests_of, merge_json, merged_places, update_json
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import FRAME, checkpoint_of, configurable, scope_of, talk_of, thread_of
 from cacheprefix_langgraph.views import Views
@@ -25,6 +25,8 @@ CHANNEL = "cacheprefix"
 """The state key; its values are plain JSON types, merged in any order with the same result."""
 
 
+_KEEP = 10_000
+"""Conversations of which is remembered what came into their states."""
 _PLACES = "standing"
 """In that value, beside the ledger: where the roles' texts stand, by which their next requests go."""
 
@@ -41,6 +43,25 @@ def update_of(session: AdapterSession, talk: Conversation, before: Mapping[str, 
     if not places or places == (before or {}).get(_PLACES):
         return update
     return {**(update or Ledger().to_json()), _PLACES: places}
+
+
+def handed_on(session: AdapterSession, talk: Conversation, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """``update_of`` for the state of the graph in which a node or subgraph is, which takes it."""
+    update = update_of(session, talk, before)
+    _given_back(session)[talk.scope, talk.id] = session.places(talk)
+    return update
+
+
+def _given_back(session: AdapterSession) -> Bounded[tuple[str, str], Any]:
+    """The places that came into a state last, by tenant and conversation."""
+    found: Bounded[tuple[str, str], Any] = session.beside.setdefault("places given back", Bounded(_KEEP))
+    return found
+
+
+def _kept_here(session: AdapterSession) -> Bounded[tuple[str, str], bool]:
+    """Conversations, by tenant and id, with an agent whose decisions come into no state: one that is a node."""
+    found: Bounded[tuple[str, str], bool] = session.beside.setdefault("places kept here", Bounded(_KEEP))
+    return found
 
 
 PrefixChannel = Annotated[dict[str, Any], merge_state]
@@ -267,9 +288,17 @@ def conversation_of(
     if whole is not None:
         known = standing(known, whole, found, level)
 
+    whose = found.scope, found.id
+    if not returned:
+        _kept_here(session)[whose] = True
+
     def restored() -> None:
         # A checkpoint from before a role's first request has none; the process that went on has them since.
         places = ledger.get(_PLACES)
+        # Money: an agent that is a node has asked behind the step that saved these, and its text stands where it
+        # stood then, if they take the place of what came about since. Another checkpoint's do: that thread went back.
+        if whose in _kept_here(session) and places and places == _given_back(session).get(whose):
+            return
         if places or (not level and session.places(found)):
             session.restore_places(found, places or {})
 

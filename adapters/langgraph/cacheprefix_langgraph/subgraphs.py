@@ -20,10 +20,10 @@ from cacheprefix_langgraph.schemas import foresee
 from cacheprefix_langgraph.state import (
     conversation_of,
     hand_on,
+    handed_on,
     keep_inside,
     ledger_in,
     messages_in,
-    update_of,
     with_inside,
     writes_of,
 )
@@ -131,7 +131,7 @@ def _left(session: AdapterSession, frame: Frame | None, state: Any, config: Any)
     """Hand the decisions that were made for a graph's calls on to the graph around it."""
     if frame is not None and frame.state is not None:
         talk = frame.state
-        session.attempt("ledger", lambda: hand_on(config, update_of(session, talk, ledger_in(state, session))), None)
+        session.attempt("ledger", lambda: hand_on(config, handed_on(session, talk, ledger_in(state, session))), None)
         # The graph around it may be inside another one, and be interrupted itself.
         session.attempt("ledger", lambda: keep_inside(session, talk, config), None)
 

@@ -14,7 +14,7 @@ from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix_langgraph.converse import CONFIG, is_point, system_tool
 from cacheprefix_langgraph.fork_context import Frame, running_scope, runs
 from cacheprefix_langgraph.request_bodies import base_of, model_name, shows_body
-from cacheprefix_langgraph.unwrapped import models_named
+from cacheprefix_langgraph.unwrapped import binds_tools, models_named
 from cacheprefix_langgraph.views import CALLS
 
 
@@ -132,8 +132,7 @@ def usable(
 
 def names_bound(node: Any) -> list[str]:
     """The names of the tools that are bound to the models which a node's code names; none where it binds others too."""
-    codes = [getattr(one, "__code__", None) for one in (node, getattr(node, "__func__", None))]
-    if any(code is not None and "bind_tools" in code.co_names for code in codes):
+    if binds_tools(node):
         return []
     return [name_of(tool) for _, options in models_named(node, node) for tool in options.get("tools") or ()]
 

@@ -117,6 +117,13 @@ def _middleware(handler: Any, depth: int) -> Iterator[Any]:
                 yield from _middleware(one, depth - 1)
 
 
+def binds_tools(node: Any) -> bool:
+    """Whether a node's code binds tools as it runs."""
+    function = inspect.unwrap(_function(node)) if inspect.isroutine(_function(node)) else _function(node)
+    codes = [getattr(one, "__code__", None) for one in (function, getattr(function, "__func__", None))]
+    return any(code is not None and "bind_tools" in code.co_names for code in codes)
+
+
 def models_named(function: Any, bound: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The wrapped models that a node names, with the options that were bound to them."""
     given: Iterable[Any] = named(function)
