@@ -260,7 +260,7 @@ def test_a_provider_that_fails_fails_as_before(provide, new_llm) -> None:
 
 
 def test_what_does_not_pay_is_left_as_it_is_and_said(provide, new_llm) -> None:
-    """A crew of one task sends its own requests; the report says why."""
+    """A crew of one task sends its own requests; each call says why."""
     provider = provide("openai")
     who = agents(lambda: new_llm(provider))[:1]
     team = crew(who, tasks([who[0]] * 3)[:1])
@@ -270,4 +270,4 @@ def test_what_does_not_pay_is_left_as_it_is_and_said(provide, new_llm) -> None:
     with install(team) as installed:
         team.kickoff(inputs=INPUTS)
     assert [body["messages"] for body in bodies(provider)] == before
-    assert any("left as they are" in note for note in installed.session.report().notes)
+    assert [[one.why for one in call.reasons] for call in installed.session.calls] == [["alone"]]
