@@ -382,7 +382,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         if self._session.mode != "observe" and not ours and not given.tools and self.member.tools:
             self._session.attempt("tools", lambda: restore_tools(self._innermost(), self.member.tools), None)
         messages, options = _arguments(given, sending)
-        sending.words = _words(messages, sending)
+        sending.words = _words(messages, sending.plan)
         return method(messages, **options)
 
     def _innermost(self) -> ChatCompletionClient:
@@ -520,12 +520,11 @@ def _arguments(given: Request, sending: Sending) -> tuple[Sequence[LLMMessage], 
     return messages, _as_given(tools, options)
 
 
-def _words(messages: Sequence[LLMMessage], sending: Sending) -> tuple[str, ...]:
-    """A request's system texts and, of a fork, the role's: by these it is known on the wire."""
-    first = takewhile(lambda one: isinstance(one, SystemMessage), messages)
-    said = [str(one.content) for one in first]
-    if sending.layout is not None and sending.plan is not None and sending.plan.forks and not sending.undone:
-        said.append(sending.plan.text)
+def _words(messages: Sequence[LLMMessage], plan: RequestPlan[LLMMessage] | None) -> tuple[str, ...]:
+    """A request's system texts and, where it stands by itself, the role's: by these it is known on the wire."""
+    said = [str(one.content) for one in takewhile(lambda one: isinstance(one, SystemMessage), messages)]
+    if plan is not None and any(one.content == plan.text for one in messages):
+        said.append(plan.text)
     return tuple(filter(None, map(str.strip, said)))
 
 
