@@ -104,6 +104,20 @@ class _Twice(_Around):
             yield piece
 
 
+class _Upper(_Around):
+    """Writes every text in capitals."""
+
+    def _said(self, messages: Any) -> Any:
+        return [one.model_copy(update={"content": one.content.upper()}) for one in messages]
+
+    async def create(self, messages: Any, **options: Any) -> Any:
+        return await super().create(self._said(messages), **options)
+
+    async def create_stream(self, messages: Any, **options: Any) -> Any:
+        async for piece in super().create_stream(self._said(messages), **options):
+            yield piece
+
+
 def _session() -> Session:
     return Session(SharedPrefix(system=HANDBOOK), gate=Gate(price=0.0))
 
@@ -132,6 +146,16 @@ async def test_a_guard_gets_nothing_of_the_agents_request(provide, new_client, a
     assert guards[0] == guards[1]
     assert [call.layout for call in session.calls] == ["fork"] * 3
     assert not session.failures
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_changes_what_agents_say_is_named(provide, new_client, stream):
+    """Its requests are not known as the agents': what they lack then is said."""
+    provider, session = provide("openai", Says()), _session()
+    await _run(_Upper(new_client(provider)), session, stream=stream)
+    assert not any(NOW.encode() in record.body for record in provider.requests)
+    assert not session.calls
+    assert any("_Upper changes its agents' system texts" in note for note in session.report().notes)
 
 
 @pytest.mark.parametrize("stream", [False, True])

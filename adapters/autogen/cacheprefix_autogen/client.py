@@ -382,7 +382,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         if self._session.mode != "observe" and not ours and not given.tools and self.member.tools:
             self._session.attempt("tools", lambda: restore_tools(self._innermost(), self.member.tools), None)
         messages, options = _arguments(given, sending)
-        sending.words = _words(messages, sending)
+        sending.words = _words(messages, sending.plan)
         return method(messages, **options)
 
     def _innermost(self) -> ChatCompletionClient:
@@ -399,6 +399,11 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             own = result.usage
             said = {"prompt_tokens": own.prompt_tokens, "completion_tokens": own.completion_tokens}
             sending.pending.finish(said if own.prompt_tokens and not result.cached else None)
+        if sending.pending is None and sending.missed:
+            self._session.note(
+                f"{type(self.client).__name__} changes its agents' system texts: their requests go out as it makes them, "
+                "without volatile text, marks and a place in the report. Change these texts in the agents"
+            )
         if sending.sent is not None and sending.holds is not None:
             self.member.answered.keep(sending.holds, sending.sent)
         usage = sending.usage
@@ -520,13 +525,11 @@ def _arguments(given: Request, sending: Sending) -> tuple[Sequence[LLMMessage], 
     return messages, _as_given(tools, options)
 
 
-def _words(messages: Sequence[LLMMessage], sending: Sending) -> tuple[str, ...]:
-    """A request's system texts and, of a fork, the role's: by these it is known on the wire."""
-    first = takewhile(lambda one: isinstance(one, SystemMessage), messages)
-    said = [str(one.content) for one in first]
-    role = "" if sending.plan is None or sending.undone else sending.plan.text
-    # An agent that works as a tool says it in its own words, in front of its task.
-    said += [role] if any(role in str(one.content) for one in messages) else []
+def _words(messages: Sequence[LLMMessage], plan: RequestPlan[LLMMessage] | None) -> tuple[str, ...]:
+    """A request's system texts and, where it stands by itself, the role's: by these it is known on the wire."""
+    said = [str(one.content) for one in takewhile(lambda one: isinstance(one, SystemMessage), messages)]
+    if plan is not None and any(one.content == plan.text for one in messages):
+        said.append(plan.text)
     return tuple(filter(None, map(str.strip, said)))
 
 

@@ -86,6 +86,8 @@ class Sending:
     """The conversation and the messages that it was made of; None where nothing will ask for them."""
     words: tuple[str, ...] = ()
     """Its system texts and the role's: a client of the application's around AutoGen's may ask something else, too."""
+    missed: bool = False
+    """Whether a request with other texts went out meanwhile: such a client's own, or this one as it changed it."""
 
     @property
     def usage(self) -> Usage | None:
@@ -243,6 +245,7 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
         if sending is None or api is None or not isinstance(body, Mapping):
             return await post(path, body=body, options=options, **rest)
         if not sending.session.attempt("request", partial(sending.makes, body), otherwise=True):
+            sending.missed = True
             return await post(path, body=body, options=options, **rest)
         first, sending = sending, sending if sending.pending is None else sending.again()
         try:
