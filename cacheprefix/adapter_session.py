@@ -202,8 +202,7 @@ class AdapterSession:
 
         def made() -> AdapterSession:
             own = object.__new__(type(self))
-            own.__dict__.update(self.__dict__)
-            own._made = None
+            own.__dict__.update(self.__dict__)  # the user's own session too
             own.lead(self.name, scope, self.tail, self.team.given)
             return own
 

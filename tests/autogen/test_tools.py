@@ -310,6 +310,32 @@ async def test_tools_of_one_name_and_two_schemas_stay_with_their_agents(provide,
     assert any("keeps its own tools" in note for note in session_of(team).report().notes)
 
 
+@pytest.mark.parametrize("scoped", [False, True])
+async def test_teams_that_describe_a_tool_differently_share_each_among_their_own_agents(provide, new_client, scoped):
+    """Made for a user each, by turns: a tool stays its user's, and cause and way out are told."""
+    provider, session = provide("openai", Says()), Session(SharedPrefix(system=HANDBOOK))
+    for user in ("ann", "bob", "bob", "ann"):
+        seen = len(provider.requests)
+
+        def ask(query: str) -> str:
+            return query
+
+        house = FunctionTool(ask, f"Asks the house of {user}.", name="house")
+        agents = [role(name, new_client(provider), tools=[house] if name == "planner" else []) for name in ROLES]
+        team = wrap(RoundRobinGroupChat(agents, max_turns=3), session, **({"scope": user} if scoped else {}))
+        assert session_of(team) is session
+        await team.run(task=TASK)
+        shown = [record.body.decode() for record in provider.requests[seen:]]
+        assert all(f"house of {user}" in body for body in shown)
+        assert not any({"ann": "of bob", "bob": "of ann"}[user] in body for body in shown)
+    assert {call.layout for call in session.calls} == {"fork"}
+    reads = [call.usage.cache_read_tokens > 1_000 for call in session.calls]
+    assert reads.count(False) == 2
+    (told,) = [note for note in session.report().notes if "'house'" in note]
+    assert "describe the tool alike for all" in told
+    assert session.failures == {}
+
+
 async def test_markers_stand_at_the_end_of_the_shared_part_on_anthropic(provide, new_client):
     """The last block before the role's text is marked, so the next fork reads all of it."""
     provider = provide("anthropic", Says())

@@ -42,3 +42,18 @@ def test_a_nested_team_knows_which_tools_came_late():
     session.adapter.adopt_tools([], dict)
     session.adapter.team.adopt_tools([HOUSE], dict, print, grows=True)
     assert session.child("inner").adapter.late_tools == {"house"}
+
+
+def test_an_edition_has_what_the_user_gave_and_nothing_of_what_others_came_with():
+    """It is the user's session in all else, and the same one for who asks again."""
+    session = Session(SharedPrefix(system="The house."))
+    session.adapter.adopt_tools([HOUSE], dict)
+    other = {**HOUSE, "description": "Another house."}
+    assert session.adapter.team.contradicts([other], dict) == HOUSE["name"]
+    edition = session.adapter.edition("ann")
+    assert (edition.prefix.tool_names, edition.prefix.system) == ((), "The house.")
+    edition.adopt_tools([other], dict)
+    assert session.adapter.edition("ann") is edition
+    assert session.adapter.edition("bob") is not edition
+    assert (edition.session, edition.scope, edition.name) == (session, "ann", session.name)
+    assert edition.related(session.adapter)

@@ -16,17 +16,21 @@ from cacheprefix.adapter import (
     AdapterSession,
     VolatileRole,
     check_volatile,
+    digest_of,
+    dumps,
     given_or_configured,
     majority_text,
     users_session,
 )
 from cacheprefix.errors import SetupError, check_text, found_instead
-from cacheprefix_autogen.agent import clients_of, runners_of
+from cacheprefix_autogen.agent import clients_of, runners_of, tools_of
 from cacheprefix_autogen.binding import Binding, binding_of
 from cacheprefix_autogen.client import PrefixClient, note_moved, unwrapped
 from cacheprefix_autogen.member import Member, Options, ToolMemory, Volatile, system_texts
+from cacheprefix_autogen.provider_clients import name_of
 from cacheprefix_autogen.state import carry_over
 from cacheprefix_autogen.team import agents_in, bind_alone, bind_team, copied
+from cacheprefix_autogen.tool_restriction import frozen_schema, rendered
 
 T = TypeVar("T")
 
@@ -124,7 +128,7 @@ def _free(target: Any, session: Session | None) -> AdapterSession | None:
         known, other = binding_of(one), elsewhere(one)
         if known is None or other is None or not isinstance(other.patches.target, BaseGroupChat):
             continue
-        if session is None or session.adapter is known.session:
+        if session is None or session is users_session(known.session):
             joined = known.session
             shared |= {id(one), *map(id, _inside(one))}
     own = [one for at, one in inside.items() if at not in shared]
@@ -157,7 +161,7 @@ def bind(target: Any, session: AdapterSession, options: Options) -> Binding:
     """Bind an agent or a team with all in it, which nothing of ours holds yet."""
     agents = agents_in(target)
     if not any(binding_of(agent) for agent in agents):
-        session = _settled(session, agents)
+        session = _settled(session.attempt("tools", lambda: _edition(session, agents, options), session), agents)
     if isinstance(target, BaseGroupChat):
         binding = bind_team(target, session, options)
     else:
@@ -209,6 +213,24 @@ def conversation_of(target: Any) -> str:
     if group is None:
         raise SetupError(f"conversation_of takes a wrapped team or agent, found {type(target).__name__}; wrap it first")
     return group.transcript.id
+
+
+def _edition(session: AdapterSession, agents: Sequence[BaseChatAgent], options: Options) -> AdapterSession:
+    """The session, or where another team's tools contradict those of these agents, an edition of it for such tools.
+
+    Tools stand in front of every prompt: an agent whose tool differs would share nothing with the others of its team.
+    """
+    unique = {name_of(tool): frozen_schema(tool) for agent in reversed(agents) for tool in reversed(tools_of(agent))}
+    name = "" if session.mode == "observe" else session.team.contradicts(unique.values(), rendered)
+    if not name or name in session.team.public:
+        return session
+    scope = session.scope if options.scope is None else options.scope
+    session.note(
+        f"teams on this session have tools of the name {name!r} with different definitions (description or "
+        "parameters): each shares among its own agents alone; where teams are made for a user each, describe the tool "
+        "alike for all, and say what is the user's in the task"
+    )
+    return session.edition(scope, digest_of(*(dumps(unique[one], one).decode() for one in sorted(unique))))
 
 
 def _settled(session: AdapterSession, agents: Sequence[BaseChatAgent]) -> AdapterSession:
