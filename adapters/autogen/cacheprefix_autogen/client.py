@@ -401,8 +401,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             sending.pending.finish(said if own.prompt_tokens and not result.cached else None)
         if sending.pending is None and sending.missed:
             self._session.note(
-                f"{type(self.client).__name__} changes its agents' system texts: their requests go out as it makes them, "
-                "without volatile text, marks and a place in the report. Change these texts in the agents"
+                f"{type(self.client).__name__} changes its agents' system texts: their requests go out as it makes "
+                "them, without volatile text, marks and a place in the report. Change these texts in the agents"
             )
         if sending.sent is not None and sending.holds is not None:
             self.member.answered.keep(sending.holds, sending.sent)
