@@ -82,9 +82,9 @@ def play(one: CrewAhead, *, forks: bool) -> float:
 def test_a_crew_that_runs_once_is_not_dear(one) -> None:
     """By the reckoning's own account, with each task decided when it is due.
 
-    In 3 of 100,000 rows drawn by chance (tasks with a long text of their own, some that hold what is shared and some
-    that do not) a first fork is paid for by later ones that then cost less in the crew's own layout, up to a
-    fourteenth; in all others forks cost no more than unmodified.
+    In a few rows of hundred thousands (agents with long texts, some that hold what is shared and some that do not) a
+    first fork is to be paid for by later ones that then cost less in the crew's own layout; in all others forks cost
+    no more than unmodified.
     """
     once = replace(one, left=0, likely=0, repeats=False, grows=0)
     assert play(once, forks=True) <= play(once, forks=False) * 1.1
