@@ -15,6 +15,8 @@ from cacheprefix_openai_agents import wrap
 
 
 def tool_of(name):
+    """A tool of an agent's own."""
+
     @function_tool(name_override=f"{name}_tool")
     def run() -> str:
         """A tool."""
@@ -30,11 +32,8 @@ def test_a_forced_call_can_only_be_one_of_the_agents_own(api, stream):
     answers = Queue(["Planned.", Reply(tool_calls=(ToolCall("writer_tool", {}),)), "Written."])
 
     async def play(provider):
-        model, joined, said = (
-            model_for(api, provider),
-            session(prefix=SharedPrefix(system=HANDBOOK)),
-            [{"role": "user", "content": "Go."}],
-        )
+        joined, said = session(prefix=SharedPrefix(system=HANDBOOK)), [{"role": "user", "content": "Go."}]
+        model = model_for(api, provider)
         forced = ModelSettings(tool_choice="required")
         team = [
             agent(name, model, tools=[tool_of(name)], model_settings=settings)

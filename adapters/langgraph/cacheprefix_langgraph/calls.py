@@ -288,14 +288,18 @@ class _Asked:
 
     def _known(self) -> Iterator[Reason]:
         """The settings by which the provider caches this request apart from those of the other roles."""
-        choice = self.kwargs.get("tool_choice")
         if _by_schema(self.model, self.kwargs):
             yield reason("response_schema")
-        # Bedrock's has its kind for a name.
-        kind = choice.get("type", next(iter(choice), None)) if isinstance(choice, Mapping) else choice
-        if kind not in (None, False, "auto", "none", "allowed_tools"):
+        if self._choice not in (None, False, "auto", "none", "allowed_tools"):
             yield reason("forced_tool")
         yield from provider_tools(map(name_of, filter(by_provider, self._given)))
+
+    @property
+    def _choice(self) -> Any:
+        """How the application has the model choose among the tools; None where it does not say."""
+        choice = self.kwargs.get("tool_choice")
+        # Bedrock's has its kind for a name.
+        return choice.get("type", next(iter(choice), None)) if isinstance(choice, Mapping) else choice
 
     @property
     def _given(self) -> list[Any]:
@@ -323,6 +327,9 @@ class _Asked:
             allowed = tuple(name for name in bound if name in allowed)
         # Nobody is there yet whose tools could cost more than they save.
         carried: Carried = "union" if frame.session.alone else "open"
+        if self._choice in ("any", "required", True):
+            # Whichever tool the model has to call: of the union it might be another role's.
+            carried = bound
         free, lists = self.kwargs.get("tool_choice") in (None, "auto"), shows_body(base_of(self.model))
         fans = sent_alike(var_child_runnable_config.get()) > 1
         return OwnTools(bound, allowed, carried, free=free, lists=lists, differ=self.union.differ, fans_out=fans)
