@@ -42,7 +42,7 @@ from cacheprefix.calls.tool_calls import ToolUse
 from cacheprefix.contexts import BlockVar, inside, within
 from cacheprefix.effects import Call as WaitingFor
 from cacheprefix.effects import Flow, adrive, drive
-from cacheprefix.errors import SetupError, check_text
+from cacheprefix.errors import APPLICATIONS, SetupError, check_text
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, ask_options
 from cacheprefix.history import (
     READ_TOOL_SCHEMA,
@@ -136,6 +136,7 @@ _LATER = {
 
 __all__ = [
     "AHEAD",
+    "APPLICATIONS",
     "FOLLOW",
     "ITEMS",
     "LAID_OUT",

@@ -24,7 +24,7 @@ from cacheprefix.effects import Flow, adrive, drive
 from cacheprefix.errors import SetupError, ToolClashError, check_text
 from cacheprefix.layout import FOLLOW, Pass, find_text, tail_text, with_volatile
 from cacheprefix.layout.known_runs import RunAhead
-from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, RoleTold, asked_again, failed
+from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, asked_again, failed
 from cacheprefix.layout.prefix import tool_of
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
 from cacheprefix.layout.role_position import CountedHistory
@@ -826,6 +826,9 @@ class _Read:
         kept = _read_elsewhere(session, body, api, role)
         names = tuple(tool_name(tool) for tool in self.tools)
         free = body.get("tool_choice") in (None, "auto")
+        forced = _forced(body) and not set(names) >= set(session.prefix.tool_names)
+        carried: Carried = names if forced else "open"
+        known = provider_tools(_kind(tool) for tool in self.tools if not _is_function(tool))
         return AgentRequest(
             role.name,
             model,
@@ -834,9 +837,9 @@ class _Read:
             history,
             spoken=lambda behind: list(map(tokens, self.history[behind:])),
             api=api,
-            tools=OwnTools(names, free=free, lists=lists, differ=self.differ) if self.shared else None,
+            tools=OwnTools(names, carried=carried, free=free, lists=lists, differ=self.differ) if self.shared else None,
             volatile=role.volatile,
-            known=provider_tools(_kind(tool) for tool in self.tools if not _is_function(tool)),
+            known=(*known, reason("forced_tool")) if forced else known,
             own=own if kept is None else (*own, kept),
             alike=(role.ahead is not None or role.played) and self.shared_at == 0,
             played=role.played,
@@ -847,6 +850,12 @@ class _Read:
             shared_at=self.shared_at,
             schema=_schema(session, body, api),
         )
+
+
+def _forced(body: Mapping[str, Any]) -> bool:
+    """Whether the model has to call one of a body's tools, whichever: of the union it might be another role's."""
+    choice = body.get("tool_choice")
+    return (choice.get("type") if isinstance(choice, Mapping) else choice) in ("required", "any")
 
 
 def _schema(session: AdapterSession, body: Mapping[str, Any], api: Api) -> str:

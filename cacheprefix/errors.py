@@ -16,6 +16,9 @@ from typing import Any
 SHOW = "CACHEPREFIX_SHOW_ERRORS"
 """The variable with which logs and warnings hold the texts of exceptions too; they may quote what prompts say."""
 
+APPLICATIONS = "cacheprefix_applications"
+"""The attribute by which a plugin marks an error as the application's own, which gets it as it is from its set-up."""
+
 
 class CacheprefixError(Exception):
     """Base of all errors raised by cacheprefix."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import pluggy
 
 from cacheprefix import hookspecs
-from cacheprefix.errors import SetupError, plain, told
+from cacheprefix.errors import APPLICATIONS, SetupError, plain, told
 from cacheprefix.hookspecs import PREFIX, HookName, hookimpl
 from cacheprefix.locks import RLock, reset_in_child
 
@@ -232,7 +232,8 @@ class Plugins:
                 raise
             except BaseException as error:
                 # What the user asks for at set-up is refused by the adapter that knows the object, and by nobody else.
-                if isinstance(error, SetupError) and hook in ("wrap", "preview"):
+                raised = isinstance(error, SetupError) or hasattr(error, APPLICATIONS)
+                if raised and hook in ("wrap", "preview"):
                     raise
                 self._report(plugin, hook, error)
                 return None

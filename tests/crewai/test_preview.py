@@ -12,8 +12,9 @@ from crewai.flow.flow import Flow, listen, start
 from test_other_models import gemini
 
 from benchmarks.crewai_workloads import agents, crew, prose, tasks
-from cacheprefix import Caching, Session, SharedPrefix, preview
+from cacheprefix import Caching, Session, SharedPrefix, preview, wrap
 from cacheprefix.errors import SetupError
+from cacheprefix.plugins import CacheprefixPluginWarning
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply
 from cacheprefix_crewai import conversation_of, install
@@ -204,6 +205,27 @@ def test_a_task_that_nothing_can_begin_with_is_refused_by_name(servers, new_llm,
     made = build(lambda: new_llm(servers("openai", answering)))
     with pytest.raises(SetupError, match=names):
         preview(made, Session(), task=task)
+
+
+@pytest.mark.parametrize("front_door", [preview, wrap], ids=["preview", "wrap"])
+def test_an_error_of_a_crews_own_class_is_the_applications(front_door: Any, recwarn: Any) -> None:
+    """It was said to be a failure of the plugin."""
+    from crewai.project import CrewBase
+
+    @CrewBase
+    class Broken:
+        """A class that makes no crew."""
+
+        agents_config: Any = {}  # noqa: RUF012
+        tasks_config: Any = {}  # noqa: RUF012
+
+        def crew(self) -> Crew:
+            """What the application's own error says."""
+            raise LookupError("no such tenant")
+
+    with pytest.raises(LookupError, match="no such tenant"):
+        front_door(Broken(), Session())
+    assert not [one for one in recwarn if issubclass(one.category, CacheprefixPluginWarning)]
 
 
 def flow_of(llm: Any, *, made_in: str) -> Any:

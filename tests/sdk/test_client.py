@@ -28,6 +28,7 @@ from cacheprefix import (
 )
 from cacheprefix.bodies import SoFar, allowed_choice, compacts
 from cacheprefix.errors import BudgetError, ConfigError, SetupError
+from cacheprefix.layout.plan import OwnTools
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Latency, Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix.stores import MemoryStore, ResultStore
@@ -177,8 +178,8 @@ def test_roles_with_other_tools_share_the_union(api, servers, session_for):
 
 
 def _reading(api):
-    """A call with one of the union's two tools; on OpenAI ``allowed_tools`` would leave nothing to refuse."""
-    return body(api, tools=[tool("read", api)], **({} if api == "anthropic" else {"tool_choice": "required"}))
+    """A call with one of the union's two tools."""
+    return body(api, tools=[tool("read", api)])
 
 
 def _calling(*names):
@@ -191,6 +192,15 @@ def _reader(client, api, session):
         return creator(wrap(client, session), api)(**_reading(api))
 
 
+@pytest.fixture
+def in_words(monkeypatch):
+    """Roles are kept to their tools in words: ``allowed_tools`` would leave nothing to refuse."""
+    monkeypatch.setattr(
+        "cacheprefix.bodies.OwnTools", lambda *given, **named: OwnTools(*given, **{**named, "lists": False})
+    )
+
+
+@pytest.mark.usefixtures("in_words")
 def test_a_call_of_another_roles_tool_is_refused_and_asked_again(api, session_for):
     """Behind the same bytes, with an error for each call, and the application sees the second answer alone."""
     session = session_for(api, tools=[tool("write"), tool("read")])
@@ -205,6 +215,7 @@ def test_a_call_of_another_roles_tool_is_refused_and_asked_again(api, session_fo
     assert session.report().total.calls == 2
 
 
+@pytest.mark.usefixtures("in_words")
 def test_what_parse_adds_to_an_answer_is_not_sent_back(api, session_for):
     """Arguments that the SDK has parsed stand beside the model's; the provider would answer 400."""
     strict = {"type": "object", "properties": {}, "additionalProperties": False, "required": []}
@@ -227,6 +238,7 @@ def test_what_parse_adds_to_an_answer_is_not_sent_back(api, session_for):
         assert b"parsed" not in provider.requests[1].body
 
 
+@pytest.mark.usefixtures("in_words")
 def test_a_second_refusal_sends_the_applications_own_request(api, session_for):
     """There the model sees no tool but the role's; and the handbook, which only the session knows."""
     session = session_for(api, tools=[tool("write"), tool("read")])
@@ -255,6 +267,7 @@ def test_a_second_refusal_sends_the_applications_own_request(api, session_for):
     assert HANDBOOK.strip() in own.tier("system")[0].text
 
 
+@pytest.mark.usefixtures("in_words")
 def test_a_call_of_the_roles_own_tool_is_the_applications(api, session_for):
     """It comes back as it was answered."""
     session = session_for(api, tools=[tool("write"), tool("read")])
@@ -262,6 +275,22 @@ def test_a_call_of_the_roles_own_tool_is_the_applications(api, session_for):
         _reader(client, api, session)
         assert len(provider.requests) == 1
     assert session.report().failures == {}
+
+
+def test_a_forced_call_can_only_be_one_of_the_roles_own(api, servers, session_for):
+    """Of the union the model could call another role's, which is refused in no stream; where both are one it stays."""
+    session, choice = session_for(api, tools=[tool("write"), tool("read")]), "required"
+    servers[api].reset()
+    with make_client(api, servers[api]) as client, role("reader"):
+        ask = creator(wrap(client, session), api)
+        for names in (("read",), ("write", "read")):
+            tools = [tool(name, api) for name in names]
+            ask(**body(api, tools=tools, tool_choice={"type": "any"} if api == "anthropic" else choice))
+    offered = [len(record.json["tools"]) for record in servers[api].requests]
+    forced = ["forced_tool" in [one.why for one in call.reasons] for call in session.calls]
+    assert (offered, forced) == ([1, 2], [True, False])
+    assert [call.layout for call in session.calls] == ["fork"] * 2
+    assert "Tools you may" not in str(servers[api].requests[0].json)
 
 
 def test_a_tool_of_the_provider_leaves_the_tools_as_declared(servers, session_for):

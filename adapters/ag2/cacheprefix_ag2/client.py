@@ -92,6 +92,12 @@ def model_of(config: ModelConfig | None) -> str:
         return ""
 
 
+def _forced(client: LLMClient) -> bool:
+    """Whether a client's requests make the model call a tool, whichever it is."""
+    options = getattr(client, "_create_options", None) or {}
+    return {**options, **(options.get("extra_body") or {})}.get("tool_choice") == "required"
+
+
 @dataclass(frozen=True, slots=True)
 class _Request:
     """What a client is called with beside the events; the context holds the prompts."""
@@ -146,7 +152,13 @@ class PrefixClient(LLMClient):
         if self.tapped:
             found = session.attempt(
                 "fork",
-                lambda: fork_of(session, self.model, messages, GivenTools(given.tools, lasting), response_schema),
+                lambda: fork_of(
+                    session,
+                    self.model,
+                    messages,
+                    GivenTools(given.tools, lasting, _forced(self.client)),
+                    response_schema,
+                ),
                 found,
             )
         fork = found if isinstance(found, Fork) else None

@@ -62,6 +62,8 @@ class GivenTools:
     schemas: Sequence[ToolSchema]
     lasting: frozenset[str] | None = None
     """Names of those that the agent itself has; None where no others came with the call."""
+    forced: bool = False
+    """Whether the model has to call one of them, whichever: of the union it might be another agent's."""
 
 
 class Tail(ModelRequest):
@@ -129,6 +131,7 @@ def fork_of(
     forks, union = _decided(session, model, plan)
     union = union and not seat.plain
     own = reason("alone") if len(team.seats) == 1 else reason("lane_of_its_own")
+    known = provider_tools(type(tool).__name__ for tool in tools if not isinstance(tool, FunctionToolSchema))
     places: list[tuple[int | None, bool]] = []
 
     def placed(_: Profile | None = None, *, shares: bool = True) -> RolePosition:
@@ -147,7 +150,7 @@ def fork_of(
             tools=OwnTools(seat.tools, carried="union" if union else "own"),
             holds_shared=session.holds_shared((*plan.prompts, "\n".join(plan.prompts))),
             own=() if forks else (own,),
-            known=provider_tools(type(tool).__name__ for tool in tools if not isinstance(tool, FunctionToolSchema)),
+            known=(*known, *((reason("forced_tool"),) if given.forced else ())),
             shared=_shared_tokens(session, model, plan, union=union),
             place=placed,
             text_counts=True,
@@ -262,7 +265,8 @@ def _seated(team: Team, talk: Talk, seat: Seat, given: GivenTools) -> tuple[Seat
     None of the latter where no union can hold them: then the seat is ``plain``, and the request keeps its own.
     """
     own = [tool for tool in given.schemas if isinstance(tool, FunctionToolSchema)]
-    seat = replace(seat, tools=tuple(tool.function.name for tool in own), plain=len(own) != len(given.schemas))
+    plain = len(own) != len(given.schemas) or given.forced
+    seat = replace(seat, tools=tuple(tool.function.name for tool in own), plain=plain)
     if seat.plain:
         return replace(seat, tools=(*seat.tools, *(repr(tool) for tool in given.schemas))), _Tools()
     # Privacy: what came with this call may be made for who asks, its description too; no other stream is shown it.

@@ -40,6 +40,7 @@ class _Unsent(LLMClient):
     def __init__(self, client: Any) -> None:
         self.client = client
         self._client = client._client = unsent_client(client._client)
+        self._create_options = getattr(client, "_create_options", None)
 
     async def __call__(self, *given: Any, **named: Any) -> ModelResponse:
         with suppress(Unsent):

@@ -5,6 +5,7 @@ ag2's clients hand over neither the body nor a way to set cache marks; every req
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from cacheprefix.adapter import (
     RequestPlan,
     allowed_choice,
     condensed_body,
+    derived,
     headers_of,
     watched_in_place,
 )
@@ -31,7 +33,7 @@ _PATHS: tuple[tuple[str, Api], ...] = (
     ("/responses", "openai-responses"),
     ("/messages", "anthropic"),
 )
-_TAPPED = "_cacheprefix_tapped"
+_OWN = "_cacheprefix_post"
 _MARK = "cache_control"
 
 
@@ -124,7 +126,7 @@ class Sending:
             return body
         body = self.session.markable(_unmarked(body) if api == "anthropic" else body, api)
         allowed = self.fork.laid.restriction.allowed
-        if allowed is None or "tool_choice" in body or not body.get("tools"):
+        if allowed is None or body.get("tool_choice", "auto") != "auto" or not body.get("tools"):
             return body
         return {**body, "tool_choice": allowed_choice(allowed, api)}
 
@@ -138,36 +140,45 @@ SENDING: BlockVar[Sending] = BlockVar("cacheprefix_ag2_sending")
 
 
 def tap(client: Any) -> bool:
-    """Watch the SDK under an ag2 client; False where there is none that can be watched."""
+    """Watch the SDK under an ag2 client; False where there is none that can be watched.
+
+    By a class of its own, derived from the SDK's: a copy of its client asks by itself, as with another customer's key.
+    """
     sdk = getattr(client, "_client", None)
-    post = getattr(sdk, "post", None)
-    if sdk is None or not callable(post):
+    if sdk is None or not callable(getattr(sdk, "post", None)):
         return False
-    if not getattr(sdk, _TAPPED, False):
-        sdk.post = _watched(post)
-        setattr(sdk, _TAPPED, True)
+    own: Any = type(sdk)
+    if not hasattr(own, _OWN):
+        if "post" in vars(sdk):
+            # The application's own, on this one client: it would hide the class's.
+            vars(sdk)[_OWN] = vars(sdk).pop("post")
+        sdk.__class__ = _watching(own)
     return True
 
 
-def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
-    async def watched(path: str, *, body: Any = None, **rest: Any) -> Any:
+@functools.lru_cache(maxsize=64)
+def _watching(base: Any) -> Any:
+    """The class of an SDK's client with its requests watched."""
+
+    async def post(self: Any, path: str, *, body: Any = None, **rest: Any) -> Any:
+        own = vars(self).get(_OWN) or functools.partial(base.post, self)
         sending = SENDING.get()
         where = path.partition("?")[0]
         api = next((api for end, api in _PATHS if where.endswith(end)), None)
         if sending is None or api is None or not isinstance(body, dict):
-            return await post(path, body=body, **rest)
+            return await own(path, body=body, **rest)
         # What the SDKs leave out of the JSON they write, and what they add to it.
         full = {name: value for name, value in body.items() if type(value).__name__ not in ("Omit", "NotGiven")}
         full |= (rest.get("options") or {}).get("extra_json") or {}
         asked = (rest.get("options") or {}).get("headers") or {}
-        headers = sending.session.attempt("headers", lambda: headers_of(getattr(post, "__self__", None), asked), None)
+        headers = sending.session.attempt("headers", lambda: headers_of(self, asked), None)
         with await sending.begin(full, api, headers) as turn:
-            answer = await post(path, body=body if turn.body is full else dict(turn.body), **rest)
+            answer = await own(path, body=body if turn.body is full else dict(turn.body), **rest)
         if watched_in_place(answer, ForkBody(sending.session, api, full, full, None), turn) is None:
             turn.finish(getattr(answer, "usage", None), diagnostics=getattr(answer, "diagnostics", None))
         return answer
 
-    return watched
+    return derived(base, **{"post": post, _OWN: None})
 
 
 def _unmarked(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from cacheprefix.adapter import APPLICATIONS
 from cacheprefix_crewai.binding import RUN, Binding, bind, binding_of, bound_to, owners_of, subclassed, unbind
 from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.llm import swap, unswap
@@ -32,8 +33,17 @@ def parts_of(target: Any) -> tuple[Any, list[Any]]:
         return None, list(target) if all(isinstance(one, BaseAgent) for one in target) else []
     if not isinstance(target, Crew) and not is_flow(target):
         made = getattr(target, "crew", None)
-        target = made() if callable(made) else target
+        target = _made_by(made) if callable(made) else target
     return (target, agents_of(target)) if isinstance(target, Crew) else (None, [])
+
+
+def _made_by(crew: Callable[[], Any]) -> Any:
+    """What the ``crew`` method of a ``@CrewBase`` instance gives. Raises what that raises, as the application's own."""
+    try:
+        return crew()
+    except Exception as error:
+        vars(error)[APPLICATIONS] = True
+        raise
 
 
 def is_flow(target: Any) -> bool:

@@ -288,14 +288,23 @@ class _Asked:
 
     def _known(self) -> Iterator[Reason]:
         """The settings by which the provider caches this request apart from those of the other roles."""
-        choice = self.kwargs.get("tool_choice")
         if _by_schema(self.model, self.kwargs):
             yield reason("response_schema")
-        # Bedrock's has its kind for a name.
-        kind = choice.get("type", next(iter(choice), None)) if isinstance(choice, Mapping) else choice
-        if kind not in (None, False, "auto", "none", "allowed_tools"):
+        if self._choice not in (None, False, "auto", "none", "allowed_tools"):
             yield reason("forced_tool")
         yield from provider_tools(map(name_of, filter(by_provider, self._given)))
+
+    @property
+    def _choice(self) -> Any:
+        """How the application has the model choose among the tools; None where it does not say."""
+        choice = self.kwargs.get("tool_choice")
+        # Bedrock's has its kind for a name.
+        return choice.get("type", next(iter(choice), None)) if isinstance(choice, Mapping) else choice
+
+    @property
+    def _forced(self) -> bool:
+        """Whether the model has to call one of its tools, whichever."""
+        return self._choice in ("any", "required", True)
 
     @property
     def _given(self) -> list[Any]:
@@ -323,7 +332,12 @@ class _Asked:
             allowed = tuple(name for name in bound if name in allowed)
         # Nobody is there yet whose tools could cost more than they save.
         carried: Carried = "union" if frame.session.alone else "open"
-        free, lists = self.kwargs.get("tool_choice") in (None, "auto"), shows_body(base_of(self.model))
+        lists = shows_body(base_of(self.model))
+        listed = lists and frame.session.profile(model_name(self.model)).tool_choice_safe == "allowed_tools"
+        if self._forced and not (listed or frame.answers):
+            # Of the union the model might call another role's tool, which nobody refuses.
+            carried = bound
+        free = self._forced or self.kwargs.get("tool_choice") in (None, "auto")
         fans = sent_alike(var_child_runnable_config.get()) > 1
         return OwnTools(bound, allowed, carried, free=free, lists=lists, differ=self.union.differ, fans_out=fans)
 
@@ -332,7 +346,10 @@ class _Asked:
         kwargs = self.kwargs if tools is None else with_union(self.kwargs, self.union, self.frame, tools)
         if restriction.allowed is not None:
             api: Api = "openai-responses" if getattr(self.model, "use_responses_api", False) else "openai-chat"
-            kwargs = {**kwargs, "tool_choice": allowed_choice(restriction.allowed, api)}
+            choice = allowed_choice(restriction.allowed, api)
+            if self._forced:
+                choice.get("allowed_tools", choice)["mode"] = "required"
+            kwargs = {**kwargs, "tool_choice": choice}
         return without_limit(kwargs) if self.single else kwargs
 
 

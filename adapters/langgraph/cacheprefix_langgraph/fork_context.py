@@ -51,6 +51,8 @@ class Frame:
     """False where the fork could not be made: the layout is the application's, with what it left to us to say."""
     node: object = None
     """The Runnable that this fork is."""
+    answers: bool = False
+    """Whether it is an agent of LangChain's, which answers a call of a tool that it does not have, and goes on."""
 
     @property
     def trails(self) -> bool:

@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from langchain.agents import create_agent
@@ -280,7 +281,7 @@ class PrefixMiddleware(AgentMiddleware):
         returned = self._session.histories.limited or not level_of(config)
         known = _ledger_in(request) or {}
         talk = conversation_of(self._session, config, known, request.messages, returned=returned, key="messages")
-        frame = self._fork.frame(talk, said, scope=scope_of(config))
+        frame = replace(self._fork.frame(talk, said, scope=scope_of(config)), answers=True)
         if self.allowed:
             named = [name_of(tool) for tool in request.tools]
             self._open = usable(self._session, self.role, self.allowed, named) is None

@@ -1,0 +1,117 @@
+"""What the application does on a request's way: copies an SDK's client, gives it a method of its own, forces a call."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from ag2 import MemoryStream
+from ag2.events import ToolResult
+from ag2_driver import agent, configured
+from test_layout import named, session
+
+from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
+from cacheprefix_ag2 import session_of, wrap
+
+APIS = ("openai-chat", "openai-responses", "anthropic")
+
+
+@pytest.fixture
+def clients(monkeypatch):
+    """The SDKs' clients that ag2 makes, in order."""
+    from ag2.config.anthropic import config as anthropic
+    from ag2.config.openai import config as openai
+
+    made = []
+    for config in (openai.OpenAIConfig, openai.OpenAIResponsesConfig, anthropic.AnthropicConfig):
+
+        def create(self, own=config.create):
+            client = own(self)
+            made.append(client._client)
+            return client
+
+        monkeypatch.setattr(config, "create", create)
+    return made
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_copy_of_an_sdk_client_asks_by_itself(fresh, api, clients):
+    """As with another customer's key: it asked through the client that it was copied from."""
+    server, keys = fresh(api), []
+
+    async def hear(request):
+        keys.append(request.headers.get("x-api-key") or request.headers["authorization"])
+
+    async with configured(api, server) as config:
+        config.http_client.event_hooks = {"request": [hear]}
+        for each in wrap([agent("planner", config), agent("critic", config)], session()):
+            await each.ask("What now?", stream=MemoryStream())
+        twin = copy.copy(clients[-1])
+        # What the SDK has made of the first is the first's.
+        for name in ("chat", "responses", "messages"):
+            vars(twin).pop(name, None)
+        twin.api_key = "other"
+        asked = {"model": config.model, "messages": [{"role": "user", "content": "Alone."}]}
+        if api == "openai-responses":
+            await twin.responses.create(model=config.model, input="Alone.")
+        elif api == "openai-chat":
+            await twin.chat.completions.create(**asked)
+        else:
+            await twin.messages.create(**asked, max_tokens=9)
+    assert ["other" in key for key in keys] == [False, False, True]
+
+
+async def test_a_method_that_an_sdk_client_was_given_is_asked_through(fresh, clients):
+    """It stands on that one client, in front of its class's: requests through it are forks, and measured."""
+    server, paths = fresh("openai-chat"), []
+    async with configured("openai-chat", server) as config:
+        agents = wrap([agent("planner", config), agent("critic", config)], session())
+        made = type(config).create
+
+        def create(self):
+            client = made(self)
+            own = client._client.post
+
+            async def post(path, **rest):
+                paths.append(path)
+                return await own(path, **rest)
+
+            client._client.post = post
+            return client
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(config), "create", create)
+            for each in agents:
+                await each.ask("What now?", stream=MemoryStream())
+    assert paths == ["/chat/completions"] * 2
+    assert [call.layout for call in session_of(agents).calls] == ["fork"] * 2
+
+
+@pytest.mark.parametrize("choice", ["required", "auto"])
+async def test_a_chosen_call_can_only_be_one_of_the_roles_own(choice):
+    """Of the union the model could call another role's tool, which ag2 does not find."""
+    # The tool's result ends the turn: with a forced call there would be another request, and so on.
+    answers = [Reply("Well."), Reply(tool_calls=(ToolCall("look", {}),))]
+    with SimulatedProvider("openai-5.6", Queue(answers)) as server:
+        bodies, calls = await asked_with(choice, server)
+    offered = [{tool["function"]["name"] for tool in body["tools"]} for body in bodies]
+    allowed = [str(body["tool_choice"]) for body in bodies]
+    if choice == "required":
+        assert (offered, allowed) == ([{"look"}], ["required"])
+        assert {one.why for call in calls[1:] for one in call.reasons} >= {"forced_tool"}
+    else:
+        assert offered == [{"look", "write"}]
+        assert all("allowed_tools" in said and "write" not in said for said in allowed)
+
+
+async def asked_with(choice, server):
+    """The bodies and calls of an agent with such a ``tool_choice`` beside one that has another tool."""
+    async with configured("openai-chat", server) as config:
+        stream, forced = MemoryStream(), config.copy(tool_choice=choice)
+        agents = [
+            agent("planner", config, tools=[named("write")]),
+            agent("critic", forced, tools=[named("look", ToolResult("seen", final=True))]),
+        ]
+        for each in wrap(agents, session()):
+            await each.ask("What now?", stream=stream)
+        return [record.json for record in server.requests[1:]], session_of(agents).calls

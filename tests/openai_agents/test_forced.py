@@ -1,0 +1,61 @@
+"""A forced call of any tool, where the agents' requests carry all their tools."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from agents import ModelSettings, Runner, function_tool
+from agents_driver import HANDBOOK, model_for
+from test_agents import APIS, agent, session
+
+from cacheprefix import SharedPrefix
+from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
+from cacheprefix_openai_agents import wrap
+
+
+def tool_of(name):
+    """A tool of an agent's own."""
+
+    @function_tool(name_override=f"{name}_tool")
+    def run() -> str:
+        """A tool."""
+        return "done"
+
+    return run
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", APIS)
+def test_a_forced_call_can_only_be_one_of_the_agents_own(api, stream):
+    """Of the union the model could call another agent's tool, at which the run of a stream ended with an error."""
+    answers = Queue(["Planned.", Reply(tool_calls=(ToolCall("writer_tool", {}),)), "Written."])
+
+    async def play(provider):
+        joined, said = session(prefix=SharedPrefix(system=HANDBOOK)), [{"role": "user", "content": "Go."}]
+        model = model_for(api, provider)
+        forced = ModelSettings(tool_choice="required")
+        team = [
+            agent(name, model, tools=[tool_of(name)], model_settings=settings)
+            for name, settings in (("planner", ModelSettings()), ("writer", forced))
+        ]
+        for one in team:
+            wrap(one, joined, conversation="one")
+        for one in team:
+            result = Runner.run_streamed(one, said) if stream else await Runner.run(one, said)
+            if stream:
+                async for _ in result.stream_events():
+                    pass
+            said = result.to_input_list()
+        await model._client.close()
+        return result.final_output, joined.calls
+
+    with SimulatedProvider("openai-5.6", answers) as provider:
+        answer, calls = asyncio.run(play(provider))
+        bodies = [record.json for record in provider.requests[1:]]
+    offered = [[(one.get("function") or one)["name"] for one in body["tools"]] for body in bodies]
+    # The SDK forces a call once, and then leaves it to the model.
+    assert offered == [["writer_tool"], ["planner_tool", "writer_tool"]]
+    assert [body["tool_choice"] if body is bodies[0] else None for body in bodies] == ["required", None]
+    assert "forced_tool" in [one.why for one in calls[1].reasons]
+    assert answer == "Written."
