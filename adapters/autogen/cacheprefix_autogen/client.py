@@ -309,8 +309,9 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
         def layout() -> Planned:
             try:
-                for why in overlaid(put_over(self._innermost(), given)):
-                    return self.member.left_as_it_is(self.client, given, why)
+                covered = overlaid(put_over(self._innermost(), given))
+                if covered:
+                    return self.member.left_as_it_is(self.client, given, covered[0])
                 made, plan = self.member.layout(self.client, given)
             except BudgetError as error:
                 over.append(error)
