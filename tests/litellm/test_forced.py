@@ -1,0 +1,30 @@
+"""A call that has to be made of one of a request's tools: it can only be one of the role's own."""
+
+from __future__ import annotations
+
+import litellm
+import pytest
+from litellm_driver import HANDBOOK, messages, place
+
+from cacheprefix import Gate, Session, SharedPrefix
+from cacheprefix_litellm import role, wrap
+
+
+def tool(name):
+    """A function of that name."""
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-5.6", "anthropic/claude-sonnet-4-6"])
+def test_a_forced_call_can_only_be_one_of_the_roles_own(fresh, model):
+    """Of the union the model could call another role's; without a forced call, and where both are one, it is sent."""
+    vendor = model.partition("/")[0]
+    provider, union = fresh(vendor), [tool("write"), tool("read")]
+    session = Session(SharedPrefix(system=HANDBOOK, tools=union), gate=Gate(price=0.0))
+    ask, offered = wrap(litellm.completion, session), []
+    for own, choice in ((union[1:], None), (union[1:], "required"), (union, "required")):
+        with role("critic"):
+            ask(model=model, messages=messages("critic"), tools=own, tool_choice=choice, **place(vendor, provider))
+        offered.append(len(provider.requests[-1].json["tools"]))
+    assert offered == [2, 1, 2]
+    assert ["forced_tool" in [one.why for one in call.reasons] for call in session.calls] == [False, True, False]
