@@ -245,9 +245,9 @@ def error(
         return
     name = f"{target.name}: {name}"
     more = {"calls": calls, "refused": refused, "sessions": len(short), "left_out": len(runs) - len(short)}
-    yield _table.topic(f"{name}, error of the expected hit rate", 100 * off / total, "points", digits=3, **more)
+    yield _table.topic(f"{name}, error of the expected cached share", 100 * off / total, "points", digits=3, **more)
     yield _table.topic(f"{name}, calls expected to the token", exact / calls, "share of calls", **more)
-    yield _table.topic(f"{name}, hit rate of the engine", reported / total, "share of input", **more)
+    yield _table.topic(f"{name}, cached share of the engine", reported / total, "share of input", **more)
 
 
 def errors(client: httpx.Client, target: Target, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

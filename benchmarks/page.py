@@ -152,7 +152,7 @@ ABOUT: dict[str, tuple[str, str]] = {
         (
             "llama.cpp's server with SmolLM2-135M-Instruct, where a row names it, and with a small model of random "
             "weights for longer prompts; vLLM's with the latter. Tokens, caches and times are real. "
-            "Errors are in points of hit rate between what was expected and what "
+            "Errors are in points of cached share between what was expected and what "
             "the engine counted, with the engine's tokenizer; differences of either sign are added up. llama.cpp "
             "keeps one line of prompts a slot, vLLM blocks of 32 tokens. vLLM is measured where "
             "`CACHEPREFIX_VLLM_PYTHON` names an interpreter that has it (on a CPU: `uv pip install "

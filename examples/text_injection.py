@@ -49,7 +49,7 @@ def text_injection(example: Example) -> str:
             )
         first += example.session.calls[-1].usage.cache_read_tokens or 0
     total = sum(call.usage.input_tokens or 0 for call in example.session.calls[-len(HELPERS) :])
-    example.extra["helpers_read_share"] = round(first / total, 3) if total else 0.0
+    example.extra["helpers_cached_share"] = round(first / total, 3) if total else 0.0
     return said
 
 

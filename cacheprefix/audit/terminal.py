@@ -63,7 +63,7 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
     paid = f"cost {_number(all_.cost_units)} units{_usd(all_.usd if all_.priced else None)}"
     head = (
         f"{logs}: {_counted(all_.calls, 'call')}, {_counted(named, 'agent') if named else 'agents not named'}",
-        f"input {_number(all_.input_tokens)} tokens: {all_.hit_rate:.1%} read from the cache, {written} written",
+        f"input {_number(all_.input_tokens)} tokens: {all_.cached_share:.1%} read from the cache, {written} written",
         paid,
         f"lost to breaks: {_number(all_.lost_tokens)} tokens{_usd(totals.lost_usd)} in {_counted(breaks, 'break')}",
     )
@@ -194,7 +194,7 @@ def _days(audit: Audit) -> tuple[tuple[str, ...], ...]:
     """The newest days, by model."""
     held = audit.totals.by_day
     return tuple(
-        (day, model, _number(one.calls), _number(one.input_tokens), f"{one.hit_rate:.1%}", _number(one.cost_units))
+        (day, model, _number(one.calls), _number(one.input_tokens), f"{one.cached_share:.1%}", _number(one.cost_units))
         for model, day, one in held[-_DAYS:]
     )
 
@@ -206,7 +206,7 @@ def _agents(audit: Audit) -> tuple[tuple[str, ...], ...]:
             name or "(unnamed)",
             _number(one.calls),
             _number(one.input_tokens),
-            f"{one.hit_rate:.1%}",
+            f"{one.cached_share:.1%}",
             _number(one.cost_units),
             _number(one.lost_tokens),
         )

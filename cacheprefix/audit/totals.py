@@ -46,7 +46,7 @@ class Sum:
             self.priced += 1
 
     @property
-    def hit_rate(self) -> float:
+    def cached_share(self) -> float:
         """Read tokens of all input tokens, 0 to 1."""
         return self.cache_read_tokens / self.input_tokens if self.input_tokens else 0.0
 
@@ -58,7 +58,7 @@ class Sum:
             "cache_read_tokens": self.cache_read_tokens,
             "cache_write_tokens": self.cache_write_tokens,
             "uncached_tokens": max(0, self.input_tokens - self.cache_read_tokens - self.cache_write_tokens),
-            "hit_rate": round(self.hit_rate, 6),
+            "cached_share": round(self.cached_share, 6),
             "cost_units": round(self.cost_units, 3),
             "usd": self.usd if self.priced else None,
             "lost_tokens": self.lost_tokens,

@@ -43,7 +43,7 @@ class TurnRow:
     volatile_changed: bool
 
     @property
-    def hit_ratio(self) -> float:
+    def cached_share(self) -> float:
         """Cached tokens of all input tokens."""
         return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
 

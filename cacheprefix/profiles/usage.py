@@ -61,7 +61,7 @@ class Usage:
         return self.cache_read_tokens is not None
 
     @property
-    def read_share(self) -> float | None:
+    def cached_share(self) -> float | None:
         """Read tokens as a share of the input, 0 to 1; ``None`` if either is unknown."""
         if self.cache_read_tokens is None or not self.input_tokens:
             return None

@@ -74,7 +74,7 @@ class Outcome:
     busiest: float
 
     @property
-    def hit_rate(self) -> float:
+    def cached_share(self) -> float:
         """Read tokens of all input tokens, 0 to 1."""
         return self.read_tokens / self.input_tokens if self.input_tokens else 0.0
 

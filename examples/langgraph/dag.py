@@ -32,7 +32,7 @@ def dag(example: Example) -> str:
     result = dag_result(graph.invoke(task()))
     example.extra["waves"] = [list(wave) for wave in result.waves]
     example.extra["parallelized"] = result.parallelized_count
-    example.extra["hit_rate"] = result.hit_rate
+    example.extra["cached_share"] = result.cached_share
     return result.text("letter")
 
 

@@ -17,7 +17,7 @@ def team(example: Example) -> str:
     """A normal compiled graph: it could be streamed, checkpointed, drawn or be a part of another."""
     values = prefix_team(example.llm(), ROLES).invoke(task())
     result = team_result(values, ROLES)
-    example.extra["hit_rate"] = result.hit_rate
+    example.extra["cached_share"] = result.cached_share
     example.extra["reports"] = {report.role: len(report.findings) for report in result.reports}
     return result.synthesis
 

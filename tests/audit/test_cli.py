@@ -87,7 +87,7 @@ def test_broken_lines_make_exit_code_1(tmp_path, capsys):
         ["check", "LOG", "--forbid", "bad_weather"],
         ["audit", "LOG", "--rules", "nobody"],
         ["audit", "LOG", "--html", "/no/such/folder/x.html"],
-        ["check", "LOG", "--min-hit", "7"],
+        ["check", "LOG", "--min-cached", "7"],
     ],
 )
 def test_wrong_use_makes_exit_code_2(good, wrong, capsys):
@@ -106,8 +106,8 @@ def test_wrong_use_makes_exit_code_2(good, wrong, capsys):
         (["--max-lost-tokens", "1000000"], 0),
         (["--max-lost-usd", "0"], 3),
         (["--max-lost-usd", "5"], 0),
-        (["--min-hit", "0.99"], 3),
-        (["--min-hit", "0.1"], 0),
+        (["--min-cached", "0.99"], 3),
+        (["--min-cached", "0.1"], 0),
         (["--forbid", "tools_reordered"], 3),
         (["--forbid", "system_changed,history_edited"], 0),
         (["--forbid", "cold_start"], 3),
@@ -129,7 +129,7 @@ def test_check_names_broken_lines_by_code_1(tmp_path):
     """Within the limits, but not everything was read; a limit that is exceeded counts more."""
     path = write(tmp_path / "log.jsonl", [*quiet(2), "{"])
     assert main(["check", path]) == 1
-    assert main(["check", path, "--min-hit", "1"]) == 3
+    assert main(["check", path, "--min-cached", "1"]) == 3
 
 
 def test_money_that_cannot_be_counted_fails_a_limit_in_money(tmp_path, capsys):

@@ -105,8 +105,8 @@ def test_cached_tools_run_once_and_again_after_a_write(example):
 
 def test_helpers_that_are_forks_read_nearly_all_of_their_input(example):
     """And those that get the text pasted read none of it."""
-    assert _data(example("text_injection", "--layout", "unmodified", "--json"))["helpers_read_share"] == 0.0
-    assert _data(example("text_injection", "--layout", "shared", "--json"))["helpers_read_share"] > 0.95
+    assert _data(example("text_injection", "--layout", "unmodified", "--json"))["helpers_cached_share"] == 0.0
+    assert _data(example("text_injection", "--layout", "shared", "--json"))["helpers_cached_share"] > 0.95
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def test_a_team_plans_reports_and_joins_on_one_prefix(bench, how):
     assert "The plan {of} mine." in closing.sections[len(plan.sections) - 1].text
     assert result.usage.input_tokens == sum(r.outcome.input_tokens for r in bench.provider.requests)
     assert result.usage.cache_read_tokens == sum(r.outcome.read_tokens for r in bench.provider.requests)
-    assert 0 < result.hit_rate < 1
+    assert 0 < result.cached_share < 1
     assert result.cost_units < result.usage.input_tokens
     assert result.usage.calls == 4
 

@@ -109,7 +109,7 @@ def test_nothing_is_left_behind_unless_it_is_asked_for(program, tmp_path):
 @pytest.mark.slow
 def test_check_fails_a_program_that_loses_more_than_it_may(program):
     """With 3, as ``cacheprefix check`` does; a program that failed by itself keeps its own code."""
-    limits = ("--simulate", "openai", "--check", "--min-hit", "0.5", "--")
+    limits = ("--simulate", "openai", "--check", "--min-cached", "0.5", "--")
     shown = record(*limits, sys.executable, program(LOSING))
     assert shown.returncode == 3
     assert "FAILED 0.0% of the input was read from the cache, less than 50.0%" in shown.stderr

@@ -155,7 +155,7 @@ def test_a_request_log_is_played_section_by_section(tmp_path, capsys):
     path.write_text("\n".join(map(json.dumps, bodies)))
     assert cli.main(["simulate", str(path), "--ttl", "300", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert 0.4 < row["hit_rate"] < 0.5
+    assert 0.4 < row["cached_share"] < 0.5
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,8 @@ def test_a_recorded_hour_gives_the_figures_of_the_docs(traces):
     """Mooncake's conversations: more life and sticky routing read more, by about what docs/scale.md says."""
     found, skipped = arrivals([str(traces("mooncake") / "conversation_trace.jsonl.gz")], limit=4_000)
     assert skipped == 0
-    short, long = (play(found, Setting(ttl), EXACT).hit_rate for ttl in (60.0, 900.0))
-    spread, sticky = (play(found, Setting(300.0, None, 8, way), EXACT).hit_rate for way in ("spread", "sticky"))
+    short, long = (play(found, Setting(ttl), EXACT).cached_share for ttl in (60.0, 900.0))
+    spread, sticky = (play(found, Setting(300.0, None, 8, way), EXACT).cached_share for way in ("spread", "sticky"))
     assert long > 2 * short
     assert sticky > 2 * spread
 

@@ -110,7 +110,9 @@ def _result(provider: str, model: "Model", rows: Sequence["TurnRow"]) -> dict[st
         "versions": {"cacheprefix": __version__},
         "provider": provider,
         "model": model.name,
-        "rows": [{**asdict(row), "hit_ratio": round(row.hit_ratio, 4), "saving": round(row.saving, 4)} for row in rows],
+        "rows": [
+            {**asdict(row), "cached_share": round(row.cached_share, 4), "saving": round(row.saving, 4)} for row in rows
+        ],
         "totals": [_total(matching, layout, part) for (matching, layout), part in _parts(rows).items()],
         "pays_from": [{"matching": at, "layout": one, "turn": turn} for (at, one), turn in _pays_from(rows).items()],
         "does_not_show": _DOES_NOT_SHOW,
@@ -157,7 +159,7 @@ def _total(matching: str, layout: str, rows: Sequence["TurnRow"]) -> dict[str, A
         "layout": layout,
         "input_tokens": total,
         "cached_tokens": cached,
-        "hit_ratio": round(cached / total, 4) if total else 0.0,
+        "cached_share": round(cached / total, 4) if total else 0.0,
         "cost_units": cost,
         "usd": None if None in usd else sum(one for one in usd if one is not None),
         "saving": round(1 - cost / total, 4) if total else 0.0,
@@ -182,14 +184,14 @@ def _markdown(found: dict[str, Any], rows: Sequence["TurnRow"]) -> Iterator[str]
             changed = any(row.volatile_changed for row in mine if row.turn == turn)
             yield f"| {turn}{' *' if changed else ''} | " + " | ".join(cells) + " |"
         yield ""
-        yield "| | input | cached tokens | hit ratio | cost units | USD | saving |"
+        yield "| | input | cached tokens | cached share | cost units | USD | saving |"
         yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
         for total in found["totals"]:
             if total["matching"] == matching:
                 usd = "-" if total["usd"] is None else f"{total['usd']:.6f}"
                 yield (
                     f"| {total['layout']} | {total['input_tokens']:,} | {total['cached_tokens']:,} | "
-                    f"{total['hit_ratio']:.1%} | {total['cost_units']:,.0f} | {usd} | {total['saving']:.1%} |"
+                    f"{total['cached_share']:.1%} | {total['cost_units']:,.0f} | {usd} | {total['saving']:.1%} |"
                 )
         yield ""
         yield from _payoff(found, matching)
@@ -198,7 +200,7 @@ def _markdown(found: dict[str, Any], rows: Sequence["TurnRow"]) -> Iterator[str]
 
 
 def _cells(row: "TurnRow") -> str:
-    return f"{row.input_tokens:,} | {row.cached_tokens:,} | {row.hit_ratio:.1%} | {row.cost_units:,.0f}"
+    return f"{row.input_tokens:,} | {row.cached_tokens:,} | {row.cached_share:.1%} | {row.cost_units:,.0f}"
 
 
 def _write(path: Path, text: str) -> None:

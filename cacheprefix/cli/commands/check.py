@@ -29,7 +29,7 @@ def register(app: "typer.Typer") -> None:
         ] = None,
         max_lost_tokens: Annotated[int | None, typer.Option(min=0, help="Most tokens that breaks may lose.")] = None,
         max_breaks: Annotated[int | None, typer.Option(min=0, help="Most breaks there may be.")] = None,
-        min_hit: Annotated[
+        min_cached: Annotated[
             float | None,
             typer.Option(min=0, max=1, help="Least share of the input read from the cache, 0 to 1."),
         ] = None,
@@ -66,16 +66,16 @@ def register(app: "typer.Typer") -> None:
                 auditing.save_json(result, as_json)
             if html is not None:
                 auditing.save_page(result, html)
-            if all(limit is None for limit in (max_lost_usd, max_lost_tokens, max_breaks, min_hit)) and not causes:
+            if all(limit is None for limit in (max_lost_usd, max_lost_tokens, max_breaks, min_cached)) and not causes:
                 max_breaks = 0
-            problems = list(problems_of(result, max_lost_usd, max_lost_tokens, max_breaks, min_hit, causes))
+            problems = list(problems_of(result, max_lost_usd, max_lost_tokens, max_breaks, min_cached, causes))
             damaged = list(result.totals.broken)
             if not result.totals.understood:
                 damaged.append("no request of a language model was understood, so nothing was checked")
             told = sys.stderr if as_json is not None and str(as_json) == "-" else sys.stdout
             totals = result.totals.all
             print(
-                f"{totals.calls:,} calls, {totals.hit_rate:.1%} of the input read from the cache, "
+                f"{totals.calls:,} calls, {totals.cached_share:.1%} of the input read from the cache, "
                 f"{totals.lost_tokens:,} tokens lost",
                 file=told,
             )
@@ -109,7 +109,7 @@ def problems_of(
     max_lost_usd: float | None,
     max_lost_tokens: int | None,
     max_breaks: int | None,
-    min_hit: float | None,
+    min_cached: float | None,
     causes: tuple[str, ...],
 ) -> Iterable[str]:
     """What exceeds the limits, a line each; nothing where all hold."""
@@ -129,8 +129,8 @@ def problems_of(
         yield f"the cache broke {breaks} times, more than {max_breaks}"
         if not causes:
             yield from (_said(group.cause, group.path, group.count, group.place) for group in groups[:10])
-    if min_hit is not None and totals.all.hit_rate < min_hit:
-        yield f"{totals.all.hit_rate:.1%} of the input was read from the cache, less than {min_hit:.1%}"
+    if min_cached is not None and totals.all.cached_share < min_cached:
+        yield f"{totals.all.cached_share:.1%} of the input was read from the cache, less than {min_cached:.1%}"
     for group in groups:
         if group.cause in causes:
             yield _said(group.cause, group.path, group.count, group.place)

@@ -65,7 +65,7 @@ def register(app: "typer.Typer") -> None:
             bool, typer.Option("--check", help="Exit with 3 where the cache breaks, as cacheprefix check does.")
         ] = False,
         max_lost_usd: Annotated[float | None, typer.Option(min=0, help="For --check: money that may be lost.")] = None,
-        min_hit: Annotated[
+        min_cached: Annotated[
             float | None, typer.Option(min=0, max=1, help="For --check: least share of the input read from the cache.")
         ] = None,
         forbid: Annotated[
@@ -132,9 +132,11 @@ def register(app: "typer.Typer") -> None:
                     if html is not None:
                         auditing.save_page(result, html)
                     write_summary(result, sys.stderr, plain=plain)
-                    most = 0 if all(limit is None for limit in (max_lost_usd, min_hit, *causes)) else None
+                    most = 0 if all(limit is None for limit in (max_lost_usd, min_cached, *causes)) else None
                     problems = (
-                        list(checking.problems_of(result, max_lost_usd, None, most, min_hit, causes)) if check else []
+                        list(checking.problems_of(result, max_lost_usd, None, most, min_cached, causes))
+                        if check
+                        else []
                     )
                 if keep is None:
                     _say("the recording is deleted now; --keep FILE keeps it")

@@ -176,7 +176,7 @@ def _print_json(outcomes: "Iterable[Outcome]", rules: str, span: float, skipped:
             "replicas": each.setting.replicas,
             "routing": each.setting.routing,
             **_keyed(each.setting),
-            "hit_rate": round(each.hit_rate, 4),
+            "cached_share": round(each.cached_share, 4),
             "cost_ratio": round(each.cost_ratio, 4),
             "cost_units": round(each.cost_units, 1),
             "input_tokens": each.input_tokens,
@@ -215,6 +215,6 @@ def _row(each: "Outcome") -> str:
     routing = f"keys {setting.keys}" if setting.routing == "keys" else setting.routing
     return (
         f"{ttl:>6} {capacity:>10} {setting.replicas:>8} {routing if setting.replicas > 1 else '':>9} "
-        f"{each.hit_rate:>7.1%} {each.cost_ratio:>6.3f} {each.peak_tokens:>13,} {each.evicted_tokens:>14,} "
+        f"{each.cached_share:>7.1%} {each.cost_ratio:>6.3f} {each.peak_tokens:>13,} {each.evicted_tokens:>14,} "
         f"{each.busiest:>8.1%}"
     )

@@ -37,9 +37,9 @@ class Outcome:
     """Seconds of them at the gate, for a sibling that was writing what the step then read."""
 
     @property
-    def hit_rate(self) -> float | None:
+    def cached_share(self) -> float | None:
         """Share of the input that was read from the cache, 0 to 1; None where the provider did not say."""
-        return self.usage.read_share
+        return self.usage.cached_share
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types, for a state that any checkpointer takes."""

@@ -75,9 +75,9 @@ class TeamResult:
         return total(self.outcomes.values())
 
     @property
-    def hit_rate(self) -> float | None:
+    def cached_share(self) -> float | None:
         """Share of the whole input that was read from the cache; None where the provider did not say."""
-        return self.usage.read_share
+        return self.usage.cached_share
 
     @property
     def cost_units(self) -> float:
