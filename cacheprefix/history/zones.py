@@ -32,8 +32,8 @@ class Zone:
 
     def refreshed(self) -> Zone:
         """The zone with its staged text shown; one that became empty tells the model so, with its last text."""
-        if self.staged is None or self.staged == self.shown:
-            return replace(self, staged=None)
+        if self.staged is None:
+            return self
         if self.staged or not self.shown:
             return Zone(self.name, self.staged)
         half = _LAST_SHOWN // 2

@@ -291,6 +291,7 @@ def test_project_text_refreshes_only_with_an_unavoidable_break():
     assert "new" in build_messages(refresh_zones(state))[0]["content"]
     small = compact(state, Compaction(trigger=1_000, horizon=1e9))
     assert "new" in build_messages(small)[0]["content"]
+    assert refresh_zones(small) == refresh_zones(set_zone(small, "project", "new")) == small
     emptied = refresh_zones(set_zone(small, "project", ""))
     assert "empty now" in build_messages(emptied)[0]["content"]
 
