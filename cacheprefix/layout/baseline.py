@@ -234,7 +234,7 @@ class Unmodified:
         self._tenants = _Tenants()
         self._own_alone = True
         """Whether all that was sent was the application's own."""
-        self._counts: dict[str, _Counts] = {}
+        self._counts: Bounded[str, _Counts] = Bounded(_MODELS)
         self._wholes: Bounded[bytes, _About] = Bounded(_WHOLES)
         self._begun: Bounded[int, _Begun] = Bounded(_BEGUN)
         # By model: whether its provider was last seen to let siblings that are sent together read from one another, and
@@ -365,9 +365,7 @@ class Unmodified:
         text, images = _parts(sent, sent.tokens)
         counted = usage.input_tokens if usage.calls == 1 and not usage.summed else None
         with self._lock:
-            if len(self._counts) > _MODELS:
-                self._counts.clear()
-            counts = self._counts.setdefault(sent.model, _Counts())
+            counts = self._counts.of(sent.model, _Counts)
             if counted and sent.tokens:
                 # A count that no tokenizer explains says nothing of other requests.
                 if images or counts_alike(counted, text):

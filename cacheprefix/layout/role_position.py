@@ -457,7 +457,7 @@ class RolePositions:
         # By tenant and lane: whether new texts last went by the application's own layout; and by role, its last text.
         self._owning: Bounded[tuple[str, str], bool] = Bounded(_TALKS)
         self._told: Bounded[tuple[str, str, str], tuple[str, Beginnings]] = Bounded(_TALKS)
-        self._sizes: dict[tuple[str, str], int] = {}
+        self._sizes: Bounded[tuple[str, str], int] = Bounded(_SIZES)
         self._lock = Lock()
 
     def size(self, name: str, text: str, model: str, count: Callable[[str, str], int]) -> int:
@@ -466,8 +466,6 @@ class RolePositions:
         if found is None:
             found = count(text, model) if text else 0
             with self._lock:
-                if len(self._sizes) >= _SIZES:
-                    self._sizes.clear()
                 self._sizes[name, model] = found
         return found
 
