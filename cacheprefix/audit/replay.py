@@ -336,6 +336,7 @@ class _Run:
         return usage
 
     def _finished(self, call: _Open, at: float) -> None:
+        """Judge a request whose answer has ended: its verdict goes into its row, the sums and the alarms."""
         ready = call.ready
         # In a log that has usage elsewhere, a call without is unreported; the simulator only fills in its numbers.
         silent = (call.usage is None or not call.usage.reported) and not self.totals.reported

@@ -235,6 +235,7 @@ class Requests:
         body, prompt = laid, given
         came: _Came | None = None
         if needs and (again or (asked.rewrite and asked.layout == "own")):
+            # Money: a role whose own requests were not gone on from writes only what an earlier one began with, too.
             came = self._came(given, rules, sender, agent)
             again = again or not came.pays
         if again and came is not None:

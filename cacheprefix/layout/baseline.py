@@ -287,6 +287,7 @@ class Unmodified:
             return self._usage(own, sent, usage, times)
 
     def _usage(self, own: Own, sent: Observation, usage: Usage, times: Times) -> Estimate:
+        """What a request had cost as the application made it, once the answer to the one sent has said what it cost."""
         prompt, profile = own.prompt, sent.profile
         if not prompt.sections:
             self._begun.pop(sent.index, None)
@@ -362,6 +363,7 @@ class Unmodified:
         return self._model.begin(own.prompt, rules, SentBy(scope, own.agent, own.conversation), at=own.arrived)
 
     def _scale(self, sent: Prompt, own: Prompt, usage: Usage, told: _Told | None = None) -> _Scale:
+        """The provider's count of the application's own request, by its count of the one that was ``sent``."""
         text, images = _parts(sent, sent.tokens)
         counted = usage.input_tokens if usage.calls == 1 and not usage.summed else None
         with self._lock:
