@@ -314,6 +314,17 @@ def test_where_a_change_goes_is_a_file_that_holds_what_is_named_with_it():
                 assert name in ("call.reasons", "cacheprefix explain", "grep '\"NAME\"'"), f"{change}: {name}"
 
 
+def test_the_steps_of_a_call_name_files_and_what_they_define():
+    """Of the core: a class or function in brackets behind it, or ``NAME in FILE``."""
+    page = _page("One call, from decorator to wire (LangGraph)")
+    files = re.findall(r"`((?:\w+/)*\w+\.py)`", page)
+    assert len(files) > 8
+    assert not [name for name in files if not (CORE / name).is_file()]
+    for name, file in re.findall(r"`([\w.]+)` in `([\w/]+\.py)`", page):
+        defined = name.rpartition(".")[2]
+        assert re.search(rf"\b(def|class) {defined}\b", (CORE / file).read_text("utf-8")), f"{name} in {file}"
+
+
 def test_every_field_of_a_profile_has_a_value_among_the_rules():
     """So that who adds a rule finds how one is written."""
     rows = (CORE / "profiles" / "profiles.toml").read_text("utf-8")
