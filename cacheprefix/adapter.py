@@ -15,7 +15,6 @@ from cacheprefix.adapter_session import AdapterSession
 from cacheprefix.bodies import (
     LAID_OUT,
     LONG_ROLE,
-    AsyncWatched,
     ForkBody,
     Role,
     ToolSet,
@@ -80,7 +79,7 @@ from cacheprefix.layout.known_runs import RunAhead, RunCall
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, asked_again, failed
 from cacheprefix.layout.reflections import Reflections
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, merged_places
-from cacheprefix.layout.team import Whose
+from cacheprefix.layout.team import ToolSource, Whose
 from cacheprefix.layout.tool_restriction import Restriction, restrict
 from cacheprefix.locks import Lock, RLock, once, reset_in_child
 from cacheprefix.mode import Mode
@@ -150,7 +149,6 @@ __all__ = [
     "AnswerForm",
     "Api",
     "AskOptions",
-    "AsyncWatched",
     "Attempt",
     "BlockVar",
     "Boundary",
@@ -206,6 +204,7 @@ __all__ = [
     "SummaryRequest",
     "Tool",
     "ToolSet",
+    "ToolSource",
     "ToolUse",
     "TransitionHook",
     "Unsent",

@@ -41,7 +41,7 @@ from cacheprefix.layout.economics import Lane, Seat, SelectorChoice
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.prefix import tool_of
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, RoleRequest, Told
-from cacheprefix.layout.team import Team, Whose
+from cacheprefix.layout.team import MADE_WITH, Team, ToolSource, Whose
 from cacheprefix.mode import Mode
 from cacheprefix.notices import Notices
 from cacheprefix.options import Options
@@ -248,11 +248,7 @@ class AdapterSession:
         *,
         grows: bool = False,
         scope: str | None = None,
-        of_run: bool = False,
-        of_door: bool = False,
-        of_code: bool = False,
-        recorded: bool = True,
-        again: bool = False,
+        source: ToolSource = MADE_WITH,
     ) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen; for adapters, before the first request.
 
@@ -261,32 +257,16 @@ class AdapterSession:
         adapters that send of the union what ``RequestPlan.tools`` names: such a tool comes in. As it may be made for
         one user, conversations carry it whose own requests have it, where that costs less (``ToolSets.choose``).
         ``scope`` is the tenant whose tools these are, where that is not the session's own: all its conversations may
-        carry them. ``of_run`` says that they come with a request, and not where the application is built: they are
-        treated so before the first request too, and conversations record what defines them, unless ``recorded`` says
-        that a schema alone does not. ``of_door`` says that one front door of several has them: requests carry them of
-        those alone who are said to have them (``bring_tools``), whenever they came. ``of_code`` says that they were
-        found in the code of an agent, which a process that makes it after its first request does not look into:
-        conversations record what defines them. ``again`` says that each request
-        adopts its own tools: then those are let go that no conversation which is remembered has any longer.
+        carry them. ``source`` says where they were found.
         """
         given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
         tenant = None if scope in (None, self.scope) else scope
         first = not self.begun
         late = None if first and tenant is None and not self.team.parted else self.shared.notices.note
         self.shared.tool_sets.let_go(self.team)
-        union = self.team.adopt_tools(
-            given,
-            render,
-            late,
-            grows=grows,
-            of_run=of_run,
-            of_door=of_door,
-            of_code=of_code,
-            recorded=recorded,
-            again=again,
-        )
+        union = self.team.adopt_tools(given, render, late, grows=grows, source=source)
         self.shared.tool_sets.bring(self.team, self.scope if tenant is None else tenant, [tool.name for tool in given])
-        if not (first or of_run or of_door) and self.team.late.intersection(tool.name for tool in given):
+        if not (first or source.of_run or source.of_door) and self.team.late.intersection(tool.name for tool in given):
             self._part()
         return union
 

@@ -29,6 +29,7 @@ from cacheprefix.layout.prefix import tool_of
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
 from cacheprefix.layout.role_position import CountedHistory
 from cacheprefix.layout.shared_text import LEAST
+from cacheprefix.layout.team import ToolSource
 from cacheprefix.layout.tool_sets import ToolSet
 from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import (
@@ -930,7 +931,8 @@ def adopt_declared(
         session.makes(("agent", role), text, tools)
     try:
         # Copies: what the application later does to its dicts must not change the prefix.
-        session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True, of_run=of_run, again=of_run)
+        source = ToolSource(of_run=of_run, again=of_run)
+        session.adopt_tools(copy.deepcopy(list(tools)), dict, grows=True, source=source)
     except ToolClashError as error:
         mine = [tool_of(tool, dict) for tool in tools]
         union = {tool.name: tool.schema for tool in session.prefix.among(tool.name for tool in mine)}

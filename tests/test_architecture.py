@@ -7,10 +7,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from cacheprefix.profiles import Profile
+from cacheprefix.prompt.reasons import Why
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
@@ -282,3 +287,61 @@ def test_what_tests_replace_by_name_still_stands_in_the_module_they_name():
             source = "\n".join(each.read_text("utf-8") for each in files)
             missing += [f"{path.name}: {name}" for part in parts if not re.search(rf"\b{part}\b", source)]
     assert not missing
+
+
+def _changes() -> dict[str, str]:
+    """The rows of "Where a change goes": by what is to be changed, where it is begun and what comes then."""
+    rows = [line.strip("| ").split(" | ", 1) for line in _page("Where a change goes").splitlines() if "`" in line]
+    assert len(rows) >= 6
+    return dict(rows)
+
+
+def test_where_a_change_goes_is_a_file_that_holds_what_is_named_with_it():
+    """A file or folder by its path in the core; behind it functions and fields of it."""
+    for change, places in _changes().items():
+        held = ""
+        for name in re.findall(r"`([^`]+)`", places):
+            file = CORE / name
+            if name.endswith((".py", ".toml")):
+                held = file.read_text("utf-8")
+            elif name.endswith("/"):
+                assert file.is_dir(), f"{change}: {name}"
+            elif name.startswith("_"):
+                assert f"def {name}(" in held, f"{change}: {name}"
+            elif re.fullmatch(r"\w+=?", name):
+                assert re.search(rf"\b{name.strip('=')}\b", held), f"{change}: {name}"
+            else:
+                assert name in ("call.reasons", "cacheprefix explain", "grep '\"NAME\"'"), f"{change}: {name}"
+
+
+def test_the_steps_of_a_call_name_files_and_what_they_define():
+    """Of the core: a class or function in brackets behind it, or ``NAME in FILE``."""
+    page = _page("One call, from decorator to wire (LangGraph)")
+    files = re.findall(r"`((?:\w+/)*\w+\.py)`", page)
+    assert len(files) > 8
+    assert not [name for name in files if not (CORE / name).is_file()]
+    for name, file in re.findall(r"`([\w.]+)` in `([\w/]+\.py)`", page):
+        defined = name.rpartition(".")[2]
+        assert re.search(rf"\b(def|class) {defined}\b", (CORE / file).read_text("utf-8")), f"{name} in {file}"
+
+
+def test_every_field_of_a_profile_has_a_value_among_the_rules():
+    """So that who adds a rule finds how one is written."""
+    rows = (CORE / "profiles" / "profiles.toml").read_text("utf-8")
+    assert not [one.name for one in fields(Profile) if not re.search(rf"\b{one.name}\b", rows)]
+
+
+def test_who_decides_a_reason_is_found_by_its_name():
+    """``grep '"NAME"'`` finds it, and no reason is left that nothing gives. Lists of exported names decide nothing."""
+    reasons = CORE / "prompt" / "reasons.py"
+    given = [*_modules(CORE), *_modules(ROOT / "adapters")]
+    given = [path for path in given if path != reasons and path.name not in ("__init__.py", "adapter.py")]
+    text = "\n".join([*(path.read_text("utf-8") for path in given), reasons.read_text("utf-8").partition("\ndef ")[2]])
+    assert not [why for why in get_args(Why) if f'"{why}"' not in text]
+
+
+def test_the_list_of_log_formats_names_every_one():
+    """The audit's readers import each; ``messages`` is what several have in common."""
+    listed = set(_imports(CORE / "audit" / "readers.py"))
+    there = {path.stem for path in (CORE / "audit" / "formats").glob("*.py")} - {"__init__", "messages"}
+    assert not {f"cacheprefix.audit.formats.{name}" for name in there} - listed

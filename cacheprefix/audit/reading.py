@@ -118,6 +118,7 @@ class Reading:
             yield ready
 
     def _ready(self, item: Placed) -> Ready:
+        """An entry with its prompt decoded and its usage read; without a prompt where the log has no text of it."""
         record = item.record
         body = record.body
         provider = self._overrides.provider or record.provider

@@ -234,7 +234,17 @@ class _Run:
             lane = (id(profile), prompt.model, record.scope)
             self._what_if.add(
                 PlayedCall(
-                    prompt, profile, record.scope, conversation, record.agent, now, started, ended, known, units, lane
+                    prompt=prompt,
+                    profile=profile,
+                    scope=record.scope,
+                    session=conversation,
+                    agent=record.agent,
+                    at=now,
+                    started=started,
+                    ended=ended,
+                    known=known,
+                    units=units,
+                    lane=lane,
                 )
             )
         needed = usage is None or usage.cache_read_tokens is None
@@ -294,10 +304,12 @@ class _Run:
         if not changed:
             return verdict
         if not miss:
+            # It read although these changed: they are not what parts the cache.
             if len(self._harmless) < _RECENT:
                 self._harmless.update((model, name) for name in changed)
             return verdict
         if verdict.reported_tokens:
+            # A miss in part: a value that came before may have left what was read.
             changed = [name for name in changed if name in known or name not in ready.unknown]
         if not changed:
             return verdict
@@ -324,6 +336,7 @@ class _Run:
         return usage
 
     def _finished(self, call: _Open, at: float) -> None:
+        """Judge a request whose answer has ended: its verdict goes into its row, the sums and the alarms."""
         ready = call.ready
         # In a log that has usage elsewhere, a call without is unreported; the simulator only fills in its numbers.
         silent = (call.usage is None or not call.usage.reported) and not self.totals.reported

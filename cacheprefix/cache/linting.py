@@ -97,17 +97,13 @@ class LintWarning:
         return f"<{self.smell} at {self.path}+{self.offset}>"
 
 
-def lint(prompt: Prompt, earlier: Sequence[Prompt] = (), *, boundary: int | None = None) -> tuple[LintWarning, ...]:
+def lint(prompt: Prompt, earlier: Sequence[Prompt] = ()) -> tuple[LintWarning, ...]:
     """What will break the cache of prompts that begin like this one, in cache order.
 
-    Looked at are tools, system, and the messages up to ``boundary`` sections (by default tools and system).
-    ``earlier`` are prompts of the same agent or team: with them a value that is the same in all is no longer
-    warned of, and orders that change and roles that differ are found as well.
+    Looked at are tools and system. ``earlier`` are prompts of the same agent or team: with them a value that is the
+    same in all is no longer warned of, and orders that change and roles that differ are found as well.
     """
-    end = boundary
-    if end is None:
-        end = sum(1 for section in prompt.sections if section.tier != "messages")
-    stable = prompt.sections[:end]
+    stable = prompt.sections[: prompt.head]
     before = [one.sections for one in earlier if one is not prompt]
     found: list[LintWarning] = []
     for section in stable:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cacheprefix.cache import Breakpoint, Observation, SentBy, mark, plan_breakpoints
 from cacheprefix.cache.breakpoints.plan import carries
@@ -32,6 +32,9 @@ from cacheprefix.prompt import Api, Layout, Prompt, Reason, chain, dumps_sorted,
 from cacheprefix.prompt.reasons import LEFT_ALONE
 from cacheprefix.services import in_our_tokens
 from cacheprefix.wire import redecode
+
+if TYPE_CHECKING:
+    from cacheprefix.calls.pending import Fail, Finish, First
 
 Boundary = Callable[[Prompt], int | None] | int | None
 """Leading sections that siblings share, or what finds their number in the decoded prompt."""
@@ -235,6 +238,7 @@ class Requests:
         body, prompt = laid, given
         came: _Came | None = None
         if needs and (again or (asked.rewrite and asked.layout == "own")):
+            # Money: a role whose own requests were not gone on from writes only what an earlier one began with, too.
             came = self._came(given, rules, sender, agent)
             again = again or not came.pays
         if again and came is not None:
@@ -514,7 +518,7 @@ class Requests:
         prompt = self.state.notices.attempt("estimate", lambda: original(given), None)
         return (None, False) if prompt is None else (own._replace(prompt=_with_headers(prompt, given)), True)
 
-    def _reports(self, leave: Pass, agent: str) -> tuple[Any, Any, Any]:
+    def _reports(self, leave: Pass, agent: str) -> tuple[Finish, Fail, First]:
         """What a turn calls when its answer ends, fails, and begins; each lets waiting siblings go."""
         state, gating, went = self.state, self.state.gating, time.monotonic()
         gating.leads(agent, leave)

@@ -44,6 +44,7 @@ class FleetTraffic:
             learn(found)
 
     def _joined(self, mine: Traffic) -> Learnt | None:
+        """Add this process's requests to the fleet's, and read what all ask; None while another process writes."""
         name = f"cacheprefix:traffic:{mine.prefix}"
         # In a forked child the token is the parent's.
         owner = f"{self._token}-{os.getpid()}"

@@ -78,7 +78,7 @@ class Gating:
     price: float = PRICE
     pace: Pace = field(default_factory=Pace)
     use: GateUse = field(default_factory=GateUse)
-    joined: dict[str, bool] = field(default_factory=dict)
+    joined: Bounded[str, bool] = field(default_factory=lambda: Bounded(_AGENTS))
     """By agent, whether siblings came behind it when it led the last time."""
     _newest: Bounded[bytes, int] = field(default_factory=lambda: Bounded(_FAN_OUTS))
     """By what is shared, the number of the fan-out that began last."""
@@ -155,9 +155,9 @@ class Gating:
     def led(self, agent: str, leave: Pass) -> None:
         """Remember whether siblings came behind who led."""
         if leave.leader:
-            if len(self.joined) > _AGENTS:
-                self.joined.clear()
-            self.joined[agent] = leave.joined(0)
+            joined = leave.joined(0)
+            with self._lock:
+                self.joined[agent] = joined
 
     def awaited(self, leave: Pass, agent: str) -> bool:
         """Whether somebody is known to wait for a leader, or was the last time, or may in another process."""

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from cacheprefix.profiles import Profile
     from cacheprefix.prompt import Layout, Prompt, Reason
 
+    Finish = Callable[["PendingCall", Any, float | None, Any], Call | None]
+    """Called when the answer is complete: with the call, the usage, when, and what the provider says of its cache."""
+    Fail = Callable[["PendingCall"], None]
+    """Called when there will be no answer."""
+    First = Callable[["PendingCall", float | None], None]
+    """Called with its first token: with the call, and when."""
+
 
 class Unsent(BaseException):
     """Ends a request of a dry run where it would have been sent; no handler of an application's may take it."""
@@ -61,9 +68,9 @@ class PendingCall:
 
     body: Mapping[str, Any]
     seen: Started | None = None
-    _finish: Callable[[PendingCall, Any, float | None, Any], Call | None] | None = None
-    _fail: Callable[[PendingCall], None] | None = None
-    _first: Callable[[PendingCall, float | None], None] | None = None
+    _finish: Finish | None = None
+    _fail: Fail | None = None
+    _first: First | None = None
     first_token_at: float | None = None
     cut: bool = False
     """Whether the answer was broken off before its end, where providers say what was read."""

@@ -285,15 +285,11 @@ def _is_cuttable(result: ResultView) -> bool:
 
 
 def _level(sizes: list[int], room: int) -> int | None:
-    """The tokens to which the largest sizes must be cut so that all fit into ``room``; None when they do."""
-    if sum(sizes) <= room:
-        return None
-    for done, size in enumerate(sizes):
-        share = room // (len(sizes) - done)
-        if size > share:
-            return max(share, 0)
-        room -= size
-    return None
+    """The tokens to which the largest of sorted sizes must be cut so that all fit into ``room``; None when they do."""
+    while sizes and sizes[0] <= room // len(sizes):
+        room -= sizes[0]
+        sizes = sizes[1:]
+    return max(room // len(sizes), 0) if sizes else None
 
 
 _RENDERED: PerOwner[tuple[str, Strategy, int, str], tuple[str]] = PerOwner(64_000_000)

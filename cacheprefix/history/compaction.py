@@ -311,8 +311,6 @@ class _PolicyRun:
     def relax(self, goal: int, ceiling: int) -> None:
         """Run the policies down to ``goal`` tokens; a protection is given up only while above ``ceiling`` tokens."""
         draft = self.draft
-        if draft.tokens <= goal:
-            return
         referenced = referenced_by_later(draft.whole)
         self.failed = frozenset(at for at in draft.results_at for result in draft.whole[at].results if result.is_error)
         head = head_of(draft.whole, self.aims.head)

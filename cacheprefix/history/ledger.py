@@ -169,13 +169,6 @@ class Ledger:
         fresh = {key: values for key, values in self._merged().items() if known.get(key) != values}
         return Ledger(_grown((), fresh))
 
-    def missing(self, other: Ledger) -> list[tuple[str, str]]:
-        """Section and address of what ``other`` does not hold."""
-        if other is self:
-            return []
-        known = other._merged()
-        return sorted(key for key in self._merged() if key not in known)
-
     def lost_from(self, older: Ledger) -> list[Key]:
         """Section and address of each entry of ``older`` that is missing here, or lacks a value here."""
         if older is self:
@@ -189,8 +182,7 @@ class Ledger:
 
     def standing(self, live: Iterable[str]) -> Ledger:
         """The ledger without decisions on content that is not in ``live`` (digests); all other entries stay."""
-        lost = self.missing(self.prune(live))
-        return self.without([key for key in lost if key[0] in _ON_CONTENT or key[0] == "rules"])
+        return self.without(at for at in self.prune(live).lost_from(self) if at[0] in (*_ON_CONTENT, "rules"))
 
     def prune(self, live: Iterable[str]) -> Ledger:
         """Forget decisions on content that is gone.

@@ -30,8 +30,6 @@ Ask = Callable[[SummaryRequest], str]
 """Asks the model for a summary; that of ``SideForks.summary`` reads the shared prefix from the cache."""
 AsyncAsk = Callable[[SummaryRequest], Awaitable[str]]
 """The same without blocking the event loop; made by ``SideForks.asummary``."""
-Attempt = Callable[[str, Callable[[], Any], Any], Any]
-"""Runs a step (its name, the work) and returns its last argument where the work fails, as ``Session.attempt`` does."""
 Fit = Callable[[Compaction, str, Callable[[float], bool]], tuple[Compaction, Circumstances]]
 """Fits a compaction to the provider (prices, hooks): takes the model last used, and a function that says whether the
 conversation's cache entries have expired at a time (seconds of the session's clock)."""
@@ -43,7 +41,15 @@ _ROUNDS = 32
 """How often one request reads its history again at most: after each compaction, its own or another request's."""
 
 
-def plainly(step: str, work: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for all
+class Attempt(Protocol):
+    """Runs a step of ours, and returns ``otherwise`` where its work fails, as ``Notices.attempt`` does."""
+
+    def __call__(self, step: str, work: Callable[[], T], otherwise: T) -> T:
+        """What the work returns; ``step`` names it where it fails."""
+        ...
+
+
+def plainly(step: str, work: Callable[[], T], otherwise: T) -> T:  # noqa: ARG001 - one signature for all
     """Run the work and let its errors through: the ``Attempt`` of conversations without a session."""
     return work()
 
@@ -254,8 +260,7 @@ def _taken(history: HistoryAccess, now: Standing, plan: Plan, epoch: int) -> boo
     made = decided(now, plan, history.terms, history.keeper.scope, history.attempt)
     if made is None:
         return None
-    taken: bool | None = history.attempt("compaction", partial(history.take, plan, made, epoch), None)
-    return taken
+    return history.attempt("compaction", partial(history.take, plan, made, epoch), None)
 
 
 def _joined(now: Standing, made: Ledger, terms: Terms) -> Ledger:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cacheprefix.errors import SetupError
@@ -32,8 +32,8 @@ class Zone:
 
     def refreshed(self) -> Zone:
         """The zone with its staged text shown; one that became empty tells the model so, with its last text."""
-        if self.staged is None or self.staged == self.shown:
-            return replace(self, staged=None)
+        if self.staged is None:
+            return self
         if self.staged or not self.shown:
             return Zone(self.name, self.staged)
         half = _LAST_SHOWN // 2

@@ -234,7 +234,7 @@ class Unmodified:
         self._tenants = _Tenants()
         self._own_alone = True
         """Whether all that was sent was the application's own."""
-        self._counts: dict[str, _Counts] = {}
+        self._counts: Bounded[str, _Counts] = Bounded(_MODELS)
         self._wholes: Bounded[bytes, _About] = Bounded(_WHOLES)
         self._begun: Bounded[int, _Begun] = Bounded(_BEGUN)
         # By model: whether its provider was last seen to let siblings that are sent together read from one another, and
@@ -287,6 +287,7 @@ class Unmodified:
             return self._usage(own, sent, usage, times)
 
     def _usage(self, own: Own, sent: Observation, usage: Usage, times: Times) -> Estimate:
+        """What a request had cost as the application made it, once the answer to the one sent has said what it cost."""
         prompt, profile = own.prompt, sent.profile
         if not prompt.sections:
             self._begun.pop(sent.index, None)
@@ -362,12 +363,11 @@ class Unmodified:
         return self._model.begin(own.prompt, rules, SentBy(scope, own.agent, own.conversation), at=own.arrived)
 
     def _scale(self, sent: Prompt, own: Prompt, usage: Usage, told: _Told | None = None) -> _Scale:
+        """The provider's count of the application's own request, by its count of the one that was ``sent``."""
         text, images = _parts(sent, sent.tokens)
         counted = usage.input_tokens if usage.calls == 1 and not usage.summed else None
         with self._lock:
-            if len(self._counts) > _MODELS:
-                self._counts.clear()
-            counts = self._counts.setdefault(sent.model, _Counts())
+            counts = self._counts.of(sent.model, _Counts)
             if counted and sent.tokens:
                 # A count that no tokenizer explains says nothing of other requests.
                 if images or counts_alike(counted, text):

@@ -362,6 +362,7 @@ class ProcessGate:
         return True
 
     def _lead(self, key: bytes, worth: Worth, began: float) -> Pass | Flight:
+        """Let a request lead those of its key; the flight of another one where that leads already."""
         now = self._clock()
         mine = Flight(now, worth, self._lock)
 

@@ -288,16 +288,21 @@ class RoleRequest(Generic[M]):
     history: CountedHistory[M]
     model: str = ""
     shared: bool = True
-    """As in ``Told``, and so are the next three."""
+    """Whether what stands before the text is worth sharing at all."""
     joint: bool = True
+    """False where the conversation is this role's alone, as far as is known."""
     cached: bool = False
+    """Whether the framework itself marks requests in its own layout, so that a provider keeps them."""
     lane: str = ""
+    """Name of the role's tool set."""
     moves: int = 0
     """Tokens that stand behind the text wherever it stands, and move with it."""
     holds: bool = False
-    """As in ``RoleText``, and so are the next two."""
+    """Whether the place of the role's last request stays for as long as nothing is said."""
     resumed: bool = False
+    """Whether the role goes on in the application's own layout."""
     written: bool = False
+    """Whether the request's end is marked in any case."""
     schema: str = ""
     """Names the schema that the answer follows, which parts the request from those with another one."""
     said: Callable[[int], Sequence[int]] = lambda _behind: ()
@@ -305,7 +310,8 @@ class RoleRequest(Generic[M]):
     instruction: str = ""
     """The role's own text as the application has it; empty for ``text``."""
     shared_at: int | None = None
-    """As in ``AgentRequest``."""
+    """Characters of the role's own text in front of the shared one, in the application's own system text; None where
+    that is not there."""
     tools: tuple[str, ...] = ()
     """Names of the role's own tools, which stand in front of its own text."""
 
@@ -457,7 +463,7 @@ class RolePositions:
         # By tenant and lane: whether new texts last went by the application's own layout; and by role, its last text.
         self._owning: Bounded[tuple[str, str], bool] = Bounded(_TALKS)
         self._told: Bounded[tuple[str, str, str], tuple[str, Beginnings]] = Bounded(_TALKS)
-        self._sizes: dict[tuple[str, str], int] = {}
+        self._sizes: Bounded[tuple[str, str], int] = Bounded(_SIZES)
         self._lock = Lock()
 
     def size(self, name: str, text: str, model: str, count: Callable[[str, str], int]) -> int:
@@ -466,8 +472,6 @@ class RolePositions:
         if found is None:
             found = count(text, model) if text else 0
             with self._lock:
-                if len(self._sizes) >= _SIZES:
-                    self._sizes.clear()
                 self._sizes[name, model] = found
         return found
 

@@ -94,6 +94,7 @@ class StoreGate:
         return self._renewing.start(lease, self.limit, lambda: flight is not None and flight.left_unread)
 
     def _passed(self, mine: Pass, name: str, turn: Elected[bytes], began: float) -> Pass:
+        """What the election among all processes comes to: a follower's pass, or a leader's that tells the others."""
         waited = time.monotonic() - began
         if turn.role == "follower":
             mine.release(ok=True)

@@ -48,6 +48,29 @@ class Whose(NamedTuple):
     scope: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolSource:
+    """Where an adapter found tools, by which it is decided who may be shown them, and what conversations record."""
+
+    of_run: bool = False
+    """They come with a request, and not where the application is built, so that they may be made for its user: treated
+    so before the first request too, and conversations record what defines them."""
+    of_door: bool = False
+    """One front door of several has them: requests carry them of those alone who are said to have them
+    (``AdapterSession.bring_tools``), whenever they came."""
+    of_code: bool = False
+    """They were found in the code of an agent, which a process that makes it after its first request does not look
+    into: conversations record what defines them."""
+    recorded: bool = True
+    """Whether their schemas are all that defines them; no conversation records others."""
+    again: bool = False
+    """Each request adopts its own: those are let go that no conversation which is remembered has any longer."""
+
+
+MADE_WITH = ToolSource()
+"""Where the application is built: with an agent, or with the session."""
+
+
 class Decided(Protocol):
     """A conversation, as far as layouts are decided in it: another process reads these decisions and keeps to them."""
 
@@ -271,21 +294,14 @@ class Team:
         late: Callable[[str], None] | None,
         *,
         grows: bool = False,
-        of_run: bool = False,
-        of_door: bool = False,
-        of_code: bool = False,
-        recorded: bool = True,
-        again: bool = False,
+        source: ToolSource = MADE_WITH,
     ) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen.
 
         ``late`` is told of tools that come after the first request (None before it): they stay outside, since they
         would change every prompt from its beginning. With ``grows`` they come in all the same: which conversations
-        carry them is ``ToolSets``' to decide. ``of_run`` says that they come with a request, ``of_door`` that one front
-        door of several has them, ``of_code`` that they were found in an agent's code, ``recorded`` that their schemas
-        are all that defines them, and ``again`` that each request that has them adopts them anew. Raises
-        ``ToolClashError`` when one name has two schemas, but for what is known from a saved conversation alone: the
-        code may be newer.
+        carry them is ``ToolSets``' to decide. Raises ``ToolClashError`` when one name has two schemas, but for what is
+        known from a saved conversation alone: the code may be newer.
         """
         given = [tool if isinstance(tool, Tool) else tool_of(tool, render) for tool in tools]
         with self.lock:
@@ -307,10 +323,10 @@ class Team:
                 raise
             self.resumed -= replaced
             added = sorted({tool.name for tool in given if prefix.tool(tool.name) is None})
-            self.of_runs.update(added if of_run else ())
-            self.of_doors.update(added if of_door else ())
-            self.of_code.update(added if of_code else ())
-            self.unrecorded.update(() if recorded else added)
+            self.of_runs.update(added if source.of_run else ())
+            self.of_doors.update(added if source.of_door else ())
+            self.of_code.update(added if source.of_code else ())
+            self.unrecorded.update(() if source.recorded else added)
             comes_late = bool(added) and not unfrozen and late is not None
             if comes_late:
                 self.late.update(added)
@@ -323,7 +339,7 @@ class Team:
                 )
             elif added or unfrozen:
                 self.prefix = union
-            self._comes_again(tool.name for tool in given if again or self.is_apart(tool.name))
+            self._comes_again(tool.name for tool in given if source.again or self.is_apart(tool.name))
             return tuple(self.prefix.tools)
 
     def contradicts(self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.errors import named
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.locks import Lock
@@ -23,7 +24,7 @@ class WorthSharing:
     """
 
     def __init__(self) -> None:
-        self._unnamed: set[str] = set()
+        self._unnamed: Bounded[str, None] = Bounded(_KEEP)
         self._lock = Lock()
 
     def moved(self, conversation: Decided, role: str, model: str) -> bool:
@@ -96,9 +97,7 @@ class WorthSharing:
                 conversation.decide("shares", entry)
             return
         with self._lock:
-            if len(self._unnamed) > _KEEP:
-                self._unnamed.clear()
-            self._unnamed.add(entry)
+            self._unnamed[entry] = None
 
 
 def scale_in(conversation: Decided, services: Services, model: str) -> float:

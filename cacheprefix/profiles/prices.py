@@ -261,6 +261,7 @@ def _library_for(model: str, provider: str) -> tuple[ModuleType, str] | None:
 
 
 def _genai_price(usage: Usage, model: str, provider: str, at: float | None) -> Money | None:
+    """What a usage costs by the installed price library; None where that does not know the model, or fails."""
     library = _library_for(model, provider)
     known = None if library is None else _known(model, provider)
     if library is None or known is None:

@@ -275,6 +275,7 @@ def _tables(data: Mapping[str, Any], key: str, where: Where, kind: type) -> Any:
 
 
 def _row(raw: object, where: Where, sources: Mapping[str, Evidence], known: Mapping[str, Row]) -> Row:
+    """One ``[[profile]]`` table as a row; with ``like`` it states only what is otherwise than in that row."""
     if not isinstance(raw, dict):
         raise where.error("profile", f"is {shown(raw)}", "write each row as a [[profile]] table")
     raw = dict(raw)

@@ -494,6 +494,7 @@ class _Reader:
         self._problems: list[str] = []
 
     def read(self, shape: Shape) -> Usage:
+        """The counts as one shape has them; what cannot be is left out and named in ``problems``."""
         given = self._count(shape.input)
         read = self._count(shape.read)
         if read is None and shape.absent_is_zero and given is not None and not self._problems:

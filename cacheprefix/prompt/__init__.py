@@ -35,7 +35,6 @@ from cacheprefix.prompt.sections import (
 from cacheprefix.prompt.tokens import (
     ESTIMATE,
     Counter,
-    count_messages,
     default_counter,
     estimate_tokens,
     load_vocabularies,
@@ -88,7 +87,6 @@ __all__ = [
     "Tier",
     "chain",
     "common_prefix",
-    "count_messages",
     "default_counter",
     "difference",
     "digest_of",

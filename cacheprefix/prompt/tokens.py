@@ -14,14 +14,11 @@ import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cacheprefix.errors import MissingExtraError, SetupError
 from cacheprefix.locks import IMPORTS
 from cacheprefix.prompt.sections import ABOUT, CountTokens, Envelope
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _ASCII = bytes(range(128))
 _CHARACTERS_A_TOKEN = 4
@@ -105,27 +102,12 @@ def tiktoken_counter(encoding: str = "o200k_base") -> Counter:
 
 
 def template_counter(tokenizer: Any) -> Counter:
-    """Exact counts by a Hugging Face tokenizer object (extra ``transformers``).
-
-    Plain text is encoded without special tokens. For whole conversations use ``count_messages``.
-    """
+    """Exact counts by a Hugging Face tokenizer object (extra ``transformers``), of text without special tokens."""
 
     def count(text: str, model: str = "") -> int:  # noqa: ARG001
         return len(tokenizer.encode(text, add_special_tokens=False))
 
     return Counter(f"transformers {getattr(tokenizer, 'name_or_path', '') or 'tokenizer'}", exact=True, count=count)
-
-
-def count_messages(
-    tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None
-) -> int:
-    """Tokens of a conversation rendered by the model's own chat template.
-
-    The template is rendered to text first and encoded after, because ``apply_chat_template`` with
-    tokenising returns a mapping in transformers 5, whose length is its number of keys and not of tokens.
-    """
-    rendered = tokenizer.apply_chat_template(list(messages), tools=list(tools) if tools else None, tokenize=False)
-    return len(tokenizer.encode(rendered, add_special_tokens=False))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""Light views of messages: what this room decides on, whatever framework or provider form they come from.
+"""Light views of messages: what is decided on, whatever framework or provider form they come from.
 
 A view holds digests, token counts and references to the texts, never copies of them. One view
 stands for one native message; a decision names it by its index and an adapter applies it.

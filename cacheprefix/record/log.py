@@ -156,6 +156,7 @@ class CallLog:
             self._file.close()
 
     def _line(self, exchange: Exchange) -> bytes | None:
+        """An exchange as a line of the log; None, and counted, where it asked no model or cannot be read."""
         addressed = api_of_path(exchange.path)
         if addressed is None:
             self._count("other")

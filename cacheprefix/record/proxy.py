@@ -138,6 +138,7 @@ class Proxy:
     async def _pass_on(
         self, request: web.BaseRequest, route: Route, target: str, exchange: Exchange
     ) -> web.StreamResponse:
+        """Send a request on as it came and pass the answer back as it comes, noting both in ``exchange``."""
         import aiohttp  # noqa: PLC0415 - an extra
         from aiohttp import web  # noqa: PLC0415 - an extra
         from yarl import URL  # noqa: PLC0415 - an extra

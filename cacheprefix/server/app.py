@@ -69,6 +69,7 @@ async def _respond(
     model: str | None,
     stream: bool | None = None,
 ) -> Response:
+    """Answer one model request, whole or as a stream, after the simulated provider's time."""
     body = await request.body()
     headers = {name.lower(): value for name, value in request.headers.items()}
     exchange = simulator.accept(api, request.url.path, body, headers, model=model, stream=stream)

@@ -213,6 +213,7 @@ class ProviderCache:
         return _Request(prompt, now, self._forest.root(lane), keys, [], lifetime(prompt, self.profile), [], [])
 
     def _machine(self, lane: bytes, now: float, rate: int) -> bytes:
+        """The machine that serves a lane's next request: another one for every ``rate`` requests of a minute."""
         arrivals = self._arrivals.setdefault(lane, deque())
         while arrivals and arrivals[0] <= now - 60:
             arrivals.popleft()
@@ -221,6 +222,10 @@ class ProviderCache:
         return machine.to_bytes(4, "big")
 
     def _at_breakpoints(self, request: _Request) -> tuple[CacheOutcome, dict[int, Ttl]]:
+        """What is read and billed where marks say what is kept, and the lifetimes of the entries by their last section.
+
+        Nothing of a mark before which fewer tokens stand than the provider's minimum.
+        """
         profile, sections, totals = self.profile, request.sections, request.prompt.totals
         asked = breakpoints(request.prompt, profile)
         marks = [mark for mark in asked if totals[mark.section] >= profile.min_tokens]
@@ -258,6 +263,7 @@ class ProviderCache:
         return found
 
     def _in_blocks(self, request: _Request) -> tuple[CacheOutcome, dict[int, Ttl]]:
+        """``_at_breakpoints`` where whole blocks of what two requests have in common are read, without any marks."""
         profile, sections = self.profile, request.sections
         total = request.prompt.tokens
         if total < profile.min_tokens:

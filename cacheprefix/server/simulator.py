@@ -253,6 +253,7 @@ class Simulator:
         return replace(prompt, sections=tuple(counted))
 
     def _turn(self, exchange: Exchange, profile: Profile, fields: Mapping[str, Any]) -> ScriptedTurn:
+        """What a scripted reply comes to for this request: its text, calls, stop reason and usage."""
         record, asked, wire = exchange.record, exchange.record.asked, exchange.wire
         prompt, reply, outcome = record.prompt, record.reply, record.outcome
         assert prompt is not None

@@ -354,6 +354,7 @@ class ToolResultCache:
         return None if tool is None else self._names.get(tool, OTHER)
 
     def _flow(self, plan: Plan, run: Callable[[], Any], conversation: str | None) -> Flow[Answer]:
+        """Answer one call: refused as a repeat, from what is kept, or by running the tool."""
         if plan.key is None:
             if plan.writes:
                 return (yield from self._engine.write(plan, run))

@@ -133,6 +133,7 @@ class Planner:
         exact: bytes,
         word: bool | None,  # noqa: FBT001 - as above
     ) -> Plan:
+        """The key of a call, what it depends on and what it changes; ``word`` is its caller's opinion."""
         ruling = self._rules.ruling(tool.name, tool.origin, tool.cacheable, tool.mutates)
         cached, writes = ruling.cached, ruling.writes
         if not ruling.denied and not tool.mutates:

@@ -168,6 +168,7 @@ def body(prompt: Prompt) -> dict[str, Any]:
 
 
 def _message(group: Sequence[Section]) -> dict[str, Any]:
+    """A message out of the sections of one: texts and pictures as its content, calls beside it."""
     message = open_envelope(group[0].head)
     blocks: list[dict[str, Any]] = []
     calls: list[Any] = []

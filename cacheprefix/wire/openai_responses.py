@@ -120,6 +120,7 @@ def _split_instructions(reader: Reader, tier: Tier, path: str, value: Any) -> li
 
 
 def _split_item(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
+    """The sections of one item: of a message each block, of any other item the whole."""
     item, marker = pop_marker(mapping(value, path), path)
     kind = str(item.get("type", "message"))
     if kind in _OUTPUTS and isinstance(item.get("output"), list):
@@ -176,6 +177,7 @@ def body(prompt: Prompt) -> dict[str, Any]:
 
 
 def _item(group: Sequence[Section]) -> dict[str, Any]:
+    """The item that ``_split_item`` made these sections of."""
     first = group[0]
     if first.head == "item":
         item: dict[str, Any] = loads(first.data)

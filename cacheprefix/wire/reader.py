@@ -199,6 +199,7 @@ def _texts(message: Any, plain: frozenset[str]) -> bool:
 
 
 def _run(row: Row, prompt: Prompt, offset: int) -> Run | None:
+    """What a row of messages is told by the next time, from what was known of it before; None where it is no JSON."""
     known, before = row.known, row.run
     plain: list[dict[str, str]] = []
     places: list[int] = []

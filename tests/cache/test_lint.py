@@ -105,9 +105,3 @@ def test_one_persona_for_all_is_no_warning_and_two_are() -> None:
     assert lint(same, [prompt("You are the ledger agent. Rules.", user="other")]) == ()
     found = lint(prompt("You are the planner. Rules."), [prompt("You are the critic. Rules.")])
     assert [one.smell for one in found] == ["persona"]
-
-
-def test_a_boundary_makes_the_shared_messages_stable_too() -> None:
-    """With the first sections of the conversation shared, a clock in them is a warning."""
-    one = prompt("Rules.", user="It is 04:36:49 now")
-    assert [warning.path for warning in lint(one, boundary=2)] == ["messages[1].content"]

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from benchmarks.crewai_workloads import BRIEF, CrewModel, SearchTool, agents, crew, tasks
 from cacheprefix import Gate, Session, SharedPrefix, wrap
+from cacheprefix.adapter import ToolSource
 from cacheprefix.errors import ConfigError, SetupError
 from cacheprefix_crewai import callback, install, session_of, uninstall
 
@@ -595,7 +596,7 @@ def test_no_crew_is_shown_a_tool_that_another_frameworks_request_brought(equippe
     session, team = Session(f"The house. {BRIEF * 4}"), made("plan")
     with install(team, session):
         brought = {"name": "mails", "description": "Mails of Alice.", "parameters": {"type": "object"}}
-        session.adapter.adopt_tools([brought], dict, grows=True, of_run=True)
+        session.adapter.adopt_tools([brought], dict, grows=True, source=ToolSource(of_run=True))
         team.kickoff(inputs={"brief": BRIEF})
     assert carried(provider) == [["plan"]] * 3
     assert session.failures == {}

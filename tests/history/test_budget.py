@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cacheprefix.errors import SetupError, StateError, StoreError
 from cacheprefix.history import Cutting, Ledger, ToolResultBudget, budget_results, grep
-from cacheprefix.history.strategies import Strategy
+from cacheprefix.history.strategies import Cut, Strategy, head, head_tail, json_aware, none, tail
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.wire import apply, views_of
@@ -103,6 +103,16 @@ def test_thirty_results_of_one_turn_share_the_turn_budget():
     messages = [calls, *(_result(_lines(60, f"w{n}"), f"c{n}") for n in range(30))]
     out, _ = _run(messages, budget=ToolResultBudget(max_tokens=1_000, per_turn=6_000))
     assert sum(estimate_tokens(message["content"]) for message in out[1:]) <= 6_000
+
+
+def test_a_turns_limit_cuts_its_largest_results():
+    """What fits beside them stays as it is, and leaves them its share."""
+    calls = {"role": "assistant", "content": None, "tool_calls": [_entry(f"c{n}") for n in range(3)]}
+    messages = [calls, *(_result(_lines(length, f"w{n}"), f"c{n}") for n, length in enumerate((60, 10, 60)))]
+    out, _ = _run(messages, budget=ToolResultBudget(max_tokens=1_000, per_turn=700))
+    sizes = [estimate_tokens(message["content"]) for message in out[1:]]
+    assert out[2] is messages[2]
+    assert 600 < sum(sizes) <= 700
 
 
 def test_a_turns_limit_holds_for_a_single_result_too():
@@ -228,11 +238,29 @@ def test_two_hundred_decisions_take_about_ten_kilobytes():
     assert len(done.ledger.dumps()) < 11_500
 
 
-@pytest.mark.parametrize("values", [{"max_tokens": 0}, {"per_turn": -5}, {"strategy": "best"}, {"by_tool": {"a": 0}}])
+@pytest.mark.parametrize("strategy", [json_aware, grep("nowhere")], ids=["json", "grep"])
+@pytest.mark.parametrize("text", [_lines(40), f'"{_lines(40)}"'.replace("\n", "\\n")], ids=["text", "a JSON string"])
+def test_what_a_strategy_finds_nothing_in_is_cut_to_its_head_and_tail(strategy, text):
+    """No list or object, no line that matches: the model still reads how it begins and ends."""
+    assert strategy(text, Cut(600)) == head_tail(text, Cut(600))
+
+
+@pytest.mark.parametrize("strategy", [head, tail, head_tail, json_aware, grep("nowhere"), none])
+def test_a_text_that_is_short_enough_stays_as_it_is(strategy):
+    """Whatever the strategy would leave of it."""
+    assert strategy(_lines(10), Cut(600)) == _lines(10)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"max_tokens": 0}, {"per_turn": -5}, {"strategy": "best"}, {"strategy": 7}, {"by_tool": {"a": 0}}],
+)
 def test_an_impossible_budget_is_refused_at_once(values):
     """Set-up errors are raised where the budget is made."""
     with pytest.raises(SetupError):
         ToolResultBudget(**values)
+    with pytest.raises(SetupError, match="regular expression"):
+        grep("(")
 
 
 @pytest.mark.parametrize("api", APIS)

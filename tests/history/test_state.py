@@ -13,7 +13,9 @@ from cacheprefix.errors import BodyError, BudgetError, SetupError, StateError
 from cacheprefix.history import (
     Circumstances,
     Compaction,
+    Ledger,
     Prices,
+    ReadBudget,
     RequestBudget,
     Terms,
     ToolResultBudget,
@@ -159,6 +161,27 @@ def test_shipped_hooks_trim_outputs_and_drop_tool_messages(api):
     assert build_messages(dropped) == [USER, ANSWER]
 
 
+def test_words_beside_a_call_stay_where_tool_messages_are_dropped():
+    """They are what the agent said."""
+    said = [USER, {**CALL, "content": "I look."}, RESULT, ANSWER]
+    dropped = _filled(said, new_state(mode="agent_cycle"), hook=drop_tool_messages)
+    assert build_messages(dropped) == [USER, {"role": "assistant", "content": "I look."}, ANSWER]
+
+
+def test_an_output_in_blocks_is_trimmed_block_by_block():
+    """Pictures among them stay."""
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QQ=="}}
+    used = {**USED["content"][0], "content": [{"type": "text", "text": RESULT["content"]}, picture]}
+    trimmed = trim_tool_outputs(1)([USER, USE, {**USED, "content": [used]}])
+    assert trimmed[2]["content"][0]["content"] == [{"type": "text", "text": "[59 earlier lines cut]\nout 59"}, picture]
+
+
+def test_a_result_whose_call_is_not_there_is_shortened_for_itself():
+    """A framework may have cut the history before it."""
+    budget = ToolResultBudget(max_tokens=80)
+    assert "cut here" in build_messages(append_message(new_state(), RESULT, budget=budget))[0]["content"]
+
+
 def test_a_hook_that_tears_a_pair_is_refused_and_changes_nothing():
     """The error names the hook, and the state is the one before."""
 
@@ -291,6 +314,7 @@ def test_project_text_refreshes_only_with_an_unavoidable_break():
     assert "new" in build_messages(refresh_zones(state))[0]["content"]
     small = compact(state, Compaction(trigger=1_000, horizon=1e9))
     assert "new" in build_messages(small)[0]["content"]
+    assert refresh_zones(small) == refresh_zones(set_zone(small, "project", "new")) == small
     emptied = refresh_zones(set_zone(small, "project", ""))
     assert "empty now" in build_messages(emptied)[0]["content"]
 
@@ -342,6 +366,25 @@ def test_statistics_say_where_the_conversation_stands():
     assert after.remaining == 10_000 - after.tokens
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Compaction(target=0),
+        lambda: Compaction(summaries=0),
+        lambda: Prices(read=2),
+        lambda: RequestBudget(0),
+        lambda: ReadBudget(tokens=0),
+        lambda: new_state("graphql"),
+        lambda: new_state(mode="always"),
+        lambda: append_context(new_state(), [{"type": "image_url", "image_url": {"url": "https://a.example"}}]),
+    ],
+)
+def test_a_value_that_means_nothing_is_refused_where_it_is_given(made):
+    """As one of set-up, before any request."""
+    with pytest.raises(SetupError):
+        made()
+
+
 def test_a_hand_over_is_text_of_the_last_messages():
     """A framework that starts an agent empty gets the last messages in words, and none when asked for none."""
     views = views_of(CYCLE["openai-chat"], "openai-chat")
@@ -349,6 +392,8 @@ def test_a_hand_over_is_text_of_the_last_messages():
     assert text.splitlines()[0].startswith("assistant: [calls shell]")
     assert text.splitlines()[-1] == "assistant: done"
     assert hand_over(views, 0) == ""
+    told = append_context(_filled([{"role": "system", "content": "Rules."}]), "They pay on Fridays.")
+    assert hand_over(_filled(CYCLE["openai-chat"], told).views, 9) == hand_over(views, 9)
     handing = views_of([*CYCLE["openai-chat"], CYCLE["openai-chat"][1]], "openai-chat")
     assert hand_over(handing, 3) == text
 
@@ -360,6 +405,8 @@ def test_a_state_of_another_system_text_or_version_is_refused():
         build(state, "v2")
     with pytest.raises(StateError, match="another static system text"):
         loads(dumps(state), system="v2")
+    with pytest.raises(StateError, match="expected an object"):
+        Ledger.from_json(["results"])
     for text in ("[", "[]", '{"version":2}', dumps(state).replace('"mode":"none"', '"mode":"odd"'), '{"version":1}'):
         with pytest.raises(StateError):
             loads(text)

@@ -8,7 +8,7 @@ from cacheprefix import Caching, Compaction, Conversation, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE, DropCall, DropResult, DropThinking, Insert
 from cacheprefix_langgraph.fork_context import Frame
 from cacheprefix_langgraph.history import carried_out
-from cacheprefix_langgraph.layout import settled
+from cacheprefix_langgraph.layout import ToSettle, settled
 from cacheprefix_langgraph.parts import instruction_of, taken_apart
 from cacheprefix_langgraph.views import KEY, Views
 from tests.drawn import examples
@@ -56,7 +56,7 @@ def sent(messages, state, **options):
     """What is sent of a history under a conversation's decisions."""
     session = Session(SharedPrefix(system="Rules."), caching=Caching(provider="exact", counter=ESTIMATE), **options)
     frame = Frame(session=session.adapter, role="r", state=state)
-    done = settled(taken_apart(messages, frame), frame, Views(), "m", "tail", ())
+    done = settled(ToSettle(taken_apart(messages, frame), frame, Views(), "m", "tail", ()))
     assert session.failures == {}
     return done
 

@@ -14,7 +14,6 @@ from cacheprefix.errors import MissingExtraError, SetupError
 from cacheprefix.prompt import (
     ESTIMATE,
     Counter,
-    count_messages,
     default_counter,
     estimate_tokens,
     template_counter,
@@ -177,44 +176,20 @@ def test_a_damaged_vocabulary_is_no_vocabulary(vocabulary):
     assert folders == []
 
 
-# --------------------------------------------------------------------------------- chat templates
-
-TEMPLATE = (
-    "{% for m in messages %}<s> {{ m['role'] }} {{ m['content'] }} </s> {% endfor %}"
-    "{% if tools %}{% for t in tools %}tool {{ t['function']['name'] }} {% endfor %}{% endif %}"
-)
+# --------------------------------------------------------------------------------- tokenizers
 
 
 @pytest.fixture
 def tokenizer(monkeypatch):
-    """A real Hugging Face tokenizer of whole words with a chat template, made here; no hub is asked."""
+    """A real Hugging Face tokenizer of whole words, made here; no hub is asked."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     tokenizers = pytest.importorskip("tokenizers")
-    pytest.importorskip("jinja2")
     transformers = pytest.importorskip("transformers")
     words = ["<unk>", "<s>", "</s>", "user", "system", "assistant", "tool", "look", "one", "two", "three", "four"]
     model = tokenizers.models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>")
     small = tokenizers.Tokenizer(model)
     small.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=small, unk_token="<unk>")
-    fast.chat_template = TEMPLATE
-    return fast
-
-
-@pytest.mark.slow
-def test_a_conversation_is_counted_through_its_template(tokenizer):
-    """Every token of the rendered prompt, and not the number of keys of what the tokenizer returns."""
-    one = [{"role": "user", "content": "one two three"}]
-    two = [*one, {"role": "assistant", "content": "four"}]
-    assert count_messages(tokenizer, one) == 6
-    assert count_messages(tokenizer, two) == 6 + 4
-    assert count_messages(tokenizer, one, [{"type": "function", "function": {"name": "look"}}]) == 6 + 2
-
-
-def test_no_two_lengths_of_prompt_count_the_same(tokenizer):
-    """A counter of a predecessor said 2 for every prompt."""
-    counts = [count_messages(tokenizer, [{"role": "user", "content": "one " * n}]) for n in range(1, 30)]
-    assert counts == list(range(4, 33))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=small, unk_token="<unk>")
 
 
 def test_a_tokenizer_counts_text_without_special_tokens(tokenizer):
@@ -227,11 +202,7 @@ def test_a_tokenizer_counts_text_without_special_tokens(tokenizer):
     assert decode(body, "openai-chat", count=counter).tokens == 4 + 3
 
 
-def test_a_tokenizer_needs_no_more_than_two_methods():
-    """Any object with ``encode`` and ``apply_chat_template`` will do."""
-    plain = SimpleNamespace(
-        encode=lambda text, add_special_tokens: text.split(),
-        apply_chat_template=lambda messages, tools, tokenize: " ".join(one["content"] for one in messages),
-    )
-    assert count_messages(plain, [{"role": "user", "content": "a b c"}]) == 3
+def test_a_tokenizer_needs_no_more_than_one_method():
+    """Any object with ``encode`` will do."""
+    plain = SimpleNamespace(encode=lambda text, add_special_tokens: text.split())
     assert template_counter(plain)("a b") == 2

@@ -102,6 +102,32 @@ def test_without_a_second_arm_no_role_stays_a_fork_by_itself_either():
         assert set(found) == {"opener", *(others if len(others) == 1 else ())}
 
 
+def test_one_role_returns_alone_where_the_others_stay_cheaper():
+    """Its own forks are dearer by more than chance; what two others share is cheaper than their own requests."""
+    share, found = ForkShare(0.5), {}
+    for number in range(200):
+        talk = ("", str(number))
+        forked = share.arm(*talk) == "fork"
+        for agent, fork, own in (("opener", 300, 300), ("dear", 700, 500), ("one", 100, 400), ("two", 100, 400)):
+            found |= share.count("fork" if forked else "own", talk, agent, (fork if forked else own) + number % 7)
+    assert set(found) == {"dear"}
+
+
+@pytest.mark.parametrize("others", [998, 1_000])
+def test_roles_beyond_the_first_thousand_are_not_judged_by_themselves(others):
+    """Made up for each request they would be remembered without end; what they cost counts for all together."""
+    share, found = ForkShare(0.5), {}
+    for number in range(others):
+        share.count("fork", ("", f"early {number}"), f"made up {number}", 800 + number % 7)
+        share.count("own", ("", f"late {number}"), f"made up {number}", 1_000 + number % 7)
+    for number in range(200):
+        talk = ("", str(number))
+        forked = share.arm(*talk) == "fork"
+        for agent, fork, own in (("opener", 300, 300), ("dear", 700, 500)):
+            found |= share.count("fork" if forked else "own", talk, agent, (fork if forked else own) + number % 7)
+    assert set(found) == ({"dear"} if others < 1_000 else set())
+
+
 def test_each_conversation_is_counted_once_in_its_arm():
     """However many requests it has."""
     session = Session(SharedPrefix(system="The rules of the house. " * 300), caching=Caching(fork_share=0.5))
@@ -194,3 +220,15 @@ def test_what_a_provider_misses_by_chance_is_not_held_against_forks():
 
     session = many(said=said, reads=lambda number: number % 2)
     assert layouts(session, 23) == {"fork"}
+
+
+def test_a_call_without_the_tokens_read_is_in_neither_arm():
+    """It counts by what was foreseen, which no arm is to be judged by; how many these were is said."""
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(fork_share=1.0))
+    body = {"model": "gpt-5.2", "messages": [{"role": "user", "content": HANDBOOK}]}
+    said = {"prompt_tokens": 2_000, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}
+    for usage in (None, said):
+        fork_body(session.adapter, body, "openai-chat", Role("a", conversation="one")).begin().finish(usage)
+    told = session.report().arms
+    assert (told.fork.calls, told.unreported) == (1, 1)
+    assert "1 calls were answered without the tokens read" in str(told)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.adapter import RestOfRequest
 from cacheprefix.bodies import Role, adopt_declared, fork_body
-from cacheprefix.layout.team import Whose
+from cacheprefix.layout.team import ToolSource, Whose
 from cacheprefix.prompt import ESTIMATE, Counter, dumps
 from cacheprefix.wire import views_of
 from tests.drawn import examples
@@ -197,7 +197,7 @@ def test_tools_of_front_doors_that_are_gone_are_let_go(monkeypatch):
     adapter, kept = session.adapter, Whose("kept")
     adapter.team._many = 4
     for door in (kept, *(Whose(f"door{user}") for user in range(40))):
-        adapter.adopt_tools([_tool(door.id, 3)], dict, grows=True, of_door=True)
+        adapter.adopt_tools([_tool(door.id, 3)], dict, grows=True, source=ToolSource(of_door=True))
         adapter.bring_tools(door, [f"house_{door.id}"])
         if door is not kept:
             adapter.drop_tools(door)
@@ -216,7 +216,7 @@ def test_a_new_conversation_counts_the_tools_that_it_may_carry_alone():
 
     counter = Counter("counted", exact=False, count=count)
     session = Session(SharedPrefix(system=HANDBOOK, tools=[_tool("all", 0)]), caching=Caching(counter=counter))
-    session.adapter.adopt_tools([_tool("users", 3)], dict, grows=True, of_run=True)
+    session.adapter.adopt_tools([_tool("users", 3)], dict, grows=True, source=ToolSource(of_run=True))
     session.conversation("one")
     assert ["house of all" in text for text in counted if "house of" in text] == [True]
 

@@ -195,6 +195,15 @@ def test_a_saved_conversation_loads_without_a_session():
             Conversation.loads(wrong)
 
 
+def test_a_conversation_saved_under_another_prefix_is_refused():
+    """Its requests would begin otherwise, and pay for one rewrite: only where the application says that it may be."""
+    saved = Session(SharedPrefix(system="Rules one.")).conversation("t").dumps()
+    other = Session(SharedPrefix(system="Rules two.")).conversation("t")
+    with pytest.raises(StateError, match="saved under prefix"):
+        other.restore(json.loads(saved))
+    other.restore(json.loads(saved), rebase=True)
+
+
 def test_a_plugin_overrides_the_budget_of_a_tool_result():
     """By a text, or by tokens and a strategy; what it has no opinion on is cut by the budget."""
 

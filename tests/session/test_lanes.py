@@ -11,7 +11,7 @@ from benchmarks.role_plans import Plan, played, profile_of, session_for, words
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.layout.economics import newcomers_pay, union_gains, union_pays, union_starts
-from cacheprefix.layout.team import Team, Whose
+from cacheprefix.layout.team import Team, ToolSource, Whose
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
 
@@ -226,7 +226,7 @@ def test_a_front_doors_own_tools_are_those_alone_who_are_said_to_have_them():
     """Whenever they came; and of a run that is over nobody's."""
     session = session_of(tool("x"), handbook=2_000)
     adapter, door, run = session.adapter, Whose("door"), Whose("door:run")
-    adapter.adopt_tools([tool("house"), tool("mails")], dict, grows=True, of_door=True)
+    adapter.adopt_tools([tool("house"), tool("mails")], dict, grows=True, source=ToolSource(of_door=True))
     adapter.bring_tools(door, ["house", "mails"], differ=["mails"])
     adapter.bring_tools(run, ["mails"])
     assert sent(session, "a", [tool("x")]) == (["x"], True)

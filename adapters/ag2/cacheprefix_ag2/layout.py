@@ -23,6 +23,7 @@ from cacheprefix.adapter import (
     OwnTools,
     RequestPlan,
     RolePosition,
+    ToolSource,
     digest_of,
     loads,
     provider_tools,
@@ -292,7 +293,7 @@ def adopt(
     """
     try:
         # Copies: what the application later does to its tools must not change the prefix.
-        union = session.adopt_tools(copy.deepcopy(list(tools)), _schema, grows=True, of_run=of_run)
+        union = session.adopt_tools(copy.deepcopy(list(tools)), _schema, grows=True, source=ToolSource(of_run=of_run))
     except ToolClashError as error:
         session.note(f"{who} keeps its own tools, which others share no cache with: {error}")
         return None

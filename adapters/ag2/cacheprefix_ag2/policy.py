@@ -88,6 +88,7 @@ class PrefixPolicy:
         talk: Talk,
         said: Mapping[str, str],
     ) -> tuple[list[str], list[BaseEvent]]:
+        """A fork's prompts and events: shared text first, the role's own and what moves at the end."""
         session = self._session
         agent = context.dependencies[AGENT_CONTEXT_DEPENDENCY_KEY]
         role = self.role or agent.name

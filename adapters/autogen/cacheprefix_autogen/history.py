@@ -168,7 +168,7 @@ def _carried_out(messages: Sequence[LLMMessage], decisions: Sequence[Decision], 
         if index == first_own:
             own_start = len(out) + sum(isinstance(decision, Insert) for decision in by_index[index])
         out += [_inserted(d) for d in by_index[index] if isinstance(d, Insert)]
-        put_in |= {*range(len(origins), len(out))}
+        put_in |= {*range(len(origins), len(out))}  # what was inserted just now: the rest of ``out`` has its origin
         if index < len(messages):
             out += _decided(messages[index], [d for d in by_index[index] if not isinstance(d, Insert)])
         origins += [index] * (len(out) - len(origins))

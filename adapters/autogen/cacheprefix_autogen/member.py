@@ -31,6 +31,7 @@ from cacheprefix.adapter import (
     Seat,
     SelectorLane,
     SummaryRequest,
+    ToolSource,
     VolatileRole,
     find_text,
     instruction_of,
@@ -448,7 +449,7 @@ class Member:
             return
         frozen = [frozen_schema(tool) for tool in tools]
         try:
-            self.session.adopt_tools(frozen, rendered, grows=True, of_run=of_run)
+            self.session.adopt_tools(frozen, rendered, grows=True, source=ToolSource(of_run=of_run))
         except ToolClashError as error:
             self.keeps_tools = True
             self.session.note(f"agent {self.name!r} keeps its own tools, which others share no cache with: {error}")

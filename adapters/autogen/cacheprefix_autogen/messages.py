@@ -88,7 +88,7 @@ def public(message: BaseChatMessage, shorten: Shorten = kept) -> tuple[UserMessa
 def carried(item: LLMMessage, shorten: Shorten) -> list[UserMessage]:
     """A message that a hand-off carries with it, as every agent sees it."""
     if isinstance(item, UserMessage):
-        return [item if _is_spoken(item) else spoken(item.source, item.content)]
+        return [item if speaker_of(item) is not None else spoken(item.source, item.content)]
     if isinstance(item, AssistantMessage):
         if isinstance(item.content, str):
             return [spoken(item.source, item.content)]
@@ -116,13 +116,8 @@ def durable_in(message: UserMessage) -> tuple[str, str] | None:
     return None if found is None else (found[1], found[2])
 
 
-def _is_spoken(message: UserMessage) -> bool:
-    """Whether a message is what an agent or the user said in public."""
-    return speaker_of(message) is not None
-
-
 def speaker_of(message: UserMessage) -> str | None:
-    """Who speaks in a canonical message; None for any other."""
+    """Who speaks in a canonical message, as an agent or the user says it in public; None for any other."""
     first = message.content[0] if isinstance(message.content, list) and message.content else message.content
     if not isinstance(first, str) or not first.startswith("[") or "]" not in first:
         return None

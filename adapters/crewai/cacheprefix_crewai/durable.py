@@ -31,7 +31,10 @@ class DurableTexts:
         self._tasks: Bounded[tuple[str, str], tuple[str, ...]] = Bounded(_KEEP)
 
     def of(self, task: str, *, first: bool) -> tuple[str, ...]:
-        """Those of a run of a task, by what it begins with; ``first`` for its first request."""
+        """The texts that a run of a task is told: those of its first request (``first``), in all its later ones too.
+
+        ``task`` is what the run begins with, by which it is found again.
+        """
         if not self._binding.rewrites:
             return ()
         key = self._binding.kickoff_id, task

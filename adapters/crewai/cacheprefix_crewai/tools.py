@@ -8,7 +8,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from cacheprefix.adapter import AdapterSession, Api, Bounded, Whose, allowed_choice, digest_of, dumps, loads, restrict
+from cacheprefix.adapter import (
+    AdapterSession,
+    Api,
+    Bounded,
+    ToolSource,
+    Whose,
+    allowed_choice,
+    digest_of,
+    dumps,
+    loads,
+    restrict,
+)
 from cacheprefix_crewai.binding import WhileUsed
 from cacheprefix_crewai.flow_run import FLOW
 from cacheprefix_crewai.framing import SYSTEM, coworkers
@@ -271,7 +282,8 @@ def _added(binding: Binding, tools: Sequence[Mapping[str, Any]], *, of_run: bool
         if clash := session.team.contradicts(given, render):
             differs = clash
             continue
-        session.adopt_tools(given, render, grows=True, scope=binding.scope, of_run=of_run, of_door=not of_run)
+        source = ToolSource(of_run=of_run, of_door=not of_run)
+        session.adopt_tools(given, render, grows=True, scope=binding.scope, source=source)
         binding.session = session
         _note_apart(session, differs)
         return ""
@@ -305,10 +317,10 @@ def _shown(binding: Binding, model: str, own: Sequence[Any] | None) -> list[Any]
     return [tool for tool in tools if tool.name in shown]
 
 
-def differing(binding: Binding, tools: Sequence[Any] | None, model: str = "") -> str:
+def differing(binding: Binding, tools: Sequence[Any] | None) -> str:
     """The name of a tool of a request that the union has with another meaning; empty where there is none."""
     session = binding.session
-    by_name = {tool.name: _native(tool) for tool in _shown(binding, model, tools)}
+    by_name = {tool.name: _native(tool) for tool in _shown(binding, "", tools)}
     for tool in map(ordered, tools or ()):
         name = name_of(tool)
         if name in by_name and name not in DELEGATION and _meaning(by_name[name]) != _meaning(tool):

@@ -17,7 +17,7 @@ from cacheprefix.adapter import AdapterSession, Api, AskOptions, ForkOptions, Fo
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.calls import enter
 from cacheprefix_langgraph.fork_context import FRAME, Frame, scope_of
-from cacheprefix_langgraph.layout import settled
+from cacheprefix_langgraph.layout import ToSettle, settled
 from cacheprefix_langgraph.parts import taken_apart
 from cacheprefix_langgraph.request_bodies import hoists, model_name
 from cacheprefix_langgraph.sdk_clients import body_of, sender
@@ -148,7 +148,7 @@ def _parents_request(
         options = with_union(options, union_of(model, options, frame), frame, carried)
     parts = taken_apart(history, frame, hoists=hoists(model))
     names = tuple(map(name_of, options.get("tools") or ()))
-    done = settled(parts, frame, wrapping(model).views, model_name(model), "", names)
+    done = settled(ToSettle(parts, frame, wrapping(model).views, model_name(model), "", names))
     return [*parts.head, *done.messages], options
 
 

@@ -34,7 +34,7 @@ from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.converse import CONFIG, SCHEMA, converse_of, in_blocks, words_itself
 from cacheprefix_langgraph.fork_context import FRAME, Frame, configurable, scope_of, thread_of
 from cacheprefix_langgraph.history import Decided
-from cacheprefix_langgraph.layout import history_of, laid_out, settled, summarise_first, together
+from cacheprefix_langgraph.layout import ToSettle, history_of, laid_out, settled, summarise_first, together
 from cacheprefix_langgraph.parts import Parts, at_end, completed, instruction_of, leads, missing, taken_apart
 from cacheprefix_langgraph.pending import SENDING, Sending
 from cacheprefix_langgraph.request_bodies import (
@@ -186,9 +186,7 @@ async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | N
         now = _asked(model, given, kwargs, frame, whole=whole)
         told = frame.session.told(now.request())
         summarise = summariser(model, now.frame, now.options(told.tools, told.restriction), later=True)
-        views, name = wrapping(model).views, model_name(model)
-        tools, own = told.carries(now.bound), now.declared
-        await summarise_first(now.parts, now.frame, views, told.text, tools, own, model=name, summarise=summarise)
+        await summarise_first(now.to_settle(told), summarise)
     except Exception as error:
         frame.session.failed("summary", error)
 
@@ -245,12 +243,10 @@ class _Asked:
             return text
 
         def history(told: RoleTold) -> CountedHistory[BaseMessage]:
-            views, ask = wrapping(model).views, summarise if asks else None
             if self.kept:
                 self.decided = Decided(self.parts.rest, len(self.parts.rest), (), lossless=True)
             else:
-                carried, own = told.carries(self.bound), self.declared
-                self.decided = settled(self.parts, frame, views, name, told.text, carried, own, ask)
+                self.decided = settled(self.to_settle(told), summarise if asks else None)
             return history_of(self.decided, frame, name, told.text)
 
         made = AgentRequest(
@@ -271,6 +267,11 @@ class _Asked:
             base=frame.base,
         )
         return made
+
+    def to_settle(self, told: RoleTold) -> ToSettle:
+        """The conversation that the role asks in, for decisions on it."""
+        views, name, tools = wrapping(self.model).views, model_name(self.model), told.carries(self.bound)
+        return ToSettle(self.parts, self.frame, views, name, told.text, tools, self.declared)
 
     def _own(self) -> Iterator[Reason]:
         """The reasons, if any, for which the request keeps the application's own layout whatever sharing would save."""

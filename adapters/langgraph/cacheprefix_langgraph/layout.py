@@ -28,6 +28,17 @@ from cacheprefix_langgraph.history import Decided, carried_out
 from cacheprefix_langgraph.parts import Parts, paused
 from cacheprefix_langgraph.views import Views
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from cacheprefix import Conversation
+    from cacheprefix.adapter import MessageView, SummaryRequest
+
+    Summarise = Callable[[list[BaseMessage], SummaryRequest], str]
+    AsyncSummarise = Callable[[list[BaseMessage], SummaryRequest], Awaitable[str]]
+
+TAIL_KEY = "cacheprefix_tail"
+"""Marks our own tail messages in ``additional_kwargs``, which no provider sees."""
 _BETWEEN: Final = "cacheprefix_between"
 _HANDED_BACK: Final = "__is_handoff_back"
 """In the metadata of what a supervisor's worker is made to say right behind its answer: nobody is asked in between."""
@@ -86,19 +97,6 @@ def _digest(message: BaseMessage) -> str:
     return digest_of(message.type, content, *_said(message)[1:])
 
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from cacheprefix import Conversation
-    from cacheprefix.adapter import MessageView, SummaryRequest
-
-    Summarise = Callable[[list[BaseMessage], SummaryRequest], str]
-    AsyncSummarise = Callable[[list[BaseMessage], SummaryRequest], Awaitable[str]]
-
-TAIL_KEY = "cacheprefix_tail"
-"""Marks our own tail messages in ``additional_kwargs``, which no provider sees."""
-
-
 def history_of(done: Decided, frame: Frame, model: str, text: str) -> CountedHistory[BaseMessage]:
     """The conversation as decided on; ``text`` may stand anywhere in it, or where it is pinned, in the shared part."""
     count = frame.session.counter(model)
@@ -130,23 +128,28 @@ def laid_out(parts: Parts, done: Decided, frame: Frame, plan: RequestPlan[BaseMe
     )
 
 
-async def summarise_first(
-    parts: Parts,
-    frame: Frame,
-    views: Views,
-    text: str,
-    tools: Sequence[str],
-    declared: Sequence[Any],
-    *,
-    model: str,
-    summarise: AsyncSummarise,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class ToSettle:
+    """A conversation that is to be decided on, and what the request has that it will stand in."""
+
+    parts: Parts
+    frame: Frame
+    views: Views
+    model: str
+    text: str
+    """The role's."""
+    tools: Sequence[str]
+    """Names of those that the request carries."""
+    declared: Sequence[Any] = ()
+    """Those tools that the application bound, as it declares them."""
+
+
+async def summarise_first(asked: ToSettle, summarise: AsyncSummarise) -> None:
     """Where a compaction is due, have its summary written; ``settled``, which does not wait, repeats what is recorded.
 
-    ``text`` is the role's, ``tools`` are the names of those that it carries, ``declared`` those that the application
-    bound. A budget that cannot be met is left for ``settled`` to raise.
+    A budget that cannot be met is left for ``settled`` to raise.
     """
-    work = _settling(parts, frame, views, model, text, tools)
+    work = _settling(asked)
     if work is None:
         return
 
@@ -154,81 +157,54 @@ async def summarise_first(
         return await summarise(work.sent(), request)
 
     with suppress(BudgetError):
-        beside = RestOfRequest(work.static, work.own, work.front_moves(), work.tools, declared)
-        await work.session.histories.acondense(work.state, work.seen, model, rest=beside, ask=ask)
+        await work.session.histories.acondense(work.state, work.seen, asked.model, rest=work.rest(), ask=ask)
         work.refreshed()
 
 
-def settled(
-    parts: Parts,
-    frame: Frame,
-    views: Views,
-    model: str,
-    tail: str,
-    tools: Sequence[str],
-    declared: Sequence[Any] = (),
-    summarise: Summarise | None = None,
-) -> Decided:
-    """The conversation with large tool results cut, and compacted where that is due; both as recorded once.
-
-    ``tail`` is the role's text, ``tools`` the names of those that the request carries, ``declared`` those that the
-    application bound.
-    """
-    work, messages = _settling(parts, frame, views, model, tail, tools), parts.rest
+def settled(asked: ToSettle, summarise: Summarise | None = None) -> Decided:
+    """The conversation with large tool results cut, and compacted where that is due; both as recorded once."""
+    work, session, messages, border = _settling(asked), asked.frame.session, asked.parts.rest, asked.parts.border
+    plain = Decided(messages, border, (), lossless=True)
     if work is None:
-        return parted(Decided(messages, parts.border, (), lossless=True), frame.session, model)
-    session, state = work.session, work.state
-    condense = partial(session.histories.condense, state, work.seen, model)
+        return parted(plain, session, asked.model)
+    condense = partial(session.histories.condense, work.state, work.seen, asked.model)
     asks = None if summarise is None else lambda request: summarise(work.sent(), request)
-    rest = RestOfRequest(work.static, work.own, work.front_moves(), work.tools, declared)
+    rest = work.rest()
     decisions = condense(rest=rest, ask=asks)
     if work.refreshed():
         decisions = condense(rest=replace(rest, front_moves=False))
-    plain = Decided(messages, work.border, (), lossless=True)
-    done = session.attempt("decisions", lambda: carried_out(messages, decisions, work.border), plain)
-    return parted(done, session, model)
+    done = session.attempt("decisions", lambda: carried_out(messages, decisions, border), plain)
+    return parted(done, session, asked.model)
 
 
 @dataclass(frozen=True, slots=True)
 class _Settling:
     """A conversation about to be decided on."""
 
+    asked: ToSettle
     session: AdapterSession
     state: Conversation
-    messages: list[BaseMessage]
-    head: Sequence[BaseMessage]
-    border: int
     seen: list[MessageView]
-    model: str
     static: int
     """Tokens of what all requests have beside the conversation."""
     own: int
     """Tokens of what this one alone has."""
-    tools: Sequence[str]
-    """Names of those that the request carries."""
-    count: Callable[[str], int]
     epoch: int
     """The ledger's, before anything was decided."""
 
     def sent(self) -> list[BaseMessage]:
         """The request's messages as decided so far: what a summary is asked behind."""
-        now = replay(
-            self.seen,
-            self.state.ledger,
-            self.session.histories.budget,
-            Cutting(
-                self.count,
-                self.session.histories.results,
-                self.state.scope,
-                readable=self.session.histories.readable(self.tools),
-            ),
-        )
-        done = parted(carried_out(self.messages, now.decisions, self.border), self.session, self.model)
-        return [*self.head, *done.messages]
+        asked, histories, count = self.asked, self.session.histories, self.session.counter(self.asked.model)
+        how = Cutting(count, histories.results, self.state.scope, readable=histories.readable(asked.tools))
+        now = replay(self.seen, self.state.ledger, histories.budget, how)
+        done = carried_out(asked.parts.rest, now.decisions, asked.parts.border)
+        return [*asked.parts.head, *parted(done, self.session, asked.model).messages]
 
-    def front_moves(self) -> bool:
-        """Whether a compaction changes what stands before the history, too."""
-        return self.session.attempt("zones", lambda: self.state.zones_wait(self.seen), False)  # noqa: FBT003 - what is answered when it fails
+    def rest(self) -> RestOfRequest:
+        """What the request has beside the conversation."""
+        # Whether a compaction changes what stands before the history, too.
+        moves = self.session.attempt("zones", lambda: self.state.zones_wait(self.seen), otherwise=False)
+        return RestOfRequest(self.static, self.own, moves, self.asked.tools, self.asked.declared)
 
     def refreshed(self) -> bool:
         """Record what changes only together with a rewritten prefix; whether that changed the conversation."""
@@ -237,24 +213,23 @@ class _Settling:
         def shown() -> bool:
             return self.state.show_zones(self.seen, rewritten=rewritten)
 
-        return self.session.attempt("zones", shown, False)  # noqa: FBT003 - what is answered when it fails
+        return self.session.attempt("zones", shown, otherwise=False)
 
 
-def _settling(
-    parts: Parts, frame: Frame, views: Views, model: str, tail: str, tools: Sequence[str]
-) -> _Settling | None:
+def _settling(asked: ToSettle) -> _Settling | None:
     """None where there is nothing to decide on."""
-    session, state, messages, head = frame.session, frame.state, parts.rest, parts.head
+    session, state, messages, head = asked.frame.session, asked.frame.state, asked.parts.rest, asked.parts.head
     if state is None or not session.histories.decides(state):
         return None
     session.histories.note_unsaid(state)
-    count = session.counter(model)
-    seen = session.attempt("views", lambda: views.of(messages, count), None)
+    count = session.counter(asked.model)
+    seen = session.attempt("views", lambda: asked.views.of(messages, count), None)
     if seen is None:
         return None
     beside = [message.text for message in head] + [tool.schema.decode() for tool in session.reachable(state)]
-    static, own, epoch = sum(map(count, beside)), count(tail), state.ledger.epoch
-    return _Settling(session, state, messages, head, parts.border, seen, model, static, own, tools, count, epoch)
+    return _Settling(
+        asked, session, state, seen, sum(map(count, beside)), own=count(asked.text), epoch=state.ledger.epoch
+    )
 
 
 def boundary(rewritten: Rewritten, own_sections: Callable[[list[BaseMessage]], int]) -> Callable[[Prompt], int | None]:

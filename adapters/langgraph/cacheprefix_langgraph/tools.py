@@ -9,7 +9,7 @@ from weakref import WeakSet
 from langchain_core.messages import AIMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from cacheprefix.adapter import AdapterSession, ToolSet, loads, names_in
+from cacheprefix.adapter import AdapterSession, ToolSet, ToolSource, loads, names_in
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix_langgraph.converse import CONFIG, is_point, system_tool
 from cacheprefix_langgraph.fork_context import Frame, running_scope, runs
@@ -61,16 +61,8 @@ def _adopt(session: AdapterSession, tool: Any, *, of_code: bool) -> None:
         of_run = runs() and not of_code
         # What a provider is told beside a tool's schema is in no record.
         whole = not getattr(tool, "extras", None)
-        session.adopt_tools(
-            [tool],
-            render,
-            grows=True,
-            scope=running_scope(),
-            of_run=of_run,
-            of_code=of_code,
-            recorded=whole,
-            again=of_run,
-        )
+        source = ToolSource(of_run=of_run, of_code=of_code, recorded=whole, again=of_run)
+        session.adopt_tools([tool], render, grows=True, scope=running_scope(), source=source)
     except ToolClashError as error:
         session.note(f"{error}; roles that bind another one keep their own tools")
 

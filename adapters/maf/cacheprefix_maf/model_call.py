@@ -98,6 +98,7 @@ async def _answered(asked: Asked, base: Callable[..., Any], request: dict[str, A
 
 
 async def _streamed(asked: Asked, base: Callable[..., Any], request: dict[str, Any]) -> Any:
+    """Make a call whose answer is a stream, the framework's own, which tells us what passes and how it ends."""
     sending, request = await _opened(asked, request)
     if sending is None:
         return base(**request)

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from agent_framework import Agent, FunctionTool
 
-from cacheprefix.adapter import AdapterSession, RequestPlan, Tool, loads, names_known_to
+from cacheprefix.adapter import AdapterSession, RequestPlan, Tool, ToolSource, loads, names_known_to
 from cacheprefix.errors import ToolClashError
 from cacheprefix_maf.member import Member
 
@@ -58,7 +58,8 @@ def adopt(member: Member, tools: Sequence[Any], *, of_run: bool = False) -> None
     try:
         if tools or session.prefix.tools:
             schemas = [_schema(tool) for tool in tools if plain(tool)]
-            session.adopt_tools(schemas, lambda schema: schema, grows=True, scope=member.scope, of_run=of_run)
+            source = ToolSource(of_run=of_run)
+            session.adopt_tools(schemas, lambda schema: schema, grows=True, scope=member.scope, source=source)
     except ToolClashError as error:
         member.differing = (error.name,)
         session.note(f"agent {member.role!r} keeps its own tools, which others share no cache with: {error}")

@@ -102,6 +102,7 @@ def read(value: Mapping[str, Any]) -> Iterator[Record]:
 
 
 def _exchange(value: Mapping[str, Any]) -> Iterator[Record]:
+    """The request of one HTTP exchange, with its answer, times and session; nothing where it asked no model."""
     body = _find_body(value)
     url = _url(value)
     api, aside = _told_by(url)

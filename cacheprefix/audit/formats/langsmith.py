@@ -30,6 +30,7 @@ def read(value: Mapping[str, Any]) -> Iterator[Record]:
 
 
 def _record(run: Mapping[str, Any]) -> Record:
+    """The request of one run: its body as sent, or as LangChain tells messages and parameters."""
     extra = mapping(run.get("extra"))
     parameters = mapping(extra.get("invocation_params"))
     metadata = {**mapping(run.get("metadata")), **mapping(extra.get("metadata"))}

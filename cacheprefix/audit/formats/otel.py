@@ -81,6 +81,7 @@ def read(value: Mapping[str, Any]) -> Iterator[Record]:
 
 
 def _spans(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The spans in an export of any of the tools that write OpenTelemetry."""
     data = value.get("data")
     trace = _trace(value)
     if trace is not None:

@@ -67,7 +67,8 @@ def plan_breakpoints(
     if implicit(prompt, profile) and not silent:
         own.add(len(prompt.sections) - 1)
     if profile.automatic_breakpoint and prompt.top_marker is not None:
-        own |= set(_last_markable(prompt.sections))
+        # A provider's rule: its automatic breakpoint stands at the last section that can carry one.
+        own |= set(islice((at for at in reversed(range(len(prompt.sections))) if markable(prompt.sections[at])), 1))
     wanted: list[int] = []
     for index in _wishes(prompt, profile, shared, tail=loop, once=skip_tail):
         if len(wanted) >= profile.max_breakpoints - len(own):
@@ -129,11 +130,6 @@ def _wishes(prompt: Prompt, profile: Profile, shared: int, *, tail: bool, once: 
     # Of a role that is asked once, what no sibling begins with would be written in vain.
     end = shared if once and shared else len(sections)
     yield from (index for index in (system, _end_of(head, "tools")) if 0 <= index < end)
-
-
-def _last_markable(sections: Sequence[Section]) -> list[int]:
-    """Where the automatic breakpoint stands, as a list of one or none."""
-    return list(islice((at for at in range(len(sections) - 1, -1, -1) if markable(sections[at])), 1))
 
 
 def _end_of(sections: Sequence[Section], tier: str) -> int:
