@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -216,3 +217,56 @@ async def test_what_the_application_puts_over_a_body_stays(provide, new_client, 
     # Volatile text stands behind everything.
     assert [one.replace(f", {{'role': 'user', 'content': '<now>\\n{NOW}\\n</now>'}}", "") for one in said[1]] == said[0]
     assert {tuple(one.why for one in call.reasons) for call in session.calls} == {("own_prompt",)}
+
+
+WAYS = {
+    "chat": ("openai", lambda sdk: sdk.chat.completions.create),
+    "beta": ("openai", lambda sdk: sdk.beta.chat.completions.parse),
+    "messages": ("anthropic", lambda sdk: sdk.messages.create),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_copy_of_an_sdk_client_asks_by_itself(provide, new_client, way):
+    """As with another customer's key: what we had made of the client that it was copied from was copied along."""
+    api, method = WAYS[way]
+    provider, keys = provide(api, Says()), []
+
+    async def hear(request):
+        keys.append(request.headers.get("x-api-key") or request.headers["authorization"])
+
+    client = new_client(provider, api=api, fresh=True)
+    client._client._client.event_hooks = {"request": [hear]}
+    await _run(client, _session())
+    twin = copy.copy(client._client)
+    for name in ("chat", "messages"):
+        # What the SDK has made of it when it was asked is its own. AutoGen asked by nothing else here.
+        vars(twin).pop(name, None)
+    twin.api_key = "other"
+    most = {"max_tokens": 9} if api == "anthropic" else {}
+    await method(twin)(model="m", messages=[{"role": "user", "content": "Alone."}], **most)
+    assert ["other" in key for key in keys] == [False] * 3 + [True]
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("own", ["", "post", "_post"])
+async def test_a_client_with_a_method_of_its_own_is_watched(provide, new_client, own, used):
+    """So are its parts, which may have been made before by then, and hold the method that it had."""
+    provider, session, paths = provide("openai", Says()), _session(), []
+    client = new_client(provider, fresh=True)
+    if used:
+        await client.create([UserMessage(content=TASK, source="user")])
+    if own:
+        holder = client._client if own == "post" else client._client.chat.completions
+        asked = getattr(holder, own)
+
+        async def post(path: str, **request: Any) -> Any:
+            paths.append(path)
+            return await asked(path, **request)
+
+        setattr(holder, own, post)
+    await _run(client, session)
+    # The SDK's parts take the client's method when they are made, which may have been before.
+    assert len(paths) == 3 * (own == "_post" or (own == "post" and not used))
+    assert [call.layout for call in session.calls] == ["fork"] * 3
+    assert all(call.usage is not None for call in session.calls)

@@ -1,6 +1,6 @@
-"""Marks a request and reads its usage in the SDK's own ``_post``, which gets the body exactly as it is sent.
+"""Marks a request and reads its usage in the SDK's own ``post``, which gets the body exactly as it is sent.
 
-AutoGen's clients do not pass cache marks on (Anthropic), nor cached-token counts back, streaming or not. ``_post``
+AutoGen's clients do not pass cache marks on (Anthropic), nor cached-token counts back, streaming or not. ``post``
 handles both, whatever HTTP library or client subclass is in use.
 """
 
@@ -26,6 +26,7 @@ from cacheprefix.adapter import (
     allowed_choice,
     headers_of,
     normalise_usage,
+    tapped,
     watched_in_place,
     with_volatile,
 )
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PATHS: Mapping[str, Api] = {"/chat/completions": "openai-chat", "/v1/messages": "anthropic"}
-_TAPPED = "_cacheprefix_tapped"
 
 
 class Undone(BaseException):
@@ -106,14 +106,16 @@ class Sending:
         """What is to become of the same request where it is sent once more, as by a client that tries again."""
         return replace(self, pending=None, report=None, sent=None, asks_usage=False)
 
-    async def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
+    async def open(
+        self, sdk: Any, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
         """Begin the request; if another one is just writing the same uncached prefix, wait for it.
 
         Gives the body and options to send, the very same objects when nothing changes. Raises ``Undone`` where
         it could not be begun and is not laid out as the application's own.
         """
         extra, own = options.get("extra_json"), options.get("headers") or {}
-        headers = self.session.attempt("headers", lambda: headers_of(getattr(self.client, "_client", None), own), None)
+        headers = self.session.attempt("headers", lambda: headers_of(sdk, own), None)
         full = {**body, **extra} if extra else body
         self.api = api
         made = full if self.undone else await self._begun(api, full, headers)
@@ -217,24 +219,11 @@ SENDING: BlockVar[Sending] = BlockVar("cacheprefix_autogen_sending")
 
 def tap(client: Any) -> bool:
     """Watch the SDK under an AutoGen client; False where there is none that can be watched."""
-    sdk = getattr(client, "_client", None)
-    found = False
-    for path in ("chat.completions", "beta.chat.completions", "messages"):
-        resource = sdk
-        for name in path.split("."):
-            resource = getattr(resource, name, None)
-        post = getattr(resource, "_post", None)
-        if resource is None or not callable(post):
-            continue
-        found = True
-        if not getattr(resource, _TAPPED, False):
-            resource._post = _watched(post)
-            setattr(resource, _TAPPED, True)
-    return found
+    return tapped(getattr(client, "_client", None), _watched)
 
 
-def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
-    """An SDK's ``_post`` that begins the request under way, and reads the usage of its answer."""
+def _watched(sdk: Any, post: Callable[..., Any]) -> Callable[..., Any]:
+    """An SDK's ``post`` that begins the request under way, and reads the usage of its answer."""
 
     async def watched(path: str, *, body: Any = None, options: Any = None, **rest: Any) -> Any:
         sending = SENDING.get()
@@ -249,7 +238,7 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
             return await post(path, body=body, options=options, **rest)
         first, sending = sending, sending if sending.pending is None else sending.again()
         try:
-            body, options = await sending.open(api, body, options)
+            body, options = await sending.open(sdk, api, body, options)
             result = await post(path, body=body, options=options, **rest)
         except BaseException:
             first.undone = sending.undone
