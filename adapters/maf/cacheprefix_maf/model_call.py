@@ -91,7 +91,8 @@ async def _answered(asked: Asked, base: Callable[..., Any], request: dict[str, A
     sending, request = await _opened(asked, request)
     if sending is None:
         return await base(**request)
-    with sending.turn:
+    # A class of the application's asks the one that it derives from, which is watched too.
+    with sending.turn, ASKED.within(None):
         response = await base(**request)
     sending.answered(response)
     return response
@@ -102,7 +103,8 @@ async def _streamed(asked: Asked, base: Callable[..., Any], request: dict[str, A
     if sending is None:
         return base(**request)
     try:
-        stream = base(**request)
+        with ASKED.within(None):
+            stream = base(**request)
     except BaseException:
         sending.turn.fail()
         raise
