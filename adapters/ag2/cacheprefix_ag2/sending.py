@@ -153,11 +153,15 @@ def _watched(sdk: Any, post: Callable[..., Any]) -> Callable[..., Any]:
             return await post(path, body=body, **rest)
         # What the SDKs leave out of the JSON they write, and what they add to it.
         full = {name: value for name, value in body.items() if type(value).__name__ not in ("Omit", "NotGiven")}
-        full |= (rest.get("options") or {}).get("extra_json") or {}
-        asked = (rest.get("options") or {}).get("headers") or {}
-        headers = sending.session.attempt("headers", lambda: headers_of(sdk, asked), None)
+        options = rest.get("options") or {}
+        full |= options.get("extra_json") or {}
+        headers = sending.session.attempt("headers", lambda: headers_of(sdk, options.get("headers") or {}), None)
         with await sending.begin(full, api, headers) as turn:
-            answer = await post(path, body=body if turn.body is full else dict(turn.body), **rest)
+            if turn.body is not full:
+                # It holds what the SDK would put over it: over our marks, and the text for this request alone.
+                rest["options"] = {name: value for name, value in options.items() if name != "extra_json"}
+                body = dict(turn.body)
+            answer = await post(path, body=body, **rest)
         if watched_in_place(answer, ForkBody(sending.session, api, full, full, None), turn) is None:
             turn.finish(getattr(answer, "usage", None), diagnostics=getattr(answer, "diagnostics", None))
         return answer
