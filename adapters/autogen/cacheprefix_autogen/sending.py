@@ -34,6 +34,7 @@ from cacheprefix.adapter import (
 if TYPE_CHECKING:
     from cacheprefix_autogen.layout import Layout
     from cacheprefix_autogen.summaries import Holds
+    from cacheprefix_autogen.tool_restriction import Restriction
 
 T = TypeVar("T")
 
@@ -161,13 +162,10 @@ class Sending:
 
     def _settled(self, api: Api, full: Mapping[str, Any]) -> Mapping[str, Any]:
         """The body with the role's limits on tools, and the usage of a stream asked for."""
-        if api != "openai-chat":
-            return full
         added: dict[str, Any] = {}
-        allowed = None if self.layout is None else self.layout.restriction.allowed
-        if allowed is not None and full.get("tools"):
-            added["tool_choice"] = allowed_choice(allowed, "openai-chat")
-        if full.get("stream") and "stream_options" not in full:
+        if self.layout is not None and full.get("tools"):
+            added = _limited(self.layout.restriction, api, full)
+        if api == "openai-chat" and full.get("stream") and "stream_options" not in full:
             added["stream_options"] = {"include_usage": True}
             self.asks_usage = True
         return {**full, **added} if added else full
@@ -205,6 +203,25 @@ class Sending:
         """Record that there will be no answer."""
         if self.pending is not None:
             self.pending.fail()
+
+
+def _limited(limits: Restriction, api: Api, full: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a body by which a role is kept to its own tools."""
+    choice = full.get("tool_choice")
+    forced = (choice.get("type") if isinstance(choice, Mapping) else choice) in ("required", "any")
+    if forced and limits.permitted is not None:
+        # A client of the application's around AutoGen's asks for a call: of the union it might be another role's tool.
+        if not limits.permitted:
+            return {"tool_choice": allowed_choice((), api)}
+        if limits.allowed is None:
+            own = [one for one in full["tools"] if (one.get("function") or one)["name"] in limits.permitted]
+            return {"tools": own}
+    if limits.allowed is None or api != "openai-chat" or not (forced or choice in (None, "auto", "none")):
+        return {}
+    allowed = allowed_choice(limits.allowed, api)
+    if forced:
+        allowed["allowed_tools"]["mode"] = "required"
+    return {"tool_choice": allowed}
 
 
 def _policy(layout: Layout) -> ForkPolicy:
