@@ -334,7 +334,8 @@ async def test_a_call_that_a_client_around_forces_can_only_be_one_of_the_agents_
 async def test_a_forced_call_can_only_be_one_of_the_roles_own(provide, new_client, api, choice, stream):
     """As an agent of the application's own class forces it, which asks the client itself."""
     union = [_tool(f"find_{name}") for name in ROLES]
-    provider, session = provide(api, calls_another), Session(SharedPrefix(system=HANDBOOK, tools=union), gate=Gate(price=0.0))
+    session = Session(SharedPrefix(system=HANDBOOK, tools=union), gate=Gate(price=0.0))
+    provider = provide(api, calls_another)
     client = PrefixClient(new_client(provider, api=api), session, role="critic")
     asks = [SystemMessage(content=f"You are the critic.\n\n{HANDBOOK}"), UserMessage(content=TASK, source="user")]
     options = {"tools": [union[1]], "tool_choice": choice if choice == "required" else union[1]}
