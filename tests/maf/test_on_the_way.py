@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import inspect
 
+import httpx2
+import openai
 import pytest
 from agent_framework import Agent, chat_middleware
+from agent_framework.openai import OpenAIChatClient
 from maf_driver import RULES, close, make_client
 from maf_teams import HANDBOOK, NAMES, TASK, look, prompts, role, served, texts
 
@@ -231,3 +234,44 @@ async def test_a_forced_call_can_only_be_one_of_the_roles_own(servers, api, choi
         forced = provider.requests[2].json
     assert [(tool.get("function") or tool)["name"] for tool in forced["tools"]] == ["look_writer"]
     assert "forced_tool" in [one.why for one in session.calls[2].reasons]
+
+
+class Background(httpx2.AsyncBaseTransport):
+    """A service whose answer is asked for until it is there."""
+
+    def __init__(self, polls):
+        self.polls, self.asked = polls, []
+
+    async def handle_async_request(self, request):
+        self.asked.append(request.method)
+        done = len(self.asked) > self.polls
+        message = {"type": "message", "id": "m", "role": "assistant", "status": "completed"}
+        said = [{**message, "content": [{"type": "output_text", "text": "Done.", "annotations": []}]}]
+        counts = {"input_tokens": 1_400, "output_tokens": 3, "total_tokens": 1_403}
+        details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+        usage = {**counts, **details} if done else None
+        told = {"status": "completed" if done else "in_progress", "output": said if done else [], "usage": usage}
+        fixed = {"id": "r", "object": "response", "created_at": 0, "model": "gpt-5.6", "tools": [], "tool_choice": "auto"}
+        return httpx2.Response(200, json={**fixed, "parallel_tool_calls": True, **told})
+
+
+@pytest.mark.parametrize("mode", ["fork", "observe"])
+async def test_asking_for_a_background_answer_is_no_request(mode):
+    """Each time counted as one of the same prompt; what it cost came with the last one."""
+    told, session = {}, Session(SharedPrefix(system=HANDBOOK), gate=Gate(price=0.0), mode=mode)
+    for wrapped in (False, True):
+        service = Background(2)
+        sdk = openai.AsyncOpenAI(api_key="k", http_client=httpx2.AsyncClient(transport=service))
+        agent = role(OpenAIChatClient(model="gpt-5.6", async_client=sdk), "planner")
+        if wrapped:
+            wrap(agent, session)
+        held = agent.create_session()
+        answer = await agent.run(TASK, session=held, options={"background": True})
+        while answer.continuation_token is not None:
+            token = answer.continuation_token
+            answer = await agent.run(session=held, options={"background": True, "continuation_token": token})
+        told[wrapped] = answer.text, service.asked
+        await sdk.close()
+    assert told[True] == told[False] == ("Done.", ["POST", "GET", "GET"])
+    assert [call.usage and call.usage.input_tokens for call in session.calls] == [1_400]
+    assert session.failures == {}
