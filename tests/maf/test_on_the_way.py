@@ -251,8 +251,8 @@ class Background(httpx2.AsyncBaseTransport):
         details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
         usage = {**counts, **details} if done else None
         told = {"status": "completed" if done else "in_progress", "output": said if done else [], "usage": usage}
-        fixed = {"id": "r", "object": "response", "created_at": 0, "model": "gpt-5.6", "tools": [], "tool_choice": "auto"}
-        return httpx2.Response(200, json={**fixed, "parallel_tool_calls": True, **told})
+        fixed = {"id": "r", "object": "response", "created_at": 0, "model": "gpt-5.6", "tools": []}
+        return httpx2.Response(200, json={**fixed, "parallel_tool_calls": True, "tool_choice": "auto", **told})
 
 
 @pytest.mark.parametrize("mode", ["fork", "observe"])
