@@ -24,6 +24,7 @@ from cacheprefix.adapter import (
     RequestPlan,
     VolatileRole,
     allowed_choice,
+    forces_any,
     headers_of,
     normalise_usage,
     tapped,
@@ -208,7 +209,7 @@ class Sending:
 def _limited(limits: Restriction, api: Api, full: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a body by which a role is kept to its own tools."""
     choice = full.get("tool_choice")
-    forced = (choice.get("type") if isinstance(choice, Mapping) else choice) in ("required", "any")
+    forced = forces_any(choice)
     if forced and limits.permitted is not None:
         # A client of the application's around AutoGen's asks for a call: of the union it might be another role's tool.
         if not limits.permitted:
