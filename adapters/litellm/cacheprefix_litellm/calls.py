@@ -57,8 +57,7 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
     if isinstance(target, Router):
         router: Any = unwrap(target)
         if _ATTEMPTS:
-            attempts = {each: _attempts(each, joined, bound) for each in _ATTEMPTS}
-            router.__class__ = adapter.derived(type(router), **attempts)
+            router.__class__ = adapter.derived(type(router), **{n: _attempts(n, joined, bound) for n in _ATTEMPTS})
         else:
             for each in _OWN:
                 own = getattr(router, each)
@@ -82,11 +81,8 @@ def known(target: object) -> str:
 def unwrap(router: T) -> T:
     """The router with LiteLLM's own class and methods again."""
     router.__class__ = getattr(router.__class__, "__unwrapped__", router.__class__)
-    for name, held in tuple(vars(router).items()):
-        if hasattr(held, "cacheprefix_own"):
-            delattr(router, name)
-            if held.cacheprefix_own is not None:
-                setattr(router, name, held.cacheprefix_own)
+    for name, held in [each for each in vars(router).items() if hasattr(each[1], "cacheprefix_own")]:
+        setattr(router, name, own) if (own := held.cacheprefix_own) else delattr(router, name)
     return router
 
 
@@ -126,11 +122,7 @@ def _attempts(name: str, session: adapter.AdapterSession, role: adapter.Role | N
         own = vars(router).get(name) or getattr(type(router).__unwrapped__, name).__get__(router)
         return adapter.inside(partial(_BOUND.within, (session, role or adapter.current_role())), own, own)
 
-    return property(
-        method,
-        lambda router, given: vars(router).__setitem__(name, given),
-        lambda router: vars(router).__delitem__(name),
-    )
+    return property(method, lambda one, given: vars(one).update({name: given}), lambda one: vars(one).pop(name))
 
 
 def _call(name: str, *given: Any, **named: Any) -> Any:
