@@ -827,7 +827,7 @@ class _Read:
         kept = _read_elsewhere(session, body, api, role)
         names = tuple(tool_name(tool) for tool in self.tools)
         free = body.get("tool_choice") in (None, "auto")
-        forced = _forced(body) and not set(names) >= set(session.prefix.tool_names)
+        forced = forces_any(body.get("tool_choice")) and not set(names) >= set(session.prefix.tool_names)
         carried: Carried = names if forced else "open"
         known = provider_tools(_kind(tool) for tool in self.tools if not _is_function(tool))
         return AgentRequest(
@@ -853,10 +853,16 @@ class _Read:
         )
 
 
-def _forced(body: Mapping[str, Any]) -> bool:
-    """Whether the model has to call one of a body's tools, whichever: of the union it might be another role's."""
-    choice = body.get("tool_choice")
-    return (choice.get("type") if isinstance(choice, Mapping) else choice) in ("required", "any")
+def forces_any(choice: Any) -> bool:
+    """Whether by a ``tool_choice`` the model has to call a tool, whichever: of the union it might be another role's.
+
+    As any provider has it, and LangChain (``True``) and Microsoft Agent Framework (``mode``), which may name one too.
+    """
+    if isinstance(choice, Mapping):
+        # Bedrock's has its kind for a name.
+        kind = choice.get("type") or choice.get("mode") or next(iter(choice), None)
+        choice = None if choice.get("required_function_name") else kind
+    return choice in ("required", "any", True)
 
 
 def _schema(session: AdapterSession, body: Mapping[str, Any], api: Api) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -212,6 +213,54 @@ def derived(base: Any, **own: Any) -> Any:
     """A class derived from ``base`` that goes by its name, with members of its own; ``__unwrapped__`` is ``base``."""
     named = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__unwrapped__": base}
     return type(base.__name__, (base,), {**own, **named})
+
+
+Tap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
+"""Makes, of an SDK's client and its ``post``, the one by which it is to send."""
+
+
+def tapped(sdk: Any, tap: Tap) -> bool:
+    """Have an SDK's asynchronous client send by what ``tap`` makes of its ``post``; False where it has none.
+
+    By a class of its own, derived from the SDK's: a copy of its client asks by itself, as with another customer's key.
+    """
+    own: Any = getattr(sdk, "post", None)
+    if not callable(own):
+        return False
+    kind: Any = type(sdk)
+    if tap in _taps_of(kind):
+        return True
+    sdk.__class__ = _tapping_class(kind, tap)
+    # What the application gave this one client would hide the class's.
+    if "post" in vars(sdk):
+        sdk.post = tap(sdk, own)
+    # Parts that were made before took the method with them. No others are made here: they would be copied along.
+    for part in _parts_made(sdk, sdk):
+        part._post = sdk.post if part._post == own else tap(sdk, part._post)
+    return True
+
+
+@functools.lru_cache(maxsize=64)
+def _tapping_class(base: Any, tap: Tap) -> Any:
+    async def post(self: Any, path: str, **request: Any) -> Any:
+        return await tap(self, functools.partial(base.post, self))(path, **request)
+
+    post.cacheprefix_tap = tap  # type: ignore[attr-defined]  # by which it is known
+    return derived(base, post=post)
+
+
+def _taps_of(kind: Any) -> Iterator[Any]:
+    """What a client's class sends by: a class with a ``post`` of its own may ask none of those that it derives from."""
+    posts = (vars(base)["post"] for base in kind.__mro__ if "post" in vars(base))
+    return itertools.takewhile(bool, (getattr(post, "cacheprefix_tap", None) for post in posts))
+
+
+def _parts_made(holder: Any, sdk: Any) -> Iterator[Any]:
+    """The parts of a client that send by its ``post``, such as ``chat.completions``, as far as they are made yet."""
+    for part in tuple(vars(holder).values()):
+        if getattr(part, "_client", None) is sdk and hasattr(part, "_post"):
+            yield part
+            yield from _parts_made(part, sdk)
 
 
 def _told(answer: Any) -> Any:

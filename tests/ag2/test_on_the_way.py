@@ -7,7 +7,7 @@ import copy
 import pytest
 from ag2 import MemoryStream
 from ag2.events import ToolResult
-from ag2_driver import agent, configured
+from ag2_driver import agent, configured, texts
 from test_layout import named, session
 
 from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
@@ -115,3 +115,51 @@ async def asked_with(choice, server):
         for each in wrap(agents, session()):
             await each.ask("What now?", stream=stream)
         return [record.json for record in server.requests[1:]], session_of(agents).calls
+
+
+# ag2's config for OpenAI's Responses API takes no such fields.
+OVER = {
+    "openai-chat": {
+        "messages": [{"role": "user", "content": "What?"}],
+        "tool_choice": "none",
+        "prompt_cache_key": "mine",
+    },
+    "anthropic": {
+        "messages": [{"role": "user", "content": "What?"}],
+        "system": "Be brief.",
+        "tools": [{"name": "other", "input_schema": {"type": "object"}}],
+        "temperature": 0.5,
+    },
+}
+NOW = "It is noon."
+BESIDE_ALONE = f"<now>\n{NOW}\n</now>"
+BESIDE = f", {({'role': 'user', 'content': BESIDE_ALONE})}"
+"""Text for one request alone: it stands behind everything."""
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(("api", "name"), [(api, name) for api, fields in OVER.items() for name in fields])
+async def test_what_the_application_puts_over_a_body_takes_no_part_of_a_fork_away(fresh, api, name, streaming):
+    """``extra_body`` took the role's text, or the shared one, or the tools that the fork's choice named."""
+    found, value = {}, OVER[api][name]
+    for wrapped in (False, True):
+        server, whole = fresh(api), session()
+        async with configured(api, server, extra_body={name: value}, streaming=streaming) as config:
+            agents = [agent(each, config, tools=[named("look")]) for each in ("planner", "critic")]
+            if wrapped:
+                wrap(agents, whole, volatile=lambda: {"now": NOW})
+            stream = MemoryStream()
+            for each in agents:
+                await each.ask("What now?", stream=stream)
+        found[wrapped] = list(server.requests)
+    layouts = [call.layout for call in whole.calls]
+    assert [NOW in str(record.json) for record in found[True]] == [True] * 2
+    if name in ("prompt_cache_key", "temperature"):
+        assert layouts == ["fork"] * 2
+        assert [record.json[name] for record in found[True]] == [value] * 2
+        return
+    said = {key: [[*texts(one), str(one.json.get(name))] for one in kept] for key, kept in found.items()}
+    said[True] = [[text.replace(BESIDE, "") for text in one if text != BESIDE_ALONE] for one in said[True]]
+    assert said[True] == said[False]
+    assert "fork" not in layouts
+    assert {tuple(one.why for one in call.reasons) for call in whole.calls} == {("own_prompt",)}

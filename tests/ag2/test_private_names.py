@@ -2,7 +2,7 @@
 
 from tests.private_names import missing, releases
 
-OURS = ("_cacheprefix", "_cacheprefix_post")
+OURS = ("_cacheprefix",)
 PACKAGES = ("ag2", "openai", "anthropic")
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from typing import Any
 
 import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.models import ChatCompletionClient, SystemMessage, UserMessage
+from autogen_core.tools import FunctionTool
 from autogen_teams import HANDBOOK, ROLES, Says, role, search
 
 from cacheprefix import Gate, Session, SharedPrefix
-from cacheprefix.server import Fault
+from cacheprefix.server import Fault, Reply, ToolCall
 from cacheprefix_autogen import PrefixClient, wrap
 
 TASK = "Which proposal is the better one?"
@@ -216,3 +219,146 @@ async def test_what_the_application_puts_over_a_body_stays(provide, new_client, 
     # Volatile text stands behind everything.
     assert [one.replace(f", {{'role': 'user', 'content': '<now>\\n{NOW}\\n</now>'}}", "") for one in said[1]] == said[0]
     assert {tuple(one.why for one in call.reasons) for call in session.calls} == {("own_prompt",)}
+
+
+WAYS = {
+    "chat": ("openai", lambda sdk: sdk.chat.completions.create),
+    "beta": ("openai", lambda sdk: sdk.beta.chat.completions.parse),
+    "messages": ("anthropic", lambda sdk: sdk.messages.create),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_copy_of_an_sdk_client_asks_by_itself(provide, new_client, way):
+    """As with another customer's key: what we had made of the client that it was copied from was copied along."""
+    api, method = WAYS[way]
+    provider, keys = provide(api, Says()), []
+
+    async def hear(request):
+        keys.append(request.headers.get("x-api-key") or request.headers["authorization"])
+
+    client = new_client(provider, api=api, fresh=True)
+    client._client._client.event_hooks = {"request": [hear]}
+    await _run(client, _session())
+    twin = copy.copy(client._client)
+    for name in ("chat", "messages"):
+        # What the SDK has made of it when it was asked is its own. AutoGen asked by nothing else here.
+        vars(twin).pop(name, None)
+    twin.api_key = "other"
+    most = {"max_tokens": 9} if api == "anthropic" else {}
+    await method(twin)(model="m", messages=[{"role": "user", "content": "Alone."}], **most)
+    assert ["other" in key for key in keys] == [False] * 3 + [True]
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("own", ["", "post", "_post"])
+async def test_a_client_with_a_method_of_its_own_is_watched(provide, new_client, own, used):
+    """So are its parts, which may have been made before by then, and hold the method that it had."""
+    provider, session, paths = provide("openai", Says()), _session(), []
+    client = new_client(provider, fresh=True)
+    if used:
+        await client.create([UserMessage(content=TASK, source="user")])
+    if own:
+        holder = client._client if own == "post" else client._client.chat.completions
+        asked = getattr(holder, own)
+
+        async def post(path: str, **request: Any) -> Any:
+            paths.append(path)
+            return await asked(path, **request)
+
+        setattr(holder, own, post)
+    await _run(client, session)
+    # The SDK's parts take the client's method when they are made, which may have been before.
+    assert len(paths) == 3 * (own == "_post" or (own == "post" and not used))
+    assert [call.layout for call in session.calls] == ["fork"] * 3
+    assert all(call.usage is not None for call in session.calls)
+
+
+class _Forcing(_Around):
+    """Has the model call a tool, whichever, or the first one."""
+
+    def __init__(self, inner: ChatCompletionClient, choice: str) -> None:
+        super().__init__(inner)
+        self.choice = choice
+
+    def _forced(self, options: Any) -> Any:
+        given = options.get("tools") or ()
+        chosen = self.choice if self.choice == "required" else _tool(self.choice)
+        return {**options, "tool_choice": chosen} if given else options
+
+    async def create(self, messages: Any, **options: Any) -> Any:
+        return await super().create(messages, **self._forced(options))
+
+    async def create_stream(self, messages: Any, **options: Any) -> Any:
+        async for piece in super().create_stream(messages, **self._forced(options)):
+            yield piece
+
+
+def _tool(name: str) -> FunctionTool:
+    return FunctionTool(search(name), description=f"Looks things up as {name}.", name=name)
+
+
+def calls_another(request: Any) -> Reply:
+    """Calls a tool that it may call, and another agent's rather than the agent's own."""
+    body = request.body
+    choice = body.get("tool_choice")
+    named = choice.get("allowed_tools", {}).get("tools", ()) if isinstance(choice, dict) else ()
+    one = (choice.get("function") or choice).get("name") if isinstance(choice, dict) else None
+    offered = [(tool.get("function") or tool)["name"] for tool in named or body["tools"]]
+    own = re.findall(r"You are the (\w+)\.", request.text)[-1]
+    called = one or min(offered, key=lambda name: name == f"find_{own}")
+    return Reply(tool_calls=(ToolCall(called, {"query": "q"}),))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["required", "find_critic"])
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+async def test_a_call_that_a_client_around_forces_can_only_be_one_of_the_agents_own(
+    provide, new_client, api, choice, stream
+):
+    """Behind us the client changed what an agent may call: it was free again, or of the union, another agent's tool."""
+    provider, session = provide(api, calls_another), _session()
+    forcing = _Forcing(new_client(provider, api=api), choice)
+    agents = [role(name, forcing, model_client_stream=stream, tools=[search(f"find_{name}")]) for name in ROLES]
+    wrap(RoundRobinGroupChat(agents), session, volatile=lambda: {"now": NOW})
+    result = await agents[1].run(task=TASK)
+    called = [call.name for one in result.messages if one.type == "ToolCallRequestEvent" for call in one.content]
+    assert called == ["find_critic"]
+    assert NOW in str(provider.requests[-1].json)
+    _check_forced(provider, session, choice)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["required", "find_critic"])
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+async def test_a_forced_call_can_only_be_one_of_the_roles_own(provide, new_client, api, choice, stream):
+    """As an agent of the application's own class forces it, which asks the client itself."""
+    union = [_tool(f"find_{name}") for name in ROLES]
+    session = Session(SharedPrefix(system=HANDBOOK, tools=union), gate=Gate(price=0.0))
+    provider = provide(api, calls_another)
+    client = PrefixClient(new_client(provider, api=api), session, role="critic")
+    asks = [SystemMessage(content=f"You are the critic.\n\n{HANDBOOK}"), UserMessage(content=TASK, source="user")]
+    options = {"tools": [union[1]], "tool_choice": choice if choice == "required" else union[1]}
+    if stream:
+        result = [piece async for piece in client.create_stream(asks, **options)][-1]
+    else:
+        result = await client.create(asks, **options)
+    assert [call.name for call in result.content] == ["find_critic"]
+    assert [tool.get("function", tool)["name"] for tool in provider.requests[0].json["tools"]] == ["find_critic"]
+    assert "forced_tool" in [one.why for one in session.calls[0].reasons]
+    _check_forced(provider, session, choice)
+
+
+def _check_forced(provider: Any, session: Session, choice: str) -> None:
+    """The one request forces a call of the role's own tools, and is in the report."""
+    (sent,) = (record.json for record in provider.requests)
+    offered = [(tool.get("function") or tool)["name"] for tool in sent["tools"]]
+    listed = sent["tool_choice"].get("allowed_tools") if isinstance(sent["tool_choice"], dict) else None
+    if listed:
+        assert (listed["mode"], len(listed["tools"])) == ("required", 1)
+    elif choice == "required":
+        assert (offered, sent["tool_choice"]) in ((["find_critic"], "required"), (["find_critic"], {"type": "any"}))
+    else:
+        assert "find_critic" in str(sent["tool_choice"])
+    assert [call.layout for call in session.calls] == ["fork"]
+    assert not session.failures

@@ -2,7 +2,7 @@
 
 from tests.private_names import missing, releases
 
-OURS = ("_cacheprefix", "_cacheprefix_tapped")
+OURS = ("_cacheprefix",)
 PACKAGES = ("autogen_agentchat", "autogen_core", "autogen_ext", "openai", "anthropic")
 
 

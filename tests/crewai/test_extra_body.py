@@ -11,7 +11,7 @@ from crewai import Agent, Crew, Task
 from crewai.tools import tool
 
 from cacheprefix import Gate, Session
-from cacheprefix.server import Reply
+from cacheprefix.server import Reply, ToolCall
 from cacheprefix_crewai import install
 
 SAID = [{"role": "user", "content": "What?"}]
@@ -30,11 +30,11 @@ OVER = {
 CASES = [(kind, name) for kind, fields in OVER.items() for name in fields]
 
 
-def _crew(llm: Any) -> Crew:
-    """Three agents with a tool each, who work on one brief."""
+def _crew(llm: Any, *, ends: bool = False) -> Crew:
+    """Three agents with a tool each, who work on one brief; ``ends`` makes a tool's result the answer."""
 
     def look(name: str) -> Any:
-        @tool(f"look_{name}")
+        @tool(f"look_{name}", result_as_answer=ends)
         def run(query: str) -> str:
             """Look something up."""
             return query
@@ -85,3 +85,44 @@ def test_a_setting_that_no_layout_is_made_of_leaves_the_forks(servers, new_llm, 
         _kickoff(crew, waits=False)
     assert {body["prompt_cache_key"] for body in bodies(provider)} == {"mine"}
     assert {call.layout for call in session.calls} == {"fork"}
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("choice", ["required", "look_writer"])
+@pytest.mark.parametrize("kind", ["openai", "responses", "litellm"])
+@pytest.mark.parametrize("over", [False, True])
+def test_a_forced_call_can_only_be_one_of_the_agents_own(servers, new_llm, kind, choice, over, waits):
+    """Of the union the model could call another agent's, which is not found, or refused and asked again."""
+    chosen = {"type": "function", **({"name": choice} if kind == "responses" else {"function": {"name": choice}})}
+    fields = {"tool_choice": choice if choice == "required" else chosen}
+    told = {}
+    for session in (None, Session(gate=Gate(price=0.0))):
+        provider = servers("openai", _calls_another)
+        writing = new_llm(provider, kind, additional_params={"extra_body": fields} if over else fields)
+        crew = _crew(new_llm(provider, kind), ends=True)
+        crew.agents[2].llm = writing
+        held = None if session is None else install(crew, session)
+        said = _kickoff(crew, waits=waits)
+        if held is not None:
+            held.undo()
+        told[session is None] = said, [
+            ([(tool.get("function") or tool)["name"] for tool in body["tools"]], str(body.get("tool_choice")))
+            for body in bodies(provider)
+            if "You are writer" in str(body)
+        ]
+    assert told[True] == told[False]
+    assert told[True][1]
+    assert all(offered == ["look_writer"] for offered, _ in told[True][1])
+    # CrewAI puts a choice of its own over a client's, but not over that of an SDK's.
+    assert all(choice in made for _, made in told[True][1]) or (kind != "litellm" and not over)
+    assert not session.failures
+
+
+def _calls_another(request: Any) -> Reply:
+    """Calls a tool where it may, and another agent's rather than the agent's own."""
+    body = request.body
+    offered = [(tool.get("function") or tool)["name"] for tool in body.get("tools") or ()]
+    own = "look_writer" if "You are writer" in request.text else ""
+    if not own or not offered:
+        return Reply("Done.")
+    return Reply(tool_calls=(ToolCall(min(offered, key=lambda name: name == own), {"query": "q"}),))

@@ -14,7 +14,7 @@ from threading import Barrier
 import httpx
 import litellm
 import pytest
-from litellm import CustomStreamWrapper
+from litellm import CustomStreamWrapper, Router
 from litellm_driver import HANDBOOK, MODELS, ROLES, messages, place, router_for
 from pydantic import BaseModel
 
@@ -198,6 +198,59 @@ def test_a_router_asked_inside_an_event_loop_knows_the_role(fresh):
     assert type(unwrap(router)) is plain
     router.completion("openai", messages("critic"))
     assert len(own.calls) == 3
+
+
+WAYS = {
+    "abatch_completion": {"models": ["openai"]},
+    "abatch_completion_fastest_response": {"model": "openai"},
+    "schedule_acompletion": {"model": "openai", "priority": 0},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_router_asks_itself_for_is_a_fork(fresh, way):
+    """From LiteLLM 1.110 on it asks what is inside it, and went by unseen; ``unwrap`` takes that back too."""
+    provider, own = fresh("openai"), session()
+    router = wrap(router_for(("openai", provider)), own)
+
+    async def ask():
+        with role("critic", conversation="thread-1"):
+            await getattr(router, way)(messages=messages("critic"), **WAYS[way])
+
+    asyncio.run(ask())
+    assert [call.layout for call in own.calls] == ["fork"]
+    unwrap(router)
+    asyncio.run(ask())
+    assert len(own.calls) == 1
+    assert len(provider.requests) == 2
+
+
+@pytest.mark.parametrize("when", ["before", "wrapped"])
+@pytest.mark.parametrize("name", ["completion", *(["_completion"] if hasattr(Router, "_completion") else [])])
+def test_a_method_that_a_router_was_given_is_asked_as_it_was(fresh, name, when):
+    """It was lost, or could not be given, or was gone with ``unwrap``."""
+    provider, own, heard = fresh("openai"), session(), []
+    router = router_for(("openai", provider))
+    if when == "wrapped":
+        wrap(router, own)
+    asked = getattr(router, name)
+
+    def mine(*given, **named):
+        heard.append(name)
+        return asked(*given, **named)
+
+    setattr(router, name, mine)
+    if when == "before":
+        wrap(router, own)
+    with role("critic", conversation="thread-1"):
+        router.completion("openai", messages("critic"))
+    assert heard == [name]
+    assert [call.layout for call in own.calls] == ["fork"]
+    unwrap(router)
+    assert getattr(router, name) is mine
+    delattr(router, name)
+    router.completion("openai", messages("critic"))
+    assert (len(heard), len(own.calls)) == (1, 1)
 
 
 def test_install_covers_what_calls_litellm_by_its_module(fresh):

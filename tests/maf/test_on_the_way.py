@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 
+import httpx2
+import openai
 import pytest
 from agent_framework import Agent, chat_middleware
+from agent_framework.openai import OpenAIChatClient
 from maf_driver import RULES, close, make_client
 from maf_teams import HANDBOOK, NAMES, TASK, look, prompts, role, served, texts
 
@@ -78,6 +82,102 @@ async def test_a_copy_of_a_client_asks_by_itself(servers, api):
     assert len(provider.requests) == 3
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", ["_prepare_options", "_inner_get_response"])
+@pytest.mark.parametrize("when", ["before", "after a request"])
+@pytest.mark.parametrize("api", APIS)
+async def test_a_method_that_a_client_was_given_is_asked_as_it_was(servers, api, when, name, stream):
+    """It stands on that one client, in front of its class's: requests went around us by it, or around it by us."""
+    kept, found = NOT_KEPT.get(api, {}), {}
+    for wrapped in (False, True):
+        session = shared()
+        async with served(servers, api) as (client, provider):
+            # One that nobody has asked yet.
+            client.__class__ = own_class(type(client))
+            agents = [role(client, each, tools=[look()], default_options=kept) for each in NAMES]
+            if wrapped:
+                wrap(agents, session, conversation="one")
+            if when == "after a request":
+                await agents[0].run(TASK)
+            heard, own = [], getattr(client, name)
+            setattr(client, name, adding(own, name, heard))
+            getattr(client, name).mine = "mine"
+            for agent in agents:
+                if stream:
+                    async for _ in agent.run(TASK, stream=True):
+                        pass
+                else:
+                    await agent.run(TASK)
+            found[wrapped] = heard
+            assert getattr(client, name).mine == "mine"
+            limited = [b'"user":"mine"' in record.body.replace(b" ", b"") for record in provider.requests[-3:]]
+            assert limited == [name == "_prepare_options"] * 3
+    assert found[True]
+    # What a request is made of is read before it is sent, too.
+    assert found[True] == found[False] or name == "_prepare_options"
+    assert [call.layout for call in session.calls] == ["fork"] * (3 if when == "before" else 4)
+    assert not session.report().notes
+    assert session.failures == {}
+
+
+def own_class(base):
+    """A class of the application's, which hands over what it is given in lists of its own."""
+
+    class Mine(base):
+        def _inner_get_response(self, *, messages, **rest):
+            return super()._inner_get_response(messages=list(messages), **rest)
+
+        if inspect.iscoroutinefunction(base._prepare_options):
+
+            async def _prepare_options(self, *given, **named):
+                return {**await super()._prepare_options(*given, **named)}
+
+        else:
+
+            def _prepare_options(self, *given, **named):
+                return {**super()._prepare_options(*given, **named)}
+
+    return Mine
+
+
+def adding(own, name, heard):
+    """A method of a client's that hears of each call, and adds a field to what a request is made of."""
+
+    def mine(*given, **named):
+        heard.append("asked")
+        made = own(*given, **named)
+        return made if name == "_inner_get_response" else {**made, "extra_body": {"user": "mine"}}
+
+    async def amine(*given, **named):
+        heard.append("asked")
+        return {**await own(*given, **named), "extra_body": {"user": "mine"}}
+
+    return amine if inspect.iscoroutinefunction(own) else mine
+
+
+@pytest.mark.parametrize("mode", ["fork", "observe"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", APIS)
+async def test_a_class_of_the_applications_and_its_base_are_watched_once_each(servers, api, stream, mode):
+    """A request of the one that asks the other would be two, where clients of both are in use."""
+    kept, session = NOT_KEPT.get(api, {}), Session(SharedPrefix(system=HANDBOOK), gate=Gate(price=0.0), mode=mode)
+    async with served(servers, api) as (client, provider):
+        base, mine = type(client), copy.copy(client)
+        mine.__class__ = own_class(base)
+        agents = [role(one, each, default_options=kept) for each, one in zip(NAMES, (client, mine, mine), strict=True)]
+        for agent in wrap(agents, session, conversation="one"):
+            if stream:
+                async for _ in agent.run(TASK, stream=True):
+                    pass
+            else:
+                await agent.run(TASK)
+        assert (type(client), type(mine).__base__) == (base, base)
+        assert len(provider.requests) == len(session.calls) == 3
+    assert all((call.layout == "fork") == (mode == "fork") for call in session.calls)
+    assert not [said for said in session.report().notes if "lint" not in said]
+    assert session.failures == {}
+
+
 OVER = {
     "openai-chat": {"messages": [{"role": "user", "content": "What?"}], "tool_choice": "none"},
     "openai-responses": {"input": "What?", "instructions": "Be brief.", "tool_choice": "none"},
@@ -134,3 +234,44 @@ async def test_a_forced_call_can_only_be_one_of_the_roles_own(servers, api, choi
         forced = provider.requests[2].json
     assert [(tool.get("function") or tool)["name"] for tool in forced["tools"]] == ["look_writer"]
     assert "forced_tool" in [one.why for one in session.calls[2].reasons]
+
+
+class Background(httpx2.AsyncBaseTransport):
+    """A service whose answer is asked for until it is there."""
+
+    def __init__(self, polls):
+        self.polls, self.asked = polls, []
+
+    async def handle_async_request(self, request):
+        self.asked.append(request.method)
+        done = len(self.asked) > self.polls
+        message = {"type": "message", "id": "m", "role": "assistant", "status": "completed"}
+        said = [{**message, "content": [{"type": "output_text", "text": "Done.", "annotations": []}]}]
+        counts = {"input_tokens": 1_400, "output_tokens": 3, "total_tokens": 1_403}
+        details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+        usage = {**counts, **details} if done else None
+        told = {"status": "completed" if done else "in_progress", "output": said if done else [], "usage": usage}
+        fixed = {"id": "r", "object": "response", "created_at": 0, "model": "gpt-5.6", "tools": []}
+        return httpx2.Response(200, json={**fixed, "parallel_tool_calls": True, "tool_choice": "auto", **told})
+
+
+@pytest.mark.parametrize("mode", ["fork", "observe"])
+async def test_asking_for_a_background_answer_is_no_request(mode):
+    """Each time counted as one of the same prompt; what it cost came with the last one."""
+    told, session = {}, Session(SharedPrefix(system=HANDBOOK), gate=Gate(price=0.0), mode=mode)
+    for wrapped in (False, True):
+        service = Background(2)
+        sdk = openai.AsyncOpenAI(api_key="k", http_client=httpx2.AsyncClient(transport=service))
+        agent = role(OpenAIChatClient(model="gpt-5.6", async_client=sdk), "planner")
+        if wrapped:
+            wrap(agent, session)
+        held = agent.create_session()
+        answer = await agent.run(TASK, session=held, options={"background": True})
+        while answer.continuation_token is not None:
+            token = answer.continuation_token
+            answer = await agent.run(session=held, options={"background": True, "continuation_token": token})
+        told[wrapped] = answer.text, service.asked
+        await sdk.close()
+    assert told[True] == told[False] == ("Done.", ["POST", "GET", "GET"])
+    assert [call.usage and call.usage.input_tokens for call in session.calls] == [1_400]
+    assert session.failures == {}

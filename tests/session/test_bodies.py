@@ -8,7 +8,15 @@ import gc
 import pytest
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.bodies import Role, allowed_choice, condensed_body, fork_body, instruction_of, well_formed
+from cacheprefix.bodies import (
+    Role,
+    allowed_choice,
+    condensed_body,
+    forces_any,
+    fork_body,
+    instruction_of,
+    well_formed,
+)
 from cacheprefix.history import Compaction
 from cacheprefix.layout import Pass
 from cacheprefix.prompt import Insert
@@ -287,3 +295,19 @@ def test_what_is_decided_on_a_history_is_carried_out_around_the_roles_text(monke
     expected = ["s", "tail", "a", "tail", "b"]
     expected.insert((1, 2, 3, 5)[at], "new")
     assert [message["content"] for message in sent["messages"]] == expected
+
+
+@pytest.mark.parametrize(
+    ("choice", "forces"),
+    [
+        *[(one, True) for one in ("required", "any", True, {"type": "any"}, {"any": {}}, {"mode": "required"})],
+        *[(one, False) for one in (None, "auto", "none", False, {}, {"type": "auto"}, {"auto": {}}, {"mode": "auto"})],
+        ({"mode": "required", "required_function_name": "look"}, False),
+        ({"type": "function", "function": {"name": "look"}}, False),
+        ({"type": "allowed_tools", "mode": "required", "tools": []}, False),
+    ],
+    ids=str,
+)
+def test_a_call_is_forced_whichever_tool_it_is_of(choice, forces):
+    """One that names a tool, or lists some, can be of no other role's."""
+    assert forces_any(choice) is forces

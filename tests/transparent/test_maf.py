@@ -363,6 +363,26 @@ async def copies_and_dumps(stage):
 
 
 @construct()
+async def client_of_ones_own(stage):
+    """What a client shows of itself, before and after it was asked, and one with a method of the application's."""
+    stage.script("One.", "Two.")
+    client = stage.client()
+    agent = stage.wrapped(stage.agent(client, "planner"), conversation="one")
+    gave, kind = [], type(client)
+    own = client._inner_get_response
+
+    def heard(**request):
+        gave.append(request["stream"])
+        return own(**request)
+
+    heard.mine = "mine"
+    client._inner_get_response = heard
+    gave += [told(await agent.run(TASK)), type(client) is kind, sorted(vars(client)), client._inner_get_response.mine]
+    del client._inner_get_response
+    return [*gave, told(await agent.run("And now?")), type(copy.copy(client)) is kind, client.to_dict()]
+
+
+@construct()
 async def stream_left_early(stage):
     """A stream that nobody reads to its end."""
     stage.script("One. " * 60, "Two.")

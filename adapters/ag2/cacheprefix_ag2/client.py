@@ -18,7 +18,7 @@ from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 from fast_depends.library.serializer import SerializerProto
 
 from cacheprefix import Session
-from cacheprefix.adapter import RequestPlan, given_or_configured, users_session
+from cacheprefix.adapter import RequestPlan, forces_any, given_or_configured, overlaid, users_session
 from cacheprefix.adapter import failed as failed_plan
 from cacheprefix_ag2.layout import Fork, GivenTools, Plan, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
@@ -92,10 +92,11 @@ def model_of(config: ModelConfig | None) -> str:
         return ""
 
 
-def _forced(client: LLMClient) -> bool:
-    """Whether a client's requests make the model call a tool, whichever it is."""
+def _put_over(client: LLMClient) -> dict[str, Any]:
+    """The fields that the application has its SDK put over a client's finished bodies (``extra_body``)."""
     options = getattr(client, "_create_options", None) or {}
-    return {**options, **(options.get("extra_body") or {})}.get("tool_choice") == "required"
+    # ag2's client for Anthropic keeps them by themselves.
+    return {**(options.get("extra_body") or {}), **(getattr(client, "_extra_body", None) or {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ class PrefixClient(LLMClient):
             return await self._sent(messages, given, Sending(session, name, conversation_id(context)))
         plan = tail._plan
         found: Fork | RequestPlan[Any] = failed_plan("fork")
+        options = getattr(self.client, "_create_options", None) or {}
         if self.tapped:
             found = session.attempt(
                 "fork",
@@ -156,8 +158,9 @@ class PrefixClient(LLMClient):
                     session,
                     self.model,
                     messages,
-                    GivenTools(given.tools, lasting, _forced(self.client)),
+                    GivenTools(given.tools, lasting, forces_any(options.get("tool_choice"))),
                     response_schema,
+                    overlaid(_put_over(self.client)),
                 ),
                 found,
             )

@@ -21,6 +21,7 @@ from cacheprefix.adapter import (
     AgentRequest,
     CountedHistory,
     OwnTools,
+    Reason,
     RequestPlan,
     RolePosition,
     ToolSource,
@@ -120,10 +121,12 @@ def fork_of(
     messages: Sequence[BaseEvent],
     given: GivenTools,
     schema: ResponseProto[Any] | None,
+    covered: tuple[Reason, ...] = (),
 ) -> Fork | RequestPlan[BaseEvent]:
     """Lay the request out as a fork; where it keeps the agent's own layout, give the plan with the reasons.
 
     ``messages`` contain the policy's ``Tail``; ``given`` are the agent's own tools, ``schema`` its response's schema.
+    ``covered`` says why parts of a fork would be lost, where the application puts others over them.
     """
     tail = tail_in(messages)
     assert tail is not None
@@ -150,7 +153,7 @@ def fork_of(
             lambda _: nothing,
             tools=OwnTools(seat.tools, carried="union" if union else "own"),
             holds_shared=session.holds_shared((*plan.prompts, "\n".join(plan.prompts))),
-            own=() if forks else (own,),
+            own=covered or (() if forks else (own,)),
             known=(*known, *((reason("forced_tool"),) if given.forced else ())),
             shared=_shared_tokens(session, model, plan, union=union),
             place=placed,

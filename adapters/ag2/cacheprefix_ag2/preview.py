@@ -41,6 +41,7 @@ class _Unsent(LLMClient):
         self.client = client
         self._client = client._client = unsent_client(client._client)
         self._create_options = getattr(client, "_create_options", None)
+        self._extra_body = getattr(client, "_extra_body", None)
 
     async def __call__(self, *given: Any, **named: Any) -> ModelResponse:
         with suppress(Unsent):

@@ -5,7 +5,6 @@ ag2's clients hand over neither the body nor a way to set cache marks; every req
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +20,8 @@ from cacheprefix.adapter import (
     RequestPlan,
     allowed_choice,
     condensed_body,
-    derived,
     headers_of,
+    tapped,
     watched_in_place,
 )
 from cacheprefix.wire import history_field
@@ -33,7 +32,6 @@ _PATHS: tuple[tuple[str, Api], ...] = (
     ("/responses", "openai-responses"),
     ("/messages", "anthropic"),
 )
-_OWN = "_cacheprefix_post"
 _MARK = "cache_control"
 
 
@@ -140,45 +138,35 @@ SENDING: BlockVar[Sending] = BlockVar("cacheprefix_ag2_sending")
 
 
 def tap(client: Any) -> bool:
-    """Watch the SDK under an ag2 client; False where there is none that can be watched.
-
-    By a class of its own, derived from the SDK's: a copy of its client asks by itself, as with another customer's key.
-    """
-    sdk = getattr(client, "_client", None)
-    if sdk is None or not callable(getattr(sdk, "post", None)):
-        return False
-    own: Any = type(sdk)
-    if not hasattr(own, _OWN):
-        if "post" in vars(sdk):
-            # The application's own, on this one client: it would hide the class's.
-            vars(sdk)[_OWN] = vars(sdk).pop("post")
-        sdk.__class__ = _watching(own)
-    return True
+    """Watch the SDK under an ag2 client; False where there is none that can be watched."""
+    return tapped(getattr(client, "_client", None), _watched)
 
 
-@functools.lru_cache(maxsize=64)
-def _watching(base: Any) -> Any:
-    """The class of an SDK's client with its requests watched."""
+def _watched(sdk: Any, post: Callable[..., Any]) -> Callable[..., Any]:
+    """An SDK's ``post`` that begins the request under way, and reads the usage of its answer."""
 
-    async def post(self: Any, path: str, *, body: Any = None, **rest: Any) -> Any:
-        own = vars(self).get(_OWN) or functools.partial(base.post, self)
+    async def watched(path: str, *, body: Any = None, **rest: Any) -> Any:
         sending = SENDING.get()
         where = path.partition("?")[0]
         api = next((api for end, api in _PATHS if where.endswith(end)), None)
         if sending is None or api is None or not isinstance(body, dict):
-            return await own(path, body=body, **rest)
+            return await post(path, body=body, **rest)
         # What the SDKs leave out of the JSON they write, and what they add to it.
         full = {name: value for name, value in body.items() if type(value).__name__ not in ("Omit", "NotGiven")}
-        full |= (rest.get("options") or {}).get("extra_json") or {}
-        asked = (rest.get("options") or {}).get("headers") or {}
-        headers = sending.session.attempt("headers", lambda: headers_of(self, asked), None)
+        options = rest.get("options") or {}
+        full |= options.get("extra_json") or {}
+        headers = sending.session.attempt("headers", lambda: headers_of(sdk, options.get("headers") or {}), None)
         with await sending.begin(full, api, headers) as turn:
-            answer = await own(path, body=body if turn.body is full else dict(turn.body), **rest)
+            if turn.body is not full:
+                # It holds what the SDK would put over it: over our marks, and the text for this request alone.
+                rest["options"] = {name: value for name, value in options.items() if name != "extra_json"}
+                body = dict(turn.body)
+            answer = await post(path, body=body, **rest)
         if watched_in_place(answer, ForkBody(sending.session, api, full, full, None), turn) is None:
             turn.finish(getattr(answer, "usage", None), diagnostics=getattr(answer, "diagnostics", None))
         return answer
 
-    return derived(base, **{"post": post, _OWN: None})
+    return watched
 
 
 def _unmarked(body: Mapping[str, Any]) -> dict[str, Any]:

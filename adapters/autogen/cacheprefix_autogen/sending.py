@@ -1,6 +1,6 @@
-"""Marks a request and reads its usage in the SDK's own ``_post``, which gets the body exactly as it is sent.
+"""Marks a request and reads its usage in the SDK's own ``post``, which gets the body exactly as it is sent.
 
-AutoGen's clients do not pass cache marks on (Anthropic), nor cached-token counts back, streaming or not. ``_post``
+AutoGen's clients do not pass cache marks on (Anthropic), nor cached-token counts back, streaming or not. ``post``
 handles both, whatever HTTP library or client subclass is in use.
 """
 
@@ -24,8 +24,10 @@ from cacheprefix.adapter import (
     RequestPlan,
     VolatileRole,
     allowed_choice,
+    forces_any,
     headers_of,
     normalise_usage,
+    tapped,
     watched_in_place,
     with_volatile,
 )
@@ -33,11 +35,11 @@ from cacheprefix.adapter import (
 if TYPE_CHECKING:
     from cacheprefix_autogen.layout import Layout
     from cacheprefix_autogen.summaries import Holds
+    from cacheprefix_autogen.tool_restriction import Restriction
 
 T = TypeVar("T")
 
 _PATHS: Mapping[str, Api] = {"/chat/completions": "openai-chat", "/v1/messages": "anthropic"}
-_TAPPED = "_cacheprefix_tapped"
 
 
 class Undone(BaseException):
@@ -106,14 +108,16 @@ class Sending:
         """What is to become of the same request where it is sent once more, as by a client that tries again."""
         return replace(self, pending=None, report=None, sent=None, asks_usage=False)
 
-    async def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
+    async def open(
+        self, sdk: Any, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
         """Begin the request; if another one is just writing the same uncached prefix, wait for it.
 
         Gives the body and options to send, the very same objects when nothing changes. Raises ``Undone`` where
         it could not be begun and is not laid out as the application's own.
         """
         extra, own = options.get("extra_json"), options.get("headers") or {}
-        headers = self.session.attempt("headers", lambda: headers_of(getattr(self.client, "_client", None), own), None)
+        headers = self.session.attempt("headers", lambda: headers_of(sdk, own), None)
         full = {**body, **extra} if extra else body
         self.api = api
         made = full if self.undone else await self._begun(api, full, headers)
@@ -159,13 +163,10 @@ class Sending:
 
     def _settled(self, api: Api, full: Mapping[str, Any]) -> Mapping[str, Any]:
         """The body with the role's limits on tools, and the usage of a stream asked for."""
-        if api != "openai-chat":
-            return full
         added: dict[str, Any] = {}
-        allowed = None if self.layout is None else self.layout.restriction.allowed
-        if allowed is not None and full.get("tools"):
-            added["tool_choice"] = allowed_choice(allowed, "openai-chat")
-        if full.get("stream") and "stream_options" not in full:
+        if self.layout is not None and full.get("tools"):
+            added = _limited(self.layout.restriction, api, full)
+        if api == "openai-chat" and full.get("stream") and "stream_options" not in full:
             added["stream_options"] = {"include_usage": True}
             self.asks_usage = True
         return {**full, **added} if added else full
@@ -205,6 +206,25 @@ class Sending:
             self.pending.fail()
 
 
+def _limited(limits: Restriction, api: Api, full: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a body by which a role is kept to its own tools."""
+    choice = full.get("tool_choice")
+    forced = forces_any(choice)
+    if forced and limits.permitted is not None:
+        # A client of the application's around AutoGen's asks for a call: of the union it might be another role's tool.
+        if not limits.permitted:
+            return {"tool_choice": allowed_choice((), api)}
+        if limits.allowed is None:
+            own = [one for one in full["tools"] if (one.get("function") or one)["name"] in limits.permitted]
+            return {"tools": own}
+    if limits.allowed is None or api != "openai-chat" or not (forced or choice in (None, "auto", "none")):
+        return {}
+    allowed = allowed_choice(limits.allowed, api)
+    if forced:
+        allowed["allowed_tools"]["mode"] = "required"
+    return {"tool_choice": allowed}
+
+
 def _policy(layout: Layout) -> ForkPolicy:
     """Pay for a cache write of the request's end only where a later request may begin with it."""
     restriction = layout.restriction
@@ -217,24 +237,11 @@ SENDING: BlockVar[Sending] = BlockVar("cacheprefix_autogen_sending")
 
 def tap(client: Any) -> bool:
     """Watch the SDK under an AutoGen client; False where there is none that can be watched."""
-    sdk = getattr(client, "_client", None)
-    found = False
-    for path in ("chat.completions", "beta.chat.completions", "messages"):
-        resource = sdk
-        for name in path.split("."):
-            resource = getattr(resource, name, None)
-        post = getattr(resource, "_post", None)
-        if resource is None or not callable(post):
-            continue
-        found = True
-        if not getattr(resource, _TAPPED, False):
-            resource._post = _watched(post)
-            setattr(resource, _TAPPED, True)
-    return found
+    return tapped(getattr(client, "_client", None), _watched)
 
 
-def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
-    """An SDK's ``_post`` that begins the request under way, and reads the usage of its answer."""
+def _watched(sdk: Any, post: Callable[..., Any]) -> Callable[..., Any]:
+    """An SDK's ``post`` that begins the request under way, and reads the usage of its answer."""
 
     async def watched(path: str, *, body: Any = None, options: Any = None, **rest: Any) -> Any:
         sending = SENDING.get()
@@ -249,7 +256,7 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
             return await post(path, body=body, options=options, **rest)
         first, sending = sending, sending if sending.pending is None else sending.again()
         try:
-            body, options = await sending.open(api, body, options)
+            body, options = await sending.open(sdk, api, body, options)
             result = await post(path, body=body, options=options, **rest)
         except BaseException:
             first.undone = sending.undone

@@ -26,6 +26,7 @@ from cacheprefix.adapter import (
     ToolSet,
     allowed_choice,
     failed,
+    forces_any,
     provider_tools,
     reason,
     tail_text,
@@ -305,7 +306,7 @@ class _Asked:
     @property
     def _forced(self) -> bool:
         """Whether the model has to call one of its tools, whichever."""
-        return self._choice in ("any", "required", True)
+        return forces_any(self.kwargs.get("tool_choice"))
 
     @property
     def _given(self) -> list[Any]:

@@ -57,13 +57,14 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
     if isinstance(target, Router):
         router: Any = unwrap(target)
         if _ATTEMPTS:
-            attempts = {each: _attempts(each, joined, bound) for each in _ATTEMPTS}
-            router.__class__ = adapter.derived(type(router), **attempts)
+            router.__class__ = adapter.derived(type(router), **{n: _attempts(n, joined, bound) for n in _ATTEMPTS})
         else:
             for each in _OWN:
                 own = getattr(router, each)
-                made = vars(router)[each] = adapter.inside(partial(_BOUND.within, (joined, bound)), own, own)
-                made.cacheprefix_own = own
+                made: Any = adapter.inside(partial(_BOUND.within, (joined, bound)), own, own)
+                made.cacheprefix_own = vars(router).get(each)
+                # In this way it reaches what the router itself asks by, as of a batch.
+                setattr(router, each, made)
         return target
     wrapped: T = adapter.inside(partial(_BOUND.within, (joined, bound)), partial(_call, name), _OWN[name])
     return wrapped
@@ -80,8 +81,8 @@ def known(target: object) -> str:
 def unwrap(router: T) -> T:
     """The router with LiteLLM's own class and methods again."""
     router.__class__ = getattr(router.__class__, "__unwrapped__", router.__class__)
-    for each in [name for name, held in vars(router).items() if hasattr(held, "cacheprefix_own")]:
-        delattr(router, each)
+    for name, held in [each for each in vars(router).items() if hasattr(each[1], "cacheprefix_own")]:
+        setattr(router, name, own) if (own := held.cacheprefix_own) else delattr(router, name)
     return router
 
 
@@ -117,10 +118,11 @@ def _attempts(name: str, session: adapter.AdapterSession, role: adapter.Role | N
     """A router's method for one attempt, bound to the caller's role: it may run in a thread that has none."""
 
     def method(router: Any) -> Any:
-        own = getattr(type(router).__unwrapped__, name).__get__(router)
+        # The application may have given this one router its own, such as a mock.
+        own = vars(router).get(name) or getattr(type(router).__unwrapped__, name).__get__(router)
         return adapter.inside(partial(_BOUND.within, (session, role or adapter.current_role())), own, own)
 
-    return property(method)
+    return property(method, lambda one, given: vars(one).update({name: given}), lambda one: vars(one).pop(name))
 
 
 def _call(name: str, *given: Any, **named: Any) -> Any:

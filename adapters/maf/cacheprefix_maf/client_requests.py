@@ -5,7 +5,6 @@ Both through the client's own ``_prepare_options``.
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 from agent_framework import Content, Message
 
 from cacheprefix import PendingCall
-from cacheprefix.adapter import AdapterSession, Api, VolatileRole, begins, derived, merge_usage, with_volatile
+from cacheprefix.adapter import AdapterSession, Api, VolatileRole, begins, merge_usage, with_volatile
 
 _APIS: Mapping[str, Api] = {
     "RawOpenAIChatCompletionClient": "openai-chat",
@@ -132,7 +131,7 @@ async def prepared_by(
     client: Any, messages: Sequence[Message], options: Mapping[str, Any], beside: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The arguments that the client would hand to its SDK for this request."""
-    prepare = getattr(super(type(client), client) if _watched(client) else client, _PREPARE)
+    prepare = getattr(client, _PREPARE)
     if not inspect.iscoroutinefunction(prepare):
         return dict(prepare(messages, options, **(beside if api_of(client) == "anthropic" else {})))
     return dict(await prepare(messages, await client._validate_options(options)))
@@ -141,48 +140,64 @@ async def prepared_by(
 def watch(client: Any, call: Callable[..., Any]) -> None:
     """Route this client's calls through ``call(base, **request)``, and send requests with a ``Sending`` as it says.
 
-    By a class of its own, derived from the client's: a copy of a client asks by itself, as of another customer's key.
+    In its class, where a copy of it, as of another customer's key, is asked by itself. ``_inner_get_response`` is
+    replaced, since it runs after all middlewares, history providers and compaction.
     """
-    if not _watched(client):
-        own: Any = type(client)
-        client.__class__ = _watching(own, call)
+    for name, made in ((_PREPARE, _preparing), ("_inner_get_response", functools.partial(_asking, call))):
+        if name in vars(client):
+            # The application's own, on this one client: it hides the class's.
+            own = vars(client)[name]
+            if not isinstance(own, _Own):
+                vars(client)[name] = _Own(own, made(own))
+            continue
+        kind: Any = next(base for base in type(client).__mro__ if name in vars(base))
+        own = vars(kind)[name]
+        if not hasattr(own, "cacheprefix_own"):
+            watched = functools.wraps(own)(made(own))
+            watched.cacheprefix_own = own  # type: ignore[attr-defined]  # by which it is known
+            setattr(kind, name, watched)
 
 
-@functools.lru_cache(maxsize=64)
-def _watching(base: Any, call: Callable[..., Any]) -> Any:
-    """A client's class with its requests watched.
+class _Own:
+    """A function that the application put on a client, such as a mock: what it is asked for beside a call, it has."""
 
-    ``_inner_get_response`` is replaced, since it runs after all middlewares, history providers and compaction.
-    """
+    def __init__(self, own: Callable[..., Any], watched: Callable[..., Any]) -> None:
+        self.own, self.watched = own, watched
 
-    def sent(messages: Any, made: Mapping[str, Any]) -> Mapping[str, Any]:
-        sending = getattr(messages, "sending", None)
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self.watched(*given, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "own":
+            raise AttributeError(name)
+        return getattr(self.own, name)
+
+
+def _asking(call: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    def asked(*of: Any, **request: Any) -> Any:
+        return call(functools.partial(own, *of), **request)
+
+    return asked
+
+
+def _preparing(own: Callable[..., Any]) -> Callable[..., Any]:
+    def split(given: Sequence[Any]) -> tuple[Sending | None, list[Any]]:
+        """The ``Sending`` among the arguments, and these without it: what else prepares the request must not see it."""
+        found = next((one.sending for one in given if isinstance(one, Laid)), None)
+        return found, [list(one) if isinstance(one, Laid) else one for one in given]
+
+    def sent(sending: Sending | None, made: Mapping[str, Any]) -> Mapping[str, Any]:
         return made if sending is None else sending.session.attempt("send", lambda: sending.replaced(made), made)
 
-    def prepare(self: Any, messages: Any, *rest: Any, **more: Any) -> Any:
-        return sent(messages, base._prepare_options(self, messages, *rest, **more))
+    def prepare(*given: Any, **more: Any) -> Any:
+        sending, plain = split(given)
+        return sent(sending, own(*plain, **more))
 
-    async def aprepare(self: Any, messages: Any, *rest: Any, **more: Any) -> Any:
-        return sent(messages, await base._prepare_options(self, messages, *rest, **more))
+    async def aprepare(*given: Any, **more: Any) -> Any:
+        sending, plain = split(given)
+        return sent(sending, await own(*plain, **more))
 
-    def _inner_get_response(self: Any, **request: Any) -> Any:
-        return call(functools.partial(base._inner_get_response, self), **request)
-
-    prepares = aprepare if inspect.iscoroutinefunction(base._prepare_options) else prepare
-    return derived(base, **{_PREPARE: prepares, "_inner_get_response": _inner_get_response})
-
-
-def _watched(client: Any) -> bool:
-    """Whether a client has the class of its own that ``watch`` gives it."""
-    return "__unwrapped__" in vars(type(client))
-
-
-def unwatched(client: Any) -> Any:
-    """A copy of a client without what ``watch`` put into it."""
-    made = copy.copy(client)
-    if _watched(made):
-        made.__class__ = type(made).__unwrapped__
-    return made
+    return aprepare if inspect.iscoroutinefunction(own) else prepare
 
 
 def _usage(raw: Any) -> Any:

@@ -24,6 +24,7 @@ from cacheprefix.adapter import (
     RequestPlan,
     digest_of,
     find_text,
+    forces_any,
     instruction_of,
     overlaid,
     provider_tools,
@@ -99,7 +100,7 @@ def laid_out(
     )
     names = tuple(getattr(tool, "name", "") for tool in own)
     same = {tool.name for tool in session.prefix.tools} == set(names)
-    forced = _forced(options) and not set(names) >= set(session.prefix.tool_names)
+    forced = forces_any(options.get("tool_choice")) and not set(names) >= set(session.prefix.tool_names)
     united = not (refused or forced or member.differing) and all(map(plain, own)) and (same or not private)
     free = options.get("tool_choice") in (None, "auto", {"mode": "auto"})
     texts = (instructions, *history.beside) if isinstance(instructions, str) else ()
@@ -150,13 +151,6 @@ def _known(tools: Sequence[Any], *, forced: bool) -> tuple[Reason, ...]:
     """The reasons for which a request carries its own tools: those that the provider runs, and a forced call."""
     found = provider_tools(type(tool).__name__ for tool in tools if not plain(tool))
     return (*found, reason("forced_tool")) if forced else found
-
-
-def _forced(options: Mapping[str, Any]) -> bool:
-    """Whether the model has to call one of a request's tools, whichever: of the union it might be another role's."""
-    choice = options.get("tool_choice")
-    named = choice if isinstance(choice, Mapping) else {"mode": choice}
-    return named.get("mode") in ("required", "any") and not named.get("required_function_name")
 
 
 def _refused(member: Member, options: Mapping[str, Any], over: Mapping[str, Any], *, alone: bool) -> tuple[Reason, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from cacheprefix.adapter import (
     AdapterSession,
     Api,
     BlockVar,
+    Bounded,
     Request,
     RequestPlan,
     allowed_choice,
@@ -34,6 +35,10 @@ _STATE = "cacheprefix"
 """Where, in an ``AgentSession``'s state, the decisions of a conversation are kept."""
 _PLACES = "standing"
 """The key in there of the places of the roles' texts, by which their next requests are laid out."""
+_BEGUN = "maf.background"
+"""In a session's ``beside``: requests whose answers come later (``continuation_token``), by the answer's id."""
+_MOST_BEGUN = 1_000
+"""How many of these are kept; nobody may ask for them."""
 _TAKEN: WeakKeyDictionary[AgentSession, _Taken] = WeakKeyDictionary()
 _HELD: WeakKeyDictionary[Conversation, dict[str, weakref.ref[AgentSession]]] = WeakKeyDictionary()
 """By conversation and role: the ``AgentSession`` of the role's last request, held weakly."""
@@ -82,18 +87,38 @@ def called(base: Callable[..., Any], **request: Any) -> Any:
     asked = ASKED.get()
     if asked is None or not asked.makes(request):
         return base(**request)
+    begun = (request.get("options") or {}).get("continuation_token")
+    if begun is not None:
+        # No request: it asks for an answer that one of before is to have.
+        return base(**request) if request.get("stream") else _polled(asked.member.session, begun, base(**request))
     if request.get("stream"):
         return ResponseStream.from_awaitable(_streamed(asked, base, request))
     return _answered(asked, base, request)
+
+
+async def _polled(session: AdapterSession, begun: Mapping[str, Any], answer: Awaitable[Any]) -> Any:
+    """An answer that may be there by now; with it came what its request cost."""
+    response = await answer
+    if response.continuation_token is None:
+        sending = session.beside.get(_BEGUN, {}).pop(begun.get("response_id"), None)
+        if sending is not None:
+            sending.answered(response)
+    return response
 
 
 async def _answered(asked: Asked, base: Callable[..., Any], request: dict[str, Any]) -> Any:
     sending, request = await _opened(asked, request)
     if sending is None:
         return await base(**request)
-    with sending.turn:
+    # A class of the application's asks the one that it derives from, which is watched too.
+    with sending.turn, ASKED.within(None):
         response = await base(**request)
-    sending.answered(response)
+    begun = response.continuation_token
+    if begun is None:
+        sending.answered(response)
+    else:
+        waiting: Bounded[str, Sending] = asked.member.session.beside.setdefault(_BEGUN, Bounded(_MOST_BEGUN))
+        waiting[begun.get("response_id")] = sending
     return response
 
 
@@ -103,7 +128,8 @@ async def _streamed(asked: Asked, base: Callable[..., Any], request: dict[str, A
     if sending is None:
         return base(**request)
     try:
-        stream = base(**request)
+        with ASKED.within(None):
+            stream = base(**request)
     except BaseException:
         sending.turn.fail()
         raise
@@ -335,5 +361,5 @@ def _stored(client: Any, options: Mapping[str, Any]) -> bool:
     options = {**options, **(options.get("extra_body") or {})}
     given = options.get("store")
     stored = getattr(client, "STORES_BY_DEFAULT", False) if given is None else given
-    named = ("conversation_id", "conversation", "previous_response_id", "continuation_token")
+    named = ("conversation_id", "conversation", "previous_response_id", "background")
     return bool(stored) or any(options.get(name) for name in named)

@@ -13,7 +13,7 @@ from agent_framework import Agent, InMemoryHistoryProvider, Message
 
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, Unsent, known_in_part, rehearsed, unsent_client
-from cacheprefix_maf.client_requests import api_of, unwatched
+from cacheprefix_maf.client_requests import api_of
 from cacheprefix_maf.front_door import agents_of, bind, known, member_of, without_ours
 
 _SDK_CLIENTS = ("anthropic_client", "client")
@@ -65,7 +65,7 @@ def _copied(agent: Any, clients: dict[int, Any], session: AdapterSession, notes:
     client = agent.client
     if api_of(client) is not None:
         if id(client) not in clients:
-            clients[id(client)] = twin = unwatched(client)
+            clients[id(client)] = twin = copy.copy(client)
             sdk = next(name for name in _SDK_CLIENTS if hasattr(client, name))
             setattr(twin, sdk, unsent_client(getattr(client, sdk)))
             others = _middleware(client)
