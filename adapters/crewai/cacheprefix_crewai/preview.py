@@ -16,9 +16,9 @@ from typing import Any
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, preview_of, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix_crewai.binding import KEY, RUN, Binding, Options, binding_of
+from cacheprefix_crewai.binding import FLOW, KEY, RUN, Binding, Options, binding_of
 from cacheprefix_crewai.crew import binding_on, is_flow, parts_of
-from cacheprefix_crewai.flow_run import FLOW, FlowRun, crews_named, fields_of, makes_others
+from cacheprefix_crewai.flow_run import FlowRun, crews_named, fields_of, makes_others
 from cacheprefix_crewai.flows import join, parts_in
 from cacheprefix_crewai.installing import Installation, conversation_of, install
 from cacheprefix_crewai.llm import begin_unsent, kind_of

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from cacheprefix.adapter import AdapterSession, Api, Bounded, Whose, allowed_choice, digest_of, dumps, loads, restrict
-from cacheprefix_crewai.binding import WhileUsed
-from cacheprefix_crewai.flow_run import FLOW
+from cacheprefix_crewai.binding import FLOW, WhileUsed
 from cacheprefix_crewai.framing import SYSTEM, coworkers
 from cacheprefix_crewai.native import KEPT_IN_WORDS
 
