@@ -192,6 +192,8 @@ class _DryRun:
             if vars(made).get(name):
                 vars(made)[name] = None
                 self.notes.append(f"{made.role}: the tools of its {words} are known in the run")
+        if vars(made).get("memory"):
+            vars(made)["memory"] = self._memory(made.memory)
         if vars(made).get("knowledge_sources") or vars(made).get("memory"):
             self.notes.append(f"{made.role}: what its knowledge and memory find is known when they are asked")
         return made
@@ -207,7 +209,7 @@ class _DryRun:
         return made
 
     def _memory(self, memory: Any) -> Any:
-        """A copy of a crew's memory, with a copy of its model."""
+        """A copy of a memory, with a copy of its model."""
         made = self._copied(memory)
         inner = getattr(made, "_memory", None)
         if inner is not None:
