@@ -135,7 +135,11 @@ def test_a_memory_whose_model_is_a_name_is_counted_or_said_not_to_be(monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [planned, structured, guarded, knowing, remembering, remembering_each], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "build",
+    [planned, structured, guarded, knowing, remembering, remembering_each],
+    ids=lambda one: one.__name__,
+)
 def test_helpers_are_sent_as_they_were_and_measured(servers, new_llm, tmp_path, build) -> None:
     """Every helper's request of the crew as it was is sent again, byte for byte, and every request is counted."""
     runs = []
