@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import json
 import re
+import sys
 import threading
 from typing import Any
 
@@ -195,6 +196,21 @@ def test_classes_and_models_are_given_back(server) -> None:
     after = [vars(OpenAICompletion)["call"], vars(OpenAICompletion)["acall"], vars(LLM)["__new__"], vars(LLM)["call"]]
     assert after == before
     assert type(llm) is OpenAICompletion
+
+
+def test_a_class_that_is_imported_in_the_run_is_watched_too(server, monkeypatch) -> None:
+    """CrewAI imports a provider's when the first model of it is made, here by a flow's method."""
+    from crewai import LLM
+
+    monkeypatch.delitem(sys.modules, "crewai.llms.providers.openai.completion")
+    flow, go = asking(MODEL)
+    session = Session()
+    with install(flow, session):
+        go(flow)
+        found = type(LLM(model=MODEL))
+        assert found is sys.modules["crewai.llms.providers.openai.completion"].OpenAICompletion
+    assert len(session.calls) == len(server.requests) == 3
+    assert "asked_models" not in str(vars(found)["call"].__code__)
 
 
 def test_threads_that_ask_one_model_at_once(server) -> None:
