@@ -14,7 +14,6 @@ from cacheprefix.adapter import AdapterSession, BlockVar, Bounded, RLock, Volati
 
 if TYPE_CHECKING:
     from cacheprefix import Call, Conversation
-    from cacheprefix_crewai.flow_run import FlowRun
 
 T = TypeVar("T")
 
@@ -32,8 +31,8 @@ KICKOFF: BlockVar[tuple[str, ...]] = BlockVar("cacheprefix_crewai_kickoff")
 ALONE: BlockVar[tuple[str, ...]] = BlockVar("cacheprefix_crewai_alone")
 """The same of agents' own kickoffs, without a crew, which share the conversation of their installation."""
 
-FLOW: BlockVar[FlowRun] = BlockVar("cacheprefix_crewai_flow")
-"""The run of an installed flow that is under way here."""
+FLOW: BlockVar[Any] = BlockVar("cacheprefix_crewai_flow")
+"""The run of an installed flow that is under way here, a ``FlowRun``."""
 
 Volatile = Callable[[], Mapping[str, str]]
 """Gives texts by name when a request is about to be sent."""
@@ -372,7 +371,6 @@ def asks_for(llm: Any, binding: Binding) -> bool:
 
 def _running() -> Binding | None:
     """The installation whose crew or agent runs here, or else whose flow; None without one."""
-    found, flow = RUN.get(), FLOW.get()
-    if found is None and flow is not None:
-        found = flow.binding
+    flow = FLOW.get()
+    found: Binding | None = RUN.get() or (None if flow is None else flow.binding)
     return found if found is not None and found.active else None

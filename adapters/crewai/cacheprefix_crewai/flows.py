@@ -150,7 +150,7 @@ def _running(flow: Any, *_: Any) -> Iterator[None]:
 
 def _joins(target: Any) -> bool:
     """Make a crew or agent that starts in a flow part of the flow's installation; whether it has become so now."""
-    run = FLOW.get()
+    run: FlowRun | None = FLOW.get()
     if run is None or not run.binding.active:
         return False
     return run.binding.session.attempt("flow", lambda: _joined(run, target), otherwise=False)

@@ -167,7 +167,7 @@ class Layouts:
 
     def flow_run(self) -> FlowRun | None:
         """The run of this installation's flow that is under way here; None outside of one."""
-        run = FLOW.get()
+        run: FlowRun | None = FLOW.get()
         return run if run is not None and run.binding is self.binding else None
 
     def sharing(self, crew: Any, call: LLMCall, opening: Opening) -> SharingTasks:
