@@ -163,6 +163,52 @@ def test_what_a_tool_asks_is_counted(server, new_llm, waits) -> None:
     assert not session.failures
 
 
+def test_agents_that_a_tool_makes_are_counted_and_say_the_same(server, new_llm) -> None:
+    """With a model of their own, without a crew; a ``LiteAgent`` too."""
+    from crewai.lite_agent import LiteAgent
+    from crewai.tools import BaseTool
+
+    class Helper(BaseTool):
+        """Asks two agents."""
+
+        name: str = "search_market_data"
+        description: str = "Asks helpers."
+
+        def _run(self, **_: Any) -> str:
+            helper = agents(lambda: new_llm(server), tools=False)[2]
+            lite = LiteAgent(role="Lite", goal="Help.", backstory="Long.", llm=new_llm(server))
+            asked = f"Do your part (plan none).\n\n{BRIEF}"
+            return f"{helper.kickoff(asked).raw} {lite.kickoff(asked).raw}"
+
+    def run(session: Session | None) -> list[str]:
+        server.reset()
+        server.simulator.script = CrewModel()
+        who = agents(lambda: new_llm(server), tools=False)
+        who[0].tools = [Helper()]
+        team = crew(who, tasks(who))
+        with contextlib.nullcontext() if session is None else install(team, session):
+            return [str(one.raw) for one in team.kickoff(inputs=INPUTS).tasks_output]
+
+    session = Session()
+    assert run(session) == run(None)
+    assert len(session.calls) == len(server.requests) == 3 + 2 + 4
+    assert {"Report Writer", "Lite"} <= {call.agent for call in session.calls}
+    assert not session.failures
+
+
+def test_two_agents_are_not_told_that_there_is_no_other(server, new_llm) -> None:
+    """What each would pay and save is said instead, once both have asked."""
+    who = agents(lambda: new_llm(server), tools=False)[:2]
+    for agent in who:
+        agent.backstory = BRIEF
+    session = Session()
+    with install(who, session):
+        for turn in range(2):
+            for agent in who:
+                agent.kickoff(f"Do your part for turn {turn} (plan none).")
+    assert [[reason.why for reason in call.reasons] for call in session.calls][1:] == [["little_to_share"]] * 3
+
+
 def test_models_outside_of_a_run_and_of_others_are_not_touched(server, new_llm) -> None:
     """Neither what the application asks beside it, nor what another crew's agents ask within it."""
     from crewai import LLM
