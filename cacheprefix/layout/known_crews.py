@@ -102,6 +102,8 @@ class CrewAhead:
     """L: further requests of each task, at most, as far as is known."""
     overhead: int = 0
     """Of references and limits, which the unmodified request has not."""
+    peers: bool = False
+    """Whether other agents asked before it that are in none of the tasks to come."""
     grows: int = 0
     """What each task is expected to add to the results, at least."""
 
@@ -303,7 +305,7 @@ class _Play:
             return None
         # From here on it is settled that there is no fork, and only the reason is looked for.
         agents = {step.task.agent for step in steps} | {task.agent for task in self.again}
-        if len(steps) == 1 and len(agents) == 1:
+        if len(steps) == 1 and len(agents) == 1 and not self.ahead.peers:
             return reason("alone")
         without_texts = [step._replace(task=replace(step.task, text=Part(step.task.text.key, 0))) for step in steps]
         bare_cost, bare_saved = self._weighed(without_texts, kept)

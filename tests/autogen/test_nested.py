@@ -34,6 +34,9 @@ async def test_a_society_of_mind_shares_the_outer_prefix_and_keeps_the_task(prov
     assert any("[writer]" in section.text for section in planner_again.sections)
     agents = {call.agent for call in session_of(team).calls}
     assert agents == {"society/planner", "society/critic", "society", "writer"}
+    mind = [call.reasons for call in session_of(team).calls if call.agent == "society"]
+    assert {str(reason) for reasons in mind for reason in reasons} == {"own_prompt a society's mind"}
+    assert not any("have not the text" in note for note in session_of(team).report().notes)
 
 
 async def test_a_team_as_participant_shares_the_outer_transcript(provide, new_client):

@@ -59,6 +59,14 @@ def remembering(who: list[Any], made: list[Any], llm: Any, folder: Any) -> Any:
     return crew(who, made, memory=Memory(llm=llm, embedder=embedded, storage=str(folder)))
 
 
+def remembering_each(who: list[Any], made: list[Any], llm: Any, folder: Any) -> Any:
+    """A crew of which one agent has a memory of its own, which writes when the kickoff is over."""
+    from crewai.memory.unified_memory import Memory
+
+    who[1].memory = Memory(llm=llm, embedder=embedded, storage=str(folder))
+    return crew(who, made)
+
+
 def knowing(who: list[Any], made: list[Any], llm: Any, folder: Any) -> Any:
     """A crew whose agents ask for knowledge by a rewritten query, on a shelf of one book."""
     from crewai.knowledge.knowledge import Knowledge
@@ -127,7 +135,11 @@ def test_a_memory_whose_model_is_a_name_is_counted_or_said_not_to_be(monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [planned, structured, guarded, knowing, remembering], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "build",
+    [planned, structured, guarded, knowing, remembering, remembering_each],
+    ids=lambda one: one.__name__,
+)
 def test_helpers_are_sent_as_they_were_and_measured(servers, new_llm, tmp_path, build) -> None:
     """Every helper's request of the crew as it was is sent again, byte for byte, and every request is counted."""
     runs = []
@@ -138,14 +150,15 @@ def test_helpers_are_sent_as_they_were_and_measured(servers, new_llm, tmp_path, 
         if session is not None:
             install(team, session)
         result = team.kickoff(inputs=INPUTS)
-        drained = getattr(getattr(team, "_memory", None), "drain_writes", None)
-        if callable(drained):
-            drained()
+        for memory in (getattr(team, "_memory", None), *(agent.memory for agent in team.agents)):
+            drained = getattr(memory, "drain_writes", None)
+            if callable(drained):
+                drained()
         sent = bodies(provider)
         runs.append((outputs(result), sorted(steady(body) for body in sent if not of_executor(body))))
     assert runs[1][0] == runs[0][0]
     assert runs[0][1]
-    if build is remembering:  # it saves in threads: which memories it compares is a matter of time
+    if build in (remembering, remembering_each):  # it saves in threads: which memories it compares is a matter of time
         runs = [(said, {body[:300] for body in sent}) for said, sent in runs]
     assert runs[1][1] == runs[0][1]
     assert len(session.calls) == len(provider.requests)

@@ -8,6 +8,7 @@ import pickle
 import re
 import threading
 import warnings
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -20,6 +21,7 @@ from cacheprefix import Gate, Session, SharedPrefix, wrap
 from cacheprefix.adapter import ToolSource
 from cacheprefix.errors import ConfigError, SetupError
 from cacheprefix_crewai import callback, install, session_of, uninstall
+from cacheprefix_crewai.tools import crew_tools
 
 INPUTS = {"brief": BRIEF}
 
@@ -444,6 +446,55 @@ def equipped(servers, new_llm):
 def carried(provider: Any) -> list[list[str]]:
     """The names of the tools of each request, in order."""
     return [[tool["function"]["name"] for tool in record.json["tools"]] for record in provider.requests]
+
+
+def skilled(team: Any, folder: Path) -> None:
+    """The second agent may load the text of a skill."""
+    (folder / "plain-words").mkdir()
+    said = "---\nname: plain-words\ndescription: How the house writes.\n---\n\nUse short words."
+    (folder / "plain-words" / "SKILL.md").write_text(said)
+    team.agents[1].skills = [str(folder)]
+
+
+def skilled_crew(team: Any, folder: Path) -> None:
+    """All may."""
+    skilled(team, folder)
+    team.skills, team.agents[1].skills = team.agents[1].skills, None
+
+
+def told_all(team: Any, folder: Path) -> None:
+    """The second agent was given the skill whole, and needs no tool."""
+    from crewai.skills.loader import load_skills
+
+    skilled(team, folder)
+    team.agents[1].skills = load_skills(team.agents[1].skills, activate=True)
+
+
+def remembering(team: Any, folder: Path) -> None:
+    """The second agent has a memory of its own."""
+    from crewai.memory.unified_memory import Memory
+
+    team.agents[1].memory = Memory(llm=team.agents[1].llm, embedder=lambda texts: [[1.0] * 8 for _ in texts])
+
+
+def looking(team: Any, folder: Path) -> None:
+    """The second agent may ask for pictures, which its model does not take itself."""
+    team.agents[1].multimodal = True
+    team.agents[1].llm.model = "gpt-3.5-turbo"
+
+
+@pytest.mark.parametrize("equip", [skilled, skilled_crew, told_all, remembering, looking])
+def test_what_crewai_adds_to_an_agents_tools_is_known_before_the_first_request(equipped, tmp_path, equip) -> None:
+    """A tool that came with the second task would be in no earlier request, which could then share nothing with it."""
+    provider, made = equipped
+    team = made("plan", "check", "write")
+    equip(team, tmp_path)
+    names = {tool["function"]["name"] for tool in crew_tools(team, team.agents).schemas}
+    with install(team, Session(mode="observe")):
+        team.kickoff(inputs={"brief": BRIEF})
+    sent = [tool for record in provider.requests for tool in record.json.get("tools", ())]
+    assert names == {tool["function"]["name"] for tool in sent}
+    assert (names == {"plan", "check", "write"}) == (equip is told_all)
 
 
 def test_tools_of_one_tenants_crews_are_in_no_other_tenants_requests(equipped) -> None:

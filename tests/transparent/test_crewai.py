@@ -537,6 +537,53 @@ def persisted_flow(stage):
         return [gave, gone_on, kept, again.state.runs, flow.state.model_dump() == again.state.model_dump()]
 
 
+@construct(ordered=False)
+def models_asked_in_a_run(stage):
+    """A flow's methods ask models, one that was there and one made there, with a schema and streamed; tools do too."""
+
+    class Answer(BaseModel):
+        """A form."""
+
+        headline: str
+
+    outside = stage.llm()
+
+    class Word(work.SearchTool):
+        """Asks a model of its own."""
+
+        def _run(self, **_):
+            return outside.call("Say it in a word. (plan none)")
+
+    who = work.agents(stage.llm, tools=False)
+    who[0].tools = [Word()]
+    crew = work.crew(who, work.tasks(who))
+
+    class Board(Flow):
+        """A question, a crew, and two more."""
+
+        @start()
+        def first(self):
+            return outside.call(f"What is it about? (plan none)\n\n{work.BRIEF}")
+
+        @listen(first)
+        def second(self, before):
+            return [before, crew.kickoff(inputs=BRIEF).raw]
+
+        @listen(second)
+        async def third(self, before):
+            streamed = stage.llm(stream=True)
+            said = await streamed.acall([{"role": "user", "content": "And in short? (plan none)"}])
+            return [*before, said, streamed.get_token_usage_summary().model_dump()]
+
+        @listen(third)
+        def fourth(self, before):
+            form = outside.call([{"role": "user", "content": "In this form."}], response_model=Answer)
+            return [*before, output(form), type(outside).__name__, _bare(outside.model_dump())]
+
+    flow = stage.install(Board(suppress_flow_events=True))
+    return [flow.kickoff(), flow.method_outputs, outside.get_token_usage_summary().model_dump()]
+
+
 class Mine(OpenAICompletion):
     """An application's own class, whose ``call`` takes less than CrewAI's."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar, get_args
 
-from autogen_agentchat.agents import BaseChatAgent
+from autogen_agentchat.agents import BaseChatAgent, SocietyOfMindAgent
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import BaseAgent
 from autogen_core.models import ChatCompletionClient
@@ -238,8 +238,9 @@ def _settled(session: AdapterSession, agents: Sequence[BaseChatAgent]) -> Adapte
     if session.mode == "observe" or session.prefix.system or session.prefix.roles:
         return session
     runners = [agent for outer in agents for runner in runners_of(outer) for agent in agents_in(runner)]
-    # One that keeps its context elsewhere words its requests itself, and is shown nothing.
+    # One that keeps its context elsewhere words its requests itself, as a mind does, and is shown nothing.
     asking = [one for one in (*agents, *runners) if clients_of(one) and getattr(one, "_model_context", None)]
+    asking = [one for one in asking if not isinstance(one, SocietyOfMindAgent)]
     texts = ["\n".join(map(str, system_texts(agent))) for agent in asking]
     found, holders = majority_text(texts)
     # One that few have would be a lane of theirs alone: without it, all share what is said.

@@ -536,8 +536,10 @@ class Member:
         if self.own_prompts:
             return reason("own_prompt", "an agent's own class")
         if self.alone:
-            called = self.group is not None and self.group.called
-            return reason("own_prompt", "its caller words its task") if called else reason("alone")
+            if self.group is not None and self.group.called:
+                return reason("own_prompt", "its caller words its task")
+            minds = self.group is not None and self.group.team
+            return reason("own_prompt", "a society's mind") if minds else reason("alone")
         if self.bounded:
             return reason("own_history", "bounded context")
         return reason("own_history", "changed context" if self.broken else "outside of a turn")

@@ -157,8 +157,14 @@ class TasksAhead:
             repeats=crew is None or binding.ran_before(crew),
             loops=binding.part(Executions).loops if layout.has_tools else 0,
             overhead=_REFERENCE_TOKENS * len(references) + _LIMITS_TOKENS * (layout.offer.said is not None),
+            peers=self.others_asked,
             grows=min((self.count(result.block) for result in layout.results), default=0),
         )
+
+    @property
+    def others_asked(self) -> bool:
+        """Whether there is another agent among the tasks, those that agents without a crew were asked before too."""
+        return any(words.agent != self.layout.role for words in self.sharing.words)
 
     @once
     def due(self) -> CrewTask:

@@ -31,6 +31,9 @@ KICKOFF: BlockVar[tuple[str, ...]] = BlockVar("cacheprefix_crewai_kickoff")
 ALONE: BlockVar[tuple[str, ...]] = BlockVar("cacheprefix_crewai_alone")
 """The same of agents' own kickoffs, without a crew, which share the conversation of their installation."""
 
+FLOW: BlockVar[Any] = BlockVar("cacheprefix_crewai_flow")
+"""The run of an installed flow that is under way here, a ``FlowRun``."""
+
 Volatile = Callable[[], Mapping[str, str]]
 """Gives texts by name when a request is about to be sent."""
 
@@ -243,15 +246,15 @@ _CHANGING = RLock()
 
 def replaced_method(kind: Any, name: str, around: Callable[[Any], Any]) -> Callable[[], None]:
     """Replace a class's method; the function returned puts it back, where nobody else has replaced it since."""
-    own, method = name in vars(kind), getattr(kind, name)
+    own, method = vars(kind).get(name), getattr(kind, name)
     changed = around(method)
     setattr(kind, name, changed)
 
     def back() -> None:
         if vars(kind).get(name) is not changed:
             return  # a tracer's, which calls ours: that does nothing where nothing is installed
-        if own:
-            setattr(kind, name, method)
+        if own is not None:
+            setattr(kind, name, own)
         else:
             delattr(kind, name)
 
@@ -363,10 +366,11 @@ def binding_for(llm: Any, agent: Any) -> Binding | None:
 def asks_for(llm: Any, binding: Binding) -> bool:
     """Whether a request without an agent is the binding's: in its run, or its memory's."""
     owners = owners_of(llm)
-    return RUN.get() is binding or (owners is not None and owners.remembers)
+    return _running() is binding or (owners is not None and owners.remembers)
 
 
 def _running() -> Binding | None:
-    """The installation whose crew or agent runs here; None without one."""
-    found = RUN.get()
+    """The installation whose crew or agent runs here, or else whose flow; None without one."""
+    flow = FLOW.get()
+    found: Binding | None = RUN.get() or (None if flow is None else flow.binding)
     return found if found is not None and found.active else None

@@ -106,6 +106,7 @@ def bind_agent(binding: Binding, agent: Any, *, copy: bool = False) -> None:
         binding.undo.append(functools.partial(freed, agent, binding))
     for name in _OF_AGENT:
         _bind_llm(binding, agent, name, copy=copy)
+    _bind_memory(binding, getattr(agent, "memory", None), copy=copy)
 
 
 def models_in(owner: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from crewai import Crew
 from crewai.agents.agent_builder.base_agent import BaseAgent
 
-from cacheprefix.adapter import BlockVar, Bounded, names_known_to
+from cacheprefix.adapter import Bounded, names_known_to
 from cacheprefix_crewai.material import MIN_CHARS
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ _STARTS = frozenset({"kickoff", "kickoff_async", "akickoff", "kickoff_for_each",
 
 _ASKED = "models that flows' methods asked"
 """The key under which a session keeps those of earlier runs, by the flow's class and the method's name."""
-
-FLOW: BlockVar[FlowRun] = BlockVar("cacheprefix_crewai_flow")
-"""The run of an installed flow that is under way here."""
 
 
 class FlowRun:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cacheprefix_crewai.binding import ALONE, RUN, Binding, WhileUsed, binding_of, owners_of, replaced_method
+from cacheprefix_crewai.binding import ALONE, FLOW, RUN, Binding, WhileUsed, binding_of, owners_of, replaced_method
 from cacheprefix_crewai.crew import (
     agents_of,
     as_installed,
@@ -20,7 +20,7 @@ from cacheprefix_crewai.crew import (
     models_in,
     run_inside,
 )
-from cacheprefix_crewai.flow_run import FLOW, FlowRun
+from cacheprefix_crewai.flow_run import FlowRun
 from cacheprefix_crewai.llm import unswap
 from cacheprefix_crewai.tools import RunTools, adopt, crew_tools
 
@@ -34,7 +34,7 @@ _CREWS = (
     "replay",
 )
 _AGENTS = ("kickoff", "kickoff_async", "akickoff")
-_FLOWS = ("kickoff", "kickoff_async", "akickoff", "resume", "resume_async")
+_FLOWS = ("kickoff", "kickoff_async", "akickoff", "resume", "resume_async", "handle_turn")
 
 
 def parts_in(flow: Any) -> list[Any]:
@@ -150,7 +150,7 @@ def _running(flow: Any, *_: Any) -> Iterator[None]:
 
 def _joins(target: Any) -> bool:
     """Make a crew or agent that starts in a flow part of the flow's installation; whether it has become so now."""
-    run = FLOW.get()
+    run: FlowRun | None = FLOW.get()
     if run is None or not run.binding.active:
         return False
     return run.binding.session.attempt("flow", lambda: _joined(run, target), otherwise=False)

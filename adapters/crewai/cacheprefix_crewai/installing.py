@@ -22,6 +22,7 @@ from cacheprefix.adapter import (
     users_session,
 )
 from cacheprefix.errors import SetupError, check_text, found_instead
+from cacheprefix_crewai.asked_models import WATCH_MODELS
 from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
 from cacheprefix_crewai.flows import WATCH, WATCH_AGENTS, join, parts_in
@@ -156,7 +157,7 @@ def install(
             binding.undo.append(RESULT_BUDGET.use(binding))
         if bound.tool_cache is not None:
             binding.undo.append(TOOL_CACHE.use(binding))
-    binding.undo += [WATCH_AGENTS.use(binding), WATCH_STRUCTURED.use(binding)]
+    binding.undo += [WATCH_AGENTS.use(binding), WATCH_STRUCTURED.use(binding), WATCH_MODELS.use(binding)]
     if flow is not None:
         bind(flow, binding)
         binding.undo += [lambda: freed(flow, binding), WATCH.use(binding)]

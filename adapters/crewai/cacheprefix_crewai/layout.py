@@ -19,8 +19,8 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix_crewai.ahead import SentTexts, SharingTasks, TasksAhead, inputs_of
+from cacheprefix_crewai.binding import FLOW
 from cacheprefix_crewai.durable import DurableTexts
-from cacheprefix_crewai.flow_run import FLOW, FlowRun
 from cacheprefix_crewai.framing import IN_FRONT, SYSTEM, role_again
 from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.material import (
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from cacheprefix import Profile
     from cacheprefix.adapter import AdapterSession
     from cacheprefix_crewai.binding import Binding
+    from cacheprefix_crewai.flow_run import FlowRun
 
 _TEXT_TOOLS = "\nYou ONLY have access to the following tools"
 """How CrewAI's system text begins to describe tools that are called in the answer's text."""
@@ -166,7 +167,7 @@ class Layouts:
 
     def flow_run(self) -> FlowRun | None:
         """The run of this installation's flow that is under way here; None outside of one."""
-        run = FLOW.get()
+        run: FlowRun | None = FLOW.get()
         return run if run is not None and run.binding is self.binding else None
 
     def sharing(self, crew: Any, call: LLMCall, opening: Opening) -> SharingTasks:
@@ -392,7 +393,7 @@ def _request(layouts: Layouts, ahead: TasksAhead, instruction: str, *, awaited: 
         known=tuple(_mistakes(binding, ahead)),
         place=place,
         schema=layout.schema,
-        peers=any(words.agent != layout.role for words in ahead.sharing.words),
+        peers=ahead.others_asked,
         talk=_talk(binding),
     )
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.adapter import BlockVar, digest_of, dumps
+from cacheprefix.adapter import BlockVar, RLock, digest_of, dumps
 from cacheprefix.wire import gemini_sdk_body
 from cacheprefix_crewai.azure import as_arguments, as_body
 from cacheprefix_crewai.binding import KEY, Binding, Owners, binding_for, owners_of, subclassed
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 REQUEST: BlockVar[PendingRequest] = BlockVar("cacheprefix_crewai_request")
 """The request that is being sent here."""
+
+_SWAPPING = RLock()
+"""Two threads may ask a model that joins with that call."""
 
 _KINDS: Mapping[str, str] = {
     "crewai.llms.providers.openai.completion": "openai",
@@ -94,24 +97,26 @@ def swap(llm: Any, binding: Binding) -> bool:
             f"{base.__module__}.{base.__qualname__}: requests of this model class are neither changed nor measured"
         )
         return False
-    owners = owners_of(llm)
-    if owners is None:
-        owners = vars(llm)[KEY] = Owners()
-        own: Any = type(llm)
-        object.__setattr__(llm, "__class__", _subclass(own, kind))
-    owners.add(binding)
+    with _SWAPPING:
+        owners = owners_of(llm)
+        if owners is None:
+            owners = vars(llm)[KEY] = Owners()
+            own: Any = type(llm)
+            object.__setattr__(llm, "__class__", _subclass(own, kind))
+        owners.add(binding)
     return True
 
 
 def unswap(llm: Any, binding: Binding) -> None:
     """Take the class back when no other crew uses the model object."""
-    owners = owners_of(llm)
-    if owners is None:
-        return
-    owners.discard(binding)
-    if not owners.alive:
-        del vars(llm)[KEY]
-        object.__setattr__(llm, "__class__", type(llm).__mro__[1])
+    with _SWAPPING:
+        owners = owners_of(llm)
+        if owners is None:
+            return
+        owners.discard(binding)
+        if not owners.alive:
+            del vars(llm)[KEY]
+            object.__setattr__(llm, "__class__", type(llm).__mro__[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +205,11 @@ def _subclass(base: Any, kind: str) -> Any:
     before = base.__mro__[: base.__mro__.index(crewais)]
     own = {name for name in ("call", "acall") if any(name in vars(one) for one in before)}
     if not own:
-        return subclassed(base, _asking(base) | methods)
+        return subclassed(base, asking_methods(base) | methods)
     # Privacy: the application's own ``call`` may take something out by where it stands, so that it is given what it was
     # without us, and the layout goes by what it passes on.
     entering = {name: method for name, method in _entering(base).items() if name in own}
-    return subclassed(base, entering | methods, subclassed(crewais, _asking(crewais)))
+    return subclassed(base, entering | methods, subclassed(crewais, asking_methods(crewais)))
 
 
 @dataclass(slots=True)
@@ -255,7 +260,7 @@ def _entering(base: Any) -> dict[str, Any]:
     return {"call": call, "acall": acall}
 
 
-def _asking(base: Any) -> dict[str, Any]:
+def asking_methods(base: Any) -> dict[str, Any]:
     """``call`` and ``acall``: each lays its request out, and asks again where a tool was called that is not offered."""
     taken, ataken = _Taken.by(base.call), _Taken.by(base.acall)
 

@@ -16,9 +16,9 @@ from typing import Any
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, preview_of, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix_crewai.binding import KEY, RUN, Binding, Options, binding_of
+from cacheprefix_crewai.binding import FLOW, KEY, RUN, Binding, Options, binding_of
 from cacheprefix_crewai.crew import binding_on, is_flow, parts_of
-from cacheprefix_crewai.flow_run import FLOW, FlowRun, crews_named, fields_of, makes_others
+from cacheprefix_crewai.flow_run import FlowRun, crews_named, fields_of, makes_others
 from cacheprefix_crewai.flows import join, parts_in
 from cacheprefix_crewai.installing import Installation, conversation_of, install
 from cacheprefix_crewai.llm import begin_unsent, kind_of
@@ -192,6 +192,8 @@ class _DryRun:
             if vars(made).get(name):
                 vars(made)[name] = None
                 self.notes.append(f"{made.role}: the tools of its {words} are known in the run")
+        if vars(made).get("memory"):
+            vars(made)["memory"] = self._memory(made.memory)
         if vars(made).get("knowledge_sources") or vars(made).get("memory"):
             self.notes.append(f"{made.role}: what its knowledge and memory find is known when they are asked")
         return made
@@ -207,7 +209,7 @@ class _DryRun:
         return made
 
     def _memory(self, memory: Any) -> Any:
-        """A copy of a crew's memory, with a copy of its model."""
+        """A copy of a memory, with a copy of its model."""
         made = self._copied(memory)
         inner = getattr(made, "_memory", None)
         if inner is not None:

@@ -20,8 +20,7 @@ from cacheprefix.adapter import (
     loads,
     restrict,
 )
-from cacheprefix_crewai.binding import WhileUsed
-from cacheprefix_crewai.flow_run import FLOW
+from cacheprefix_crewai.binding import FLOW, WhileUsed
 from cacheprefix_crewai.framing import SYSTEM, coworkers
 from cacheprefix_crewai.native import KEPT_IN_WORDS
 
@@ -84,7 +83,7 @@ def crew_tools(crew: Any, agents: Sequence[Any]) -> CrewTools:
     """All tools that requests of these agents may carry; without a ``crew``, the agents' own."""
     found = CrewTools([], {})
     for agent in agents:
-        _take(found, agent.tools, [agent])
+        _take(found, [*(agent.tools or ()), *_of_crewai(agent, crew)], [agent])
     if crew is None:
         return found
     from crewai import Process  # noqa: PLC0415 - CrewAI loads slowly
@@ -95,12 +94,37 @@ def crew_tools(crew: Any, agents: Sequence[Any]) -> CrewTools:
     if hierarchical or any(agent.allow_delegation for agent in crew.agents):
         delegating = [crew.manager_agent] if hierarchical else [one for one in crew.agents if one.allow_delegation]
         _take(found, _delegation(crew.agents), delegating)
-    memory = getattr(crew, "_memory", None)
+    return found
+
+
+def _of_crewai(agent: Any, crew: Any) -> Iterator[Any]:
+    """The tools that CrewAI adds to an agent's when its task begins, as far as that can be known before.
+
+    Those of its memory or the crew's, of skills whose text it may load, and for pictures that its model does not take.
+    """
+    memory = getattr(agent, "memory", None) or getattr(crew, "_memory", None)
     if memory is not None:
         from crewai.tools.memory_tools import create_memory_tools  # noqa: PLC0415 - CrewAI loads slowly
 
-        _take(found, create_memory_tools(memory), agents)
-    return found
+        yield from create_memory_tools(memory)
+    yield from _skill_loader(agent, [*(getattr(agent, "skills", None) or ()), *(getattr(crew, "skills", None) or ())])
+    takes = getattr(getattr(agent, "llm", None), "supports_multimodal", None)
+    if crew is not None and getattr(agent, "multimodal", False) and not (callable(takes) and takes()):
+        yield from agent.get_multimodal_tools()
+
+
+def _skill_loader(agent: Any, skills: Sequence[Any]) -> Iterator[Any]:
+    """The tool by which an agent loads the text of skills; none where all were given whole."""
+    try:
+        from crewai.skills.models import Skill  # noqa: PLC0415 - CrewAI loads slowly
+        from crewai.skills.tool import LoadSkillTool, create_skill_loader_tool  # noqa: PLC0415 - as above
+    except ImportError:
+        return  # an earlier version says the whole text
+    loaded = [one for one in skills if isinstance(one, Skill)]
+    made = create_skill_loader_tool(loaded, reserved_names=[tool.name for tool in agent.tools or ()])
+    # What is a path or a name still is given by its description alone.
+    if made is not None or len(loaded) < len(skills):
+        yield made or LoadSkillTool()
 
 
 def _take(found: CrewTools, tools: Sequence[Any] | None, askers: Sequence[Any]) -> None:
