@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import contextlib
+import inspect
 import itertools
 import os
 import re
@@ -13,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -249,5 +253,35 @@ def tutorial(
                 runpy.run_path(str(tmp_path / title), run_name="__main__")
             printed[title] = capsys.readouterr().out
         return printed
+
+    return run
+
+
+@pytest.fixture
+def page(repository: Path) -> Callable[..., dict[str, Any]]:
+    """``page("docs/maf.md", names)`` runs the Python of that page as it stands, block after block, and gives all names.
+
+    ``names`` is what the page takes for granted, as texts of the application's own; what a library brings, the page
+    imports. Statements that await do so in one event loop, the others outside of it.
+    """
+
+    def run(path: str, given: dict[str, Any]) -> dict[str, Any]:
+        blocks = re.findall(r"^```python\n(.*?)^```", (repository / path).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+        read = {node.id for code in blocks for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+        assert blocks
+        assert set(given) <= read, "names that no block of the page has"
+        names = {"__name__": "__main__", **given}
+        loop = asyncio.new_event_loop()
+        try:
+            for number, code in enumerate(blocks, 1):
+                for statement in ast.parse(code).body:
+                    one = ast.Module([statement], [])
+                    where = f"{path}, block {number}"
+                    awaited = eval(compile(one, where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+                    if inspect.iscoroutine(awaited):
+                        loop.run_until_complete(awaited)
+        finally:
+            loop.close()
+        return names
 
     return run

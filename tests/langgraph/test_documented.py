@@ -341,15 +341,3 @@ def test_a_documented_example_gives_the_same_state_wrapped_and_unwrapped(servers
     forks = [prompt for prompt in prompts if prompt.tier("system") and prompt.tier("system")[0].text == HANDBOOK]
     assert len(forks) >= calls - 1
     assert session.failures == {}
-
-
-def test_the_ten_lines_of_the_page_share_a_prefix(repository, servers, monkeypatch, capsys):
-    """Copied from it and run as they stand."""
-    provider = servers("openai")
-    monkeypatch.setenv("OPENAI_BASE_URL", provider.openai_base_url)
-    monkeypatch.setenv("OPENAI_API_KEY", "any")
-    page = (repository / "docs" / "langgraph.md").read_text("utf-8")
-    lines = page.partition("## Ten lines\n\n```python\n")[2].partition("```")[0]
-    exec(compile(lines, "docs/langgraph.md", "exec"), {"HANDBOOK": "Every statement needs a source. " * 300})
-    assert [one.outcome.read_tokens > 2_000 for one in provider.requests] == [False, True]
-    assert capsys.readouterr().out.startswith("agent")

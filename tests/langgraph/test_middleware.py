@@ -453,10 +453,10 @@ def test_agents_that_are_nodes_beside_a_forked_node_send_what_those_of_subgraph_
     assert sent[0] == sent[1]
 
 
-@pytest.mark.parametrize("how", ["kept", "short", "in memory", "budget", "alone"])
+@pytest.mark.parametrize("how", ["kept", "short", "in memory", "budget", "budget, a state for it", "alone"])
 def test_what_an_agent_as_a_node_loses_with_its_process_is_said(chat, how):
     """Where its text stands is in its private state; a run in another process wrote the prompt anew (1.24)."""
-    limits = {"budget": ToolResultBudget(50_000)} if how == "budget" else {}
+    limits = {"budget": ToolResultBudget(50_000)} if how.startswith("budget") else {}
     session = chat.session(HANDBOOK * 3, **limits)
     chat.script(lambda asked: Reply(fill(f"Answer {asked.index}:", 200)))
     saver, config = (InMemorySaver if how == "in memory" else Kept)(), {"configurable": {"thread_id": "one"}}
@@ -467,7 +467,8 @@ def test_what_an_agent_as_a_node_loses_with_its_process_is_said(chat, how):
         return create_agent(chat.model(), [], system_prompt=f"{HANDBOOK * 3}\n\n{text}", name=role, **mine)
 
     agents = [agent(role) for role in ("planner", "critic")]
-    graph = StateGraph(MessagesState).add_sequence([(one.name, one) for one in agents]).add_edge(START, "planner")
+    state = State if how == "budget, a state for it" else MessagesState
+    graph = StateGraph(state).add_sequence([(one.name, one) for one in agents]).add_edge(START, "planner")
     graph = graph.compile(checkpointer=saver)
     for turn in range(3):
         for one in agents if how == "alone" else [graph]:
@@ -475,7 +476,7 @@ def test_what_an_agent_as_a_node_loses_with_its_process_is_said(chat, how):
     said = [note for note in session.report().notes if "is a node of a graph" in note]
     kept = any(one.why == "role_kept" for call in session.calls for one in call.reasons)
     assert kept is (how != "short")
-    assert bool(said) is (how == "kept")
+    assert bool(said) is (how in ("kept", "budget"))
     assert not session.failures
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import dynamic_prompt
+from langchain.agents.middleware import SummarizationMiddleware, dynamic_prompt
 from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 
@@ -302,6 +302,18 @@ def test_what_middleware_says_in_a_run_leaves_the_unmodified_cost_unknown(chat):
     found = preview(graph, session, task=TASK)
     assert {one.agent: one.unmodified_units is None for one in found.requests} == {"critic": False, "planner": True}
     assert found.ratio is None
+
+
+def test_a_hook_that_may_ask_is_not_shown_as_the_first_to_ask(chat):
+    """As one that summarises long threads: the agent's own tools then were said to come too late."""
+    session = chat.session(HANDBOOK)
+    llm = wrap_model(chat.model(), session)
+    ours = [SummarizationMiddleware(llm, trigger=("messages", 50)), PrefixMiddleware(session, role="planner")]
+    planner = create_agent(llm, TOOLS, system_prompt="You plan.", name="planner", middleware=ours)
+    found = preview(planner, session, task=TASK)
+    assert [one.agent for one in found.requests] == ["planner"]
+    assert not [one.why for request in found.requests for one in request.reasons if one.removable]
+    assert [note for note in found.notes if note.startswith("SummarizationMiddleware.before_model: a hook")]
 
 
 def test_a_node_that_binds_tools_as_it_runs_is_said_to_bring_them_late(chat):

@@ -41,7 +41,7 @@ from cacheprefix.errors import check_text
 from cacheprefix_langgraph.fork_context import ForkSettings, Frame, configurable, runs, scope_of, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.parts import at_end, missing
-from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, level_of, update_of, write_beside
+from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, is_taken, level_of, update_of, write_beside
 from cacheprefix_langgraph.tool_cache import CachedTools, Scope
 from cacheprefix_langgraph.tools import adopt, check_names, made_with, name_of, names_given, render, usable
 
@@ -278,7 +278,8 @@ class PrefixMiddleware(AgentMiddleware):
         config = var_child_runnable_config.get() or _run_in(request.runtime)
         # The channel is not there until something was decided: then the checkpoint holds no decision. As a node of
         # another graph the agent begins anew each time, without its private state: the process keeps what it held.
-        returned = self._session.histories.limited or not level_of(config)
+        # So it does where that graph has no channel that takes what an agent with a budget or a compaction hands on.
+        returned = self._returned(config, request)
         known = _ledger_in(request) or {}
         talk = conversation_of(self._session, config, known, request.messages, returned=returned, key="messages")
         frame = replace(self._fork.frame(talk, said, scope=scope_of(config)), answers=True)
@@ -298,6 +299,12 @@ class PrefixMiddleware(AgentMiddleware):
         entry = request.state.get(ENTRY) if self.pinned else None
         frame.shared = request.messages[:entry] if isinstance(entry, int) else list(request.messages)
         return frame, request.override(model=model)
+
+    def _returned(self, config: Mapping[str, Any] | None, request: ModelRequest) -> bool:
+        """Whether what is decided for this request is in the state that the agent's next run begins with."""
+        if not self._session.histories.limited:
+            return not level_of(config)
+        return is_taken(self._session, config, request.state)
 
     def _look_for_unseen(self, request: ModelRequest) -> None:
         """Say where a tool has asked an agent whose requests did not come by here, as deepagents' helpers may."""
@@ -327,7 +334,7 @@ class PrefixMiddleware(AgentMiddleware):
             update = update_of(self._session, talk, before)
             if not update:
                 return response
-            self._look_for_lost()
+            self._look_for_lost(request)
             if write_beside(var_child_runnable_config.get(), update):
                 return response
             command: Command[Any] = Command(update={CHANNEL: update})
@@ -335,21 +342,24 @@ class PrefixMiddleware(AgentMiddleware):
 
         return self._session.attempt("ledger", answered, response)
 
-    def _look_for_lost(self) -> None:
+    def _look_for_lost(self, request: ModelRequest) -> None:
         """Say where another process goes on without what was decided: an agent's private state goes with its node.
 
-        Only where the role's text stays where it stood: at the end it stands there in any process.
+        Only where the role's text stays where it stood, as at the end it stands there in any process, or where it may
+        have been decided on the history.
         """
         config, last = var_child_runnable_config.get(), self._session.shared.totals.last
         kept = last is not None and last.agent == self.role and any(one.why == "role_kept" for one in last.reasons)
-        if not kept or self._session.histories.limited or not level_of(config):
+        if not (kept or self._session.histories.limited) or self._returned(config, request):
             return
         # Of LangGraph's own, which is internal and may be absent. What is saved in this process no other one goes on.
         saver = configurable(config, "__pregel_checkpointer")
         if isinstance(saver, BaseCheckpointSaver) and type(saver) is not InMemorySaver:
+            # What such an agent decided on its history is handed on to a graph that has a place for it.
+            other = "Add PrefixState to the graph's state, or make" if self._session.histories.limited else "Make"
             self._session.note(
                 f"{self.role!r} is a node of a graph, and its PrefixMiddleware keeps in this process alone where its "
-                "text stands: in another one a thread's next run writes the prompt anew. Make it a node by "
+                f"text stands: in another one a thread's next run writes the prompt anew. {other} it a node by "
                 f"subgraph(agent, session, role={self.role!r}), of a wrapped model and without PrefixMiddleware"
             )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from langchain.agents.middleware.types import ModelRequest
+from langchain.agents.middleware.types import AgentMiddleware, ModelRequest
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable
 from langgraph.graph import StateGraph
@@ -131,6 +131,10 @@ class _DryRun:
         if not found:
             if not _quiet(name, function):
                 self.notes.append(f"{name}: names no wrapped model, so what it asks is known in the run")
+            return
+        if isinstance(getattr(function, "__self__", None), AgentMiddleware):
+            # Shown as the first to ask, it would leave the agent's own tools out of the first request.
+            self.notes.append(f"{name}: a hook of the agent's, so whether it asks, and what, is known in the run")
             return
         own = None if fork is None else fork.messages_key
         messages = list(messages_in(self._state, own or "messages") or ())

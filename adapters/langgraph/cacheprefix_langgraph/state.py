@@ -64,6 +64,19 @@ def _kept_here(session: AdapterSession) -> Bounded[tuple[str, str], bool]:
     return found
 
 
+def is_taken(session: AdapterSession, config: Mapping[str, Any] | None, state: Mapping[str, Any]) -> bool:
+    """Whether what an agent decides comes back with its next run: not as a node of a graph that has no channel for it.
+
+    ``state`` is the agent's own. A graph around it that has the channel gives it to the agent, with nothing in it at
+    first; from the run's first request on the agent's own decisions are there too, so that the first one counts.
+    """
+    around = str(configurable(config, "checkpoint_ns") or "").rpartition("|")[0]
+    if not around:
+        return True
+    runs: Bounded[tuple[str | None, str, str], bool] = session.beside.setdefault("runs of agents", Bounded(_KEEP))
+    return runs.of((scope_of(config), thread_of(config), around), lambda: CHANNEL in state)
+
+
 PrefixChannel = Annotated[dict[str, Any], merge_state]
 """The type of the field ``cacheprefix`` in states that are pydantic models or dataclasses."""
 
