@@ -151,6 +151,7 @@ class TasksAhead:
             rules.read,
             rules.min_tokens,
             rules.match == "block",
+            units=rules.match == "unit",
             long=self._has_long_text(),
             left=binding.runs_left if crew is not None else 0,
             likely=ITEMS if self._items else 0,
