@@ -80,6 +80,8 @@ class Request:
     """Whether it is known that none will begin like it: then it reads what stands, and writes nothing."""
     continues: bool = False
     """Whether a request that begins like this one will follow."""
+    passes: bool = False
+    """Whether none is expected to go on behind its boundary, whatever stands there: nothing of that is written."""
     fronts: bool = False
     """Whether the role's text stands in front of all that is said, for its requests of later conversations to read."""
     trailing: bool = False
@@ -247,7 +249,7 @@ class Requests:
             limit = asked.boundary(given) if callable(asked.boundary) else asked.boundary
             if asked.fronts and limit is not None:
                 limit += 1  # later conversations begin with the role's text too
-            skip = asked.policy is not None and asked.policy.skip_cache_write
+            skip = asked.passes or (asked.policy is not None and asked.policy.skip_cache_write)
             marking = _Marking(limit, skip, asked.continues, asked.trailing)
             body, prompt = self._marked(laid, given, rules, marking, sender)
         return _Going(

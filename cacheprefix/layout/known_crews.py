@@ -90,6 +90,8 @@ class CrewAhead:
     """Tokens of the shortest beginning that the provider keeps."""
     blocks: bool
     """Whether it keeps by itself whatever requests begin with, also what no mark stands behind."""
+    units: bool = False
+    """Whether it keeps what requests have in common only from the second of them on (DeepSeek)."""
     long: bool = True
     """Whether an agent's text is long enough for its place to count (``LONG``)."""
     left: int = 0
@@ -158,12 +160,19 @@ class KnownCrews:
         """Note a task's first request as it is sent."""
         play, kept = _Play(ahead, self.sent), _kept(ahead.due, place)
         for key in play.keys(play.own(ahead.due) if kept is None else play.fork(ahead.due, kept)):
+            if ahead.units and key in self.sent:
+                self.sent[_again(key)] = None
             self.sent[key] = None
 
 
 def _kept(task: CrewTask, place: RolePosition | None) -> frozenset[str] | None:
     """The agents with their texts in front of the results, where a task's stands in its place; None without a fork."""
     return None if place is None else frozenset([task.agent] if place.continues else ())
+
+
+def _again(key: int) -> int:
+    """What stands for a beginning that two requests had."""
+    return hash((key, "again"))
 
 
 class _Step(NamedTuple):
@@ -223,6 +232,10 @@ class _Play:
             found.append(key)
         return found
 
+    def kept(self, key: int) -> bool:
+        """Whether the next request reads a beginning that ``key`` stands for."""
+        return (_again(key) if self.ahead.units else key) in self.sent
+
     # ------------------------------------------------------------------ costs
 
     def costs(self, steps: Sequence[_Step], kept: frozenset[str] | None) -> _Costs:
@@ -242,10 +255,13 @@ class _Play:
             for name, tokens in parts:
                 whole += tokens
                 key = hash((key, name))
-                going = going and bool(name) and (key in sent or key in warm)
+                kept_as = _again(key) if ahead.units else key
+                going = going and bool(name) and (kept_as in sent or kept_as in warm)
                 if going:
                     known += tokens
                 elif name:
+                    if ahead.units and (key in sent or key in warm):
+                        warm.add(kept_as)
                     warm.add(key)
             first += times * (whole - (1.0 - ahead.read) * (known if known >= least else 0))
             size += times * whole
@@ -289,7 +305,7 @@ class _Play:
             return False
         # A provider's rule: what is shorter than its minimum is not kept, so that a fork would have nothing to read.
         short = sum(part.size for part in due.shared) < ahead.least
-        known = [key in self.sent for key in self.keys(self.own(due))]
+        known = [self.kept(key) for key in self.keys(self.own(due))]
         return short or all(known[: 1 + ahead.blocks])
 
     def loses(self, kept: frozenset[str], runs: int) -> Reason | None:
@@ -298,7 +314,7 @@ class _Play:
         text = (due.text,) if due.agent in kept else ()
         # Money: a first fork may be paid for what others read of it, so that all are weighed together. Once all that
         # they may read of it is written, each task that reads it gains or loses for itself.
-        written = all(key in self.sent for key in self.keys((*due.shared, *text, *due.results)))
+        written = all(self.kept(key) for key in self.keys((*due.shared, *text, *due.results)))
         steps = [_Step(1, due, 0)] if written else self.steps(runs)
         cost, saved = self._weighed(steps, kept)
         if cost < saved * MARGIN:

@@ -194,6 +194,8 @@ class RequestPlan(Generic[M]):
     routed: bool = False
     """Whether it goes where the team's forks go, by their routing key, although it is in the application's own
     layout: it reads the shared text that they wrote, and they what it writes."""
+    again: bool = False
+    """Whether what is said in it may be read by a later request of the conversation."""
 
     @property
     def repeats(self) -> bool:
@@ -287,6 +289,7 @@ class Planner:
         return RequestPlan(
             layout, reasons, text, position.at, messages, tools, restriction, position.continues,
             said_as=self._said_as(asked), fronts=position.at == 0 and asked.place == "cheapest" and bool(messages),
+            again=position.again,
         )  # fmt: skip
 
     def _placed(

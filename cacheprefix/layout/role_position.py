@@ -79,6 +79,8 @@ class RolePosition(NamedTuple):
     """Whether the request is to be marked at its end, since the next one of this role may begin with it."""
     routed: bool = False
     """Whether it goes where the team's forks go, although it is in the application's own layout."""
+    again: bool = False
+    """Whether what is said in it may be read by a later request (``_is_read_again``)."""
 
 
 TaskPosition = RolePosition | Reason
@@ -481,10 +483,10 @@ class RolePositions:
         ``key`` names the tenant, the conversation, and the model with the name of the role's tool set.
         """
         known = _Known.of(self._talk(key), due)
-        seat = known.seat
+        seat, again = known.seat, _is_read_again(due, known)
         if due.holds and seat is not None and seat.end == known.end and seat.shared == due.shared:
             held = _Choice(seat.at, seat.kept, seat.continues).position
-            return held._replace(routed=seat.at is None and known.texts.own)
+            return held._replace(routed=seat.at is None and known.texts.own, again=again)
         if seat is None:
             was = known.talk.seats.get(due.role)
             # A text that stayed is no new one, whatever was removed of the history behind it; and where messages of one
@@ -498,7 +500,7 @@ class RolePositions:
                 known = replace(known, texts=self._texts(key, due, known))
         choice = _chosen(due, known)
         self._note(due, known, choice)
-        return choice.position._replace(routed=choice.at is None and known.texts.own)
+        return choice.position._replace(routed=choice.at is None and known.texts.own, again=again)
 
     def settle(
         self, team: Team, services: Services, asked: RoleRequest[M], position: RolePosition, *, last_call: bool = False
@@ -764,6 +766,16 @@ class RolePositions:
             # Money: one that begins goes by what the team's texts were like in the last one.
             began = _Talk(texts=Texts(own=self._owning.get((key[0], key[2]), False)))
             return known.setdefault(key[2], began)
+
+
+def _is_read_again(due: RoleText[M], known: _Known[M]) -> bool:
+    """Whether what is said in a request is taken to be read by a later one of the conversation.
+
+    It is where it begins as an earlier one did, anybody's last one or the role's own. Of a role's first request nobody
+    knows: where the application's own is written to its end, ours is, too.
+    """
+    first = due.role not in known.talk.seats and due.rules.marked and due.rules.alone
+    return first or bool(known.last.index or (known.seat is not None and known.seat.end.index))
 
 
 def _chosen(due: RoleText[M], known: _Known[M]) -> _Choice:

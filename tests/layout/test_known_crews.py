@@ -173,3 +173,12 @@ def test_nothing_is_read_of_what_is_too_short_to_be_kept() -> None:
     """Below the provider's minimum a shared text is paid by each."""
     row = [task(agent) for agent in "abc"]
     assert isinstance(KnownCrews().position(ahead(*row, least=2_000)), Reason)
+
+
+def test_what_two_tasks_begin_with_is_read_by_the_third_where_whole_requests_are_kept() -> None:
+    """Two tasks read nothing of one another on DeepSeek, and a fork would be paid for what it adds."""
+    two, three = ([task(agent) for agent in names] for names in ("ab", "abc"))
+    given = {"blocks": False, "overhead": 20}
+    assert isinstance(KnownCrews().position(ahead(*two, **given)), RolePosition)
+    assert isinstance(KnownCrews().position(ahead(*two, units=True, **given)), Reason)
+    assert isinstance(KnownCrews().position(ahead(*three, units=True, **given)), RolePosition)

@@ -29,8 +29,8 @@ from cacheprefix_crewai.framing import input_label, result_label
 from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.material import CommonTexts, SharedText, TaskWords, texts_in
 from cacheprefix_crewai.task_layout import TaskLayout, role_of
-from cacheprefix_crewai.tasks import doer_of, reads_result_of, reads_results
-from cacheprefix_crewai.tools import name_of
+from cacheprefix_crewai.tasks import doer_of, reads_result_of, reads_results, tool_names
+from cacheprefix_crewai.tools import name_of, schemas
 
 if TYPE_CHECKING:
     from cacheprefix import Profile
@@ -55,11 +55,23 @@ class SentTexts:
         """Each agent's text as forks sent it last, by its role."""
         self.own_tools: dict[str, Part] = {}
         """The tools of each agent's last request in the application's own layout, by its role."""
+        self._listed: Bounded[tuple[str, ...], Part] = Bounded(_KEEP_COUNTS)
         self._tokens: Bounded[tuple[str, str], int] = Bounded(_KEEP_COUNTS)
 
     def tokens(self, text: str, model: str) -> int:
         """The tokens of a text, counted once: a crew's tasks carry the same ones."""
         return self._tokens.of((model, digest_of(text)), lambda: self.binding.session.count(text, model))
+
+    def listed_tools(self, task: Any, agent: Any, model: str) -> Part:
+        """The tools that a task, or else its agent, lists: those of its request as far as that is known before."""
+        owner = task if task.tools else agent
+        names = tool_names(owner)
+
+        def counted() -> Part:
+            texts = [_schema_text(tool) for tool in schemas(owner.tools or [])]
+            return Part(digest_of("tools", *texts), sum(self.tokens(text, model) for text in texts))
+
+        return self._listed.of((role_of(agent), model, *names), counted)
 
     def text_of(self, agent: Any) -> str:
         """An agent's text: as it was sent, or about what it will be."""
@@ -111,6 +123,8 @@ class _TaskTexts:
     """The results of earlier tasks that stand in front of it."""
     reads: bool = True
     """Whether it reads results of earlier tasks at all."""
+    at: int | None = None
+    """Its place among the crew's tasks; None for the task that is due."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +165,7 @@ class TasksAhead:
             rules.read,
             rules.min_tokens,
             rules.match == "block",
+            units=rules.match == "unit",
             long=self._has_long_text(),
             left=binding.runs_left if crew is not None else 0,
             likely=ITEMS if self._items else 0,
@@ -212,7 +227,7 @@ class TasksAhead:
         results = tuple(result for result, earlier in self._results_with_tasks if reads_result_of(task, earlier))
         held = {*common.held[at], *results}
         words, text = self.sharing.words[at], self._text_of(at)
-        found = _TaskTexts(words, text, held, common.ends[at], common.carried(at), results, reads_results(task))
+        found = _TaskTexts(words, text, held, common.ends[at], common.carried(at), results, reads_results(task), at)
         return self._counted(found)
 
     @once
@@ -236,6 +251,16 @@ class TasksAhead:
     def _doer(self, at: int) -> Any:
         """The agent that asks for a task, by its place."""
         return doer_of(self.sharing.crew, self.sharing.tasks[at])
+
+    def _listed(self, at: int | None) -> Part | None:
+        """The tools of a task whose agent was not asked yet; None where it lists none and may get some in the run."""
+        if at is None:
+            return None
+        task, agent = self.sharing.tasks[at], self._doer(at)
+        given = bool(task.tools or getattr(agent, "tools", None))
+        if not given and (getattr(agent, "allow_delegation", False) or getattr(agent, "mcps", None)):
+            return None
+        return self.sent.listed_tools(task, agent, self.model)
 
     def _has_long_text(self) -> bool:
         """Whether one of the agents still to come has a text so long that its place matters."""
@@ -280,7 +305,8 @@ class TasksAhead:
             ends = [(end, text) for end, text in common.ends[at] if text in held and _in_template(text, same)]
             shared = [text for text in common.carried(at) if text.label not in changed]
             reads = reads_results(sharing.tasks[at])
-            tasks.append(self._counted(_TaskTexts(words, self._text_of(at), held, ends, shared, reads=reads)))
+            texts = _TaskTexts(words, self._text_of(at), held, ends, shared, reads=reads, at=at)
+            tasks.append(self._counted(texts))
         return tasks
 
     def _unchanged(self, template: str, varying: Iterable[str]) -> str:
@@ -301,7 +327,7 @@ class TasksAhead:
         tools = self.own_tools
         if words.agent != self.layout.role:
             # What an agent that asked before has in the provider's cache begins with its own tools, and not with these.
-            tools = self.sent.own_tools.get(words.agent, tools)
+            tools = self.sent.own_tools.get(words.agent) or self._listed(task.at) or tools
         return CrewTask(
             agent=words.agent,
             text=Part(digest_of("text", text), self.count(text) if text else 0),

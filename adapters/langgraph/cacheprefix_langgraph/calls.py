@@ -265,6 +265,7 @@ class _Asked:
             shared_at=self.parts.shared_at,
             long_text_stays=True,
             alone=session.alone and sent_alike(var_child_runnable_config.get()) < 2,
+            cached=self._cached,
             base=frame.base,
         )
         return made
@@ -273,6 +274,18 @@ class _Asked:
         """The conversation that the role asks in, for decisions on it."""
         views, name, tools = wrapping(self.model).views, model_name(self.model), told.carries(self.bound)
         return ToSettle(self.parts, self.frame, views, name, told.text, tools, self.declared)
+
+    @property
+    def _cached(self) -> bool:
+        """Whether the application has its own request cached to its end, as LangChain's caching middleware does.
+
+        A mark on the system text alone keeps nothing of what is said.
+        """
+        last = self.parts.given[-1].content if self.parts.given else ""
+        blocks = last if isinstance(last, list) else []
+        return "cache_control" in self.kwargs or any(
+            isinstance(block, Mapping) and "cache_control" in block for block in blocks
+        )
 
     def _own(self) -> Iterator[Reason]:
         """The reasons, if any, for which the request keeps the application's own layout whatever sharing would save."""

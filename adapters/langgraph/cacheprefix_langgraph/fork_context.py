@@ -88,6 +88,8 @@ class Rewritten:
     trailing_role: VolatileRole = "user"
     continues: bool = False
     """Whether the role's next request may begin with this one."""
+    passes: bool = False
+    """Whether no later request is expected to begin with anything that is said in this one."""
 
     @property
     def shared(self) -> list[BaseMessage]:

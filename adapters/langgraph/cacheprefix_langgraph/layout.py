@@ -118,14 +118,32 @@ def laid_out(parts: Parts, done: Decided, frame: Frame, plan: RequestPlan[BaseMe
         plan.text,
         len(parts.head),
         len(parts.head) + at,
-        max(0, at - done.border),
+        _own(parts, done, plan, at),
         parts.texts,
         done.restored,
         None if done.lossless and parts.whole else parts.given,
         frame.passing if frame.trails else "",
         frame.volatile_role,
         plan.continues,
+        _passes(parts, plan),
     )
+
+
+def _own(parts: Parts, done: Decided, plan: RequestPlan[BaseMessage], at: int) -> int:
+    """How many of the messages before the role's text are its own, behind which nothing is marked for others to read.
+
+    Money: of a node that does not send the conversation as the state has it, that goes by what its messages begin with.
+    """
+    if _passes(parts, plan):
+        return at
+    if parts.found == "part" and plan.again:
+        return 0
+    return max(0, at - done.border)
+
+
+def _passes(parts: Parts, plan: RequestPlan[BaseMessage]) -> bool:
+    """Whether a message in front, another one with each request, lets nobody read what stands behind it."""
+    return parts.found == "behind" and not plan.again
 
 
 @dataclass(frozen=True, slots=True)

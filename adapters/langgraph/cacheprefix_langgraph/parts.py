@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile, takewhile
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
@@ -18,6 +18,10 @@ from cacheprefix.adapter import context_block, find_text, mostly_holds
 from cacheprefix.wire import paused_turn
 from cacheprefix_langgraph.fork_context import Frame
 from cacheprefix_langgraph.views import is_text, text_in
+
+Found = Literal["whole", "behind", "part"]
+"""How far a node's messages hold the state's conversation: all of it from the start, all of it behind or between
+messages that the node adds, or only a part of it, as where the node cuts it or writes it anew."""
 
 _LONG: Final = 200
 """Characters from which on a text in the conversation is the shared one, and not somebody who says the same."""
@@ -41,6 +45,7 @@ class Parts:
     """System messages behind others that the model's class would put in front, as it does with a single one."""
     originals: Mapping[int, Sequence[BaseMessage]] = field(default_factory=dict)
     """By the identity of a message of ``rest``: what stands there in the application's own request."""
+    found: Found = "whole"
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -76,20 +81,20 @@ def taken_apart(messages: Sequence[BaseMessage], frame: Frame, *, hoists: bool =
     """
     rest = list(dropwhile(leads, messages))
     lead = list(messages[: len(messages) - len(rest)])
-    border = shared_count(rest, frame.shared)
+    prefix = frame.session.prefix
+    # An agent alone keeps its own order, and nothing is moved.
+    known = [] if frame.base is not None else [text for text in _shared(frame) if len(text) >= _LONG]
+    border, found = shared_count(rest, frame.shared, known)
     hoisted = [message for message in rest if leads(message)] if hoists and not lead else []
     if hoisted:
         border -= sum(map(leads, rest[:border]))
         rest = [message for message in rest if not leads(message)]
-    prefix = frame.session.prefix
     system = prefix.text if frame.base is None else frame.base
-    # An agent alone keeps its own order, and nothing is moved.
-    known = [] if frame.base is not None else [text for text in _shared(frame) if len(text) >= _LONG]
     bare, originals, border = _bare(rest, known, border, [message.text for message in messages if leads(message)])
     head: list[BaseMessage] = [SystemMessage(system)] if system else []
     if frame.base is not None and len(lead) == 1 and lead[0].text.startswith(system):
         head = [_beginning(lead[0], system)]
-    return Parts(lead, bare, head, list(messages), border, hoisted, originals)
+    return Parts(lead, bare, head, list(messages), border, hoisted, originals, found)
 
 
 def _beginning(message: BaseMessage, text: str) -> BaseMessage:
@@ -275,20 +280,44 @@ def _dues(frame: Frame) -> Iterator[_Due]:
     yield from (due for due in texts if due.told_by)
 
 
-def shared_count(messages: Sequence[BaseMessage], shared: Sequence[BaseMessage] | None) -> int:
-    """How many of ``messages`` are the shared conversation: equal to it, from its start."""
+def shared_count(
+    messages: Sequence[BaseMessage], shared: Sequence[BaseMessage] | None, known: Sequence[str] = ()
+) -> tuple[int, Found]:
+    """How many of ``messages`` are the shared conversation, and how far it was found.
+
+    What a node puts in front or adds of the ``known`` texts, which a fork takes out, is no difference.
+    """
     if shared is None:
-        return len(messages)
-    count = 0
-    for own, common in zip(messages, dropwhile(leads, shared), strict=False):
-        if (
-            own is not common
-            and (own.id is None or own.id != common.id or own.content != common.content)
-            and own != common
-        ):
+        return len(messages), "whole"
+    common = list(dropwhile(leads, shared))
+    strict = count = met = strays = 0
+    for index, own in enumerate(messages):
+        if met == len(common):
             break
-        count += 1
-    return count
+        if not _same(own, common[met]):
+            left = _without_texts(own, known)
+            if left is None:
+                continue
+            if left is own or _words(left) != _words(common[met]):
+                strays += 1
+                continue
+        met += 1
+        count = index + 1
+        if not strays:
+            strict = count
+    if met == len(common):
+        return count, "behind" if strays else "whole"
+    return strict, "part"
+
+
+def _same(own: BaseMessage, common: BaseMessage) -> bool:
+    return (
+        own is common or (own.id is not None and own.id == common.id and own.content == common.content) or own == common
+    )
+
+
+def _words(message: BaseMessage) -> tuple[str, Any]:
+    return message.type, message.content
 
 
 def leads(message: BaseMessage) -> bool:

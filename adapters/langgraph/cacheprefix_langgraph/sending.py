@@ -310,6 +310,7 @@ def _begin(model: Any, body: Body, sending: Sending, leave: Pass) -> dict[str, A
         policy=frame.policy if frame else None,
         scope=sending.scope,
         continues=done is not None and done.continues,
+        passes=done is not None and done.passes,
         trailing=bool(done is not None and done.trailing),
     )
     sending.pending = session.begin(asked if plan is None else asked.laid_out(plan), leave)
