@@ -340,6 +340,8 @@ def _raw(answer: Any, fork: ForkBody, turn: PendingCall) -> Any:
             _parsed(answer, fork.names_its_own)
         return None
     unread = weakref.finalize(answer, turn.finish, None)
+    # Nobody sees when it is read as bytes: those who wait for it go on as behind a stream that rests.
+    turn.leave.rests()
 
     def watched(stream: Any) -> Any:
         if not hasattr(stream, "_iterator") or unread.detach() is None:

@@ -35,6 +35,35 @@ def test_a_sibling_waits_no_longer_than_the_gates_limit(limit, waits):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("vendor", tuple(MODELS))
+def test_a_sibling_whose_answer_is_whole_follows_one_that_streams(vendor):
+    """What a stream asks with for its usage is no part of the prompt, whoever serves the model."""
+
+    async def asked(provider):
+        ask = wrap(litellm.acompletion, Session(SharedPrefix(system=HANDBOOK), gate=Gate(limit=600.0, price=0.0)))
+
+        async def one(name, **options):
+            with role(name):
+                sent = {"model": MODELS[vendor], "messages": messages(name), **place(vendor, provider)}
+                return await ask(**sent, **options)
+
+        async def leader():
+            assert [chunk async for chunk in await one("planner", stream=True)]
+
+        leading = asyncio.create_task(leader())
+        while not provider.requests:  # noqa: ASYNC110 - nothing tells when a request has come
+            await asyncio.sleep(0.01)
+        await asyncio.gather(leading, one("critic", user="anna"))
+
+    rules = {"openai": "openai-5.6"}.get(vendor, vendor)
+    with SimulatedProvider(rules, latency=Latency(base=1.5, output=0.0, scale=1.0)) as provider:
+        asyncio.run(asked(provider))
+        first, second = sorted(provider.requests, key=lambda record: record.started_at)
+        assert not first.outcome.read_tokens
+        assert second.outcome.read_tokens > 1_000
+
+
+@pytest.mark.slow
 def test_sessions_that_are_dropped_leave_nothing():
     """A function, and a router that the next one is asked by."""
     with SimulatedProvider("openai-5.6") as provider:

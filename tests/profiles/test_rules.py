@@ -362,3 +362,27 @@ def test_no_claude_from_4_6_on_takes_the_beginning_of_its_answer():
     refusing = ("claude-opus-4-6", "claude-sonnet-4-6", "claude-opus-4-8", "claude-sonnet-5", "claude-fable-5-1")
     assert all(rule(model, "prefill") for model in taking)
     assert not any(rule(model, "prefill") for model in refusing)
+
+
+@pytest.mark.parametrize(
+    ("model", "provider"),
+    [
+        ("claude-sonnet-4-6", None),
+        ("claude-sonnet-4-6", "vertex"),
+        ("claude-sonnet-4-6", "bedrock"),
+        ("nova-pro", "bedrock"),
+        ("gemini-2.5-pro", None),
+        ("gpt-4.1", None),
+        ("deepseek-chat", None),
+        ("grok-4", None),
+        ("mistral-large-latest", None),
+    ],
+)
+def test_what_chat_completions_say_of_an_answer_parts_no_lane(model, provider):
+    """In that form LiteLLM and gateways take requests for any model: who streams and who does not read one prefix."""
+    said = (
+        *("stream", "stream_options", "stop", "n", "seed", "user", "store", "metadata", "temperature", "top_p"),
+        *("max_tokens", "max_completion_tokens", "logprobs", "presence_penalty", "frequency_penalty"),
+    )
+    profile = profile_for(model, provider)
+    assert {name: profile.settings.get(name, profile.settings.get("*")) for name in said} == dict.fromkeys(said, "none")

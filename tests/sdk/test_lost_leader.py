@@ -107,6 +107,23 @@ async def test_nor_in_a_task(session, api):
     assert not session.adapter._gate._flights
 
 
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_nobody_waits_for_a_raw_stream_that_is_opened_and_not_read(session, api):
+    """It may be read as bytes, which nobody sees; the gate would hold its sibling for ten minutes."""
+    with SimulatedProvider(RULES[api]) as server:
+        async with make_client(api, server, later=True) as plain:
+            client = wrap(plain, session)
+            raw = getattr(client, "messages", None) or client.responses
+            raw = client.chat.completions if api == "openai-chat" else raw
+            with role("first"):
+                held = raw.with_streaming_response.create(**asked(api), stream=True)
+                async with held as answer:
+                    with role("second"):
+                        await asyncio.wait_for(creator(client, api)(**asked(api)), PATIENCE)
+                    assert [part async for part in answer.iter_bytes()]
+    assert not session.adapter._gate._flights
+
+
 def asked(api):
     """A short question in the form of an API; the handbook is the session's."""
     if api == "openai-responses":

@@ -9,7 +9,7 @@ from benchmarks.role_plans import Plan, asked, words
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.profiles import default_registry
-from cacheprefix.prompt import ESTIMATE
+from cacheprefix.prompt import ESTIMATE, Counter
 from cacheprefix.server import ProviderCache
 from cacheprefix.wire import decode
 
@@ -127,3 +127,22 @@ def test_counts_that_are_about_alike_change_nothing():
     ask(odd, next(bodies("openai", 850)), {"prompt_tokens": 3})
     answered(odd, bodies("openai", 850), "openai", 1.4, conversation="two")
     assert odd.adapter.shared.services.scale("gpt-5.2") > 1.3
+
+
+def test_a_text_is_counted_once_whoever_asks_of_it():
+    """A tokenizer takes 0.1 s a megabyte: ten times that stood between two siblings' requests and their event loop."""
+    counted = []
+
+    def count(text, _model):
+        counted.append(text)
+        return len(text) // 4
+
+    counter = Counter("counted", exact=True, count=count)
+    session = Session(SharedPrefix(system=words(2_000, "book")), caching=Caching(counter=counter))
+    long = words(3_000, "letter")
+    for role in ("writer", "critic", "writer"):
+        system = {"role": "system", "content": f"{words(2_000, 'book')}\n\nYou are {role}."}
+        body = {"model": "gpt-5.2", "messages": [system, {"role": "user", "content": long}]}
+        ask(session, (role, body), {"prompt_tokens": 5_000})
+    assert {call.layout for call in session.calls} == {"fork"}
+    assert counted.count(long) == 1
