@@ -358,7 +358,7 @@ class Unmodified:
             self._shares[record.prompt.model] = shares
 
     def _strange(self, own: Own, sent: Observation, usage: Usage) -> bool:
-        """Whether another process may have sent, unknown to this session, what the application's own request begins with.
+        """Whether another process may have sent, unknown to this session, what the application's request begins with.
 
         It is so once the provider has read what none of this session's requests had sent, as after a restart: for that
         request, and the first one of each agent for as long as the provider keeps an entry.
