@@ -510,6 +510,8 @@ class RolePositions:
         else:
             kept = position.continues or not due.rules.marked
             choice = _Choice(due.history.point(position.at), kept, position.continues)
+        if known.seat is None:
+            self._met(_key(asked), due)
         self._note(due, known, choice)
 
     def place(self, team: Team, services: Services, asked: RoleRequest[M]) -> RolePosition:
