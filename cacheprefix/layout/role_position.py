@@ -65,6 +65,8 @@ _STAKE = 4
 """What is paid beforehand for others to read is a quarter of that at most, as much as a cache write costs more."""
 _FEW = 4
 """What is not read since a text stands in front of what is said on a guess is one part in so many of it at most."""
+_MANY = 8
+"""The same in a team's first conversation, of which nobody knows whether it is one of many."""
 _SPARE = 32
 """What short texts at the end may cost while nobody else asks: this part of what the application's own requests paid in
 full. With 32 and with 100 the generated plans of ``make bench-plans`` cost the same in sum."""
@@ -897,13 +899,13 @@ def _may_be_one_of_many(due: RoleText[M], known: _Known[M]) -> bool:
     said. In front a text costs the e - v tokens that are read of others' requests, surely, and e that later ones
     cannot read of this, which they may ask for or not:
 
-        m = 0   and   2 * (e - v) + v <= s / FEW
+        m = 0   and   2 * (e - v) + v <= s / MANY
 
     Where marks decide it would be written for that, and where whole requests are kept each text in front parts them.
     """
     if due.role in known.talk.seats or known.met or due.rules.marked or due.rules.units:
         return False
-    return due.size >= LONG and _FEW * (2 * known.spoken - due.history.since(known.readable)) <= due.size
+    return due.size >= LONG and _MANY * (2 * known.spoken - due.history.since(known.readable)) <= due.size
 
 
 def _leaving(due: RoleText[M], known: _Known[M], seat: _LastRequest, behind: _Choice, *, shares: bool) -> _Choice:
