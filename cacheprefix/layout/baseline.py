@@ -84,7 +84,7 @@ class Estimate(NamedTuple):
     usage: Usage
     unsure: float = 0.0
     """Cost units by which it may be off: a beginning lies so near the provider's minimum that nobody knows if it had
-    been in the cache, or what an image counts is not known yet."""
+    been in the cache, what an image counts is not known yet, or another process had sent what nobody here knows."""
 
 
 class Own(NamedTuple):
@@ -241,6 +241,9 @@ class Unmodified:
         # the cost units that were reckoned as if it did not, before anything was seen.
         self._shares: Bounded[str, bool] = Bounded(_MODELS)
         self._open: Bounded[str, float] = Bounded(_MODELS)
+        # By model: until when the provider may hold what another process had sent; by agent, since when it is known.
+        self._foreign: Bounded[str, float] = Bounded(_MODELS)
+        self._known: Bounded[tuple[str, str, str], bool] = Bounded(_WHOLES)
         self._lock = Lock()
         self._entering = RLock()
 
@@ -321,6 +324,7 @@ class Unmodified:
         self._model.finish(seen, None, begun.ended)
         self._let_go(begun.ended)
         self._tenants.learn(seen, sent, usage, self._sent)
+        strange = self._strange(own, sent, usage)
         alike = _alike(prompt, sent.record.prompt, profile.routing_key)
         self._own_alone = self._own_alone and alike
         # Of other tenants' requests the model of what was sent knows nothing: where all were the application's own the
@@ -336,6 +340,9 @@ class Unmodified:
         elif beside:
             # Money: what was reckoned by the other rule before may be off by all of that.
             unsure += self._open.pop(prompt.model, 0.0)
+        if strange:
+            # Money: as the application made them, that process's requests may have left all of this one, or nothing.
+            unsure += max(0, prompt.tokens - found.tokens) * (max(profile.default_ttl.write, 1.0) - profile.read)
         return Estimate(scale.theirs(found.usage, profile), unsure)
 
     def _learn(self, sent: Observation, *, shares: bool) -> None:
@@ -350,6 +357,25 @@ class Unmodified:
         # Any of those who wrote the same may have been the one that it read from.
         if times and record.at - min(times) <= _AT_ONCE:
             self._shares[record.prompt.model] = shares
+
+    def _strange(self, own: Own, sent: Observation, usage: Usage) -> bool:
+        """Whether another process may have sent, unknown to this session, what the application's request begins with.
+
+        It is so once the provider has read what none of this session's requests had sent, as after a restart: for that
+        request, and the first one of each agent for as long as the provider keeps an entry.
+        """
+        record, profile, read = sent.record, sent.profile, usage.cache_read_tokens or 0
+        model, agent = own.prompt.model, (own.prompt.model, own.scope, own.agent)
+        first, self._known[agent] = agent not in self._known, True
+        found = sent.expectation.reason == "cold_start" and read >= max(1, profile.min_tokens)
+        if found:
+            scopes = (one for one in self._tenants.scopes if one != record.scope)
+            others = (self._sent.expect(record.prompt, profile, scope=one, at=record.at) for one in scopes)
+            found = all(2 * one.shared_tokens < read for one in (sent.expectation, *others))
+        if found:
+            lives = profile.default_ttl.max_seconds or profile.default_ttl.seconds
+            self._foreign[model] = record.at + (inf if lives is None else lives)
+        return found or (first and record.at <= self._foreign.get(model, -inf))
 
     def _let_go(self, now: float) -> None:
         """Hold no request that ended before all that are under way began, or wait to: none of them ran beside it."""

@@ -171,7 +171,20 @@ class KnownRuns:
 
     def __init__(self) -> None:
         self._runs: Bounded[tuple[str, ...], RunState] = Bounded(_RUNS)
+        # By team, role and text: whether it was a fork. By team and role: the conversation and the text of its last
+        # run, and whether it had been a fork in others before.
+        self._forked: Bounded[tuple[str, ...], bool] = Bounded(_RUNS)
+        self._begun: Bounded[tuple[str, ...], tuple[str, str, bool]] = Bounded(_RUNS)
         self._lock = Lock()
+
+    def again(self, key: tuple[str, ...], role: str, conversation: str, text: str) -> bool:
+        """Whether a role was a fork in another conversation with this very text; that it runs in this one is noted."""
+        entry = (*key, role)
+        with self._lock:
+            talk, told, again = self._begun.get(entry, (conversation, text, False))
+            again = text == told and (again or (talk != conversation and (*entry, text) in self._forked))
+            self._begun[entry] = conversation, text, again
+            return again
 
     def layout(self, key: tuple[str, ...], facts: RunFacts) -> RunLayout:
         """How the request that is due is laid out; the same answer when it is asked again."""
@@ -192,6 +205,10 @@ class KnownRuns:
                 self._runs[key] = run
             run.left = left
             run.laid[asked] = found = _chosen(run, facts)
+            role = (key[0], *key[2:], facts.run.calls[0].role)
+            if found.forks and role in self._begun:
+                forked = *role, self._begun[role][1]
+                self._forked[forked] = True
             return found
 
 

@@ -36,7 +36,7 @@ from cacheprefix.layout.tool_restriction import FREE, Restriction, restrict
 from cacheprefix.layout.tool_sets import ToolsAsked, ToolSet, ToolSets
 from cacheprefix.layout.worth_sharing import WorthSharing, rules_in
 from cacheprefix.profiles import Profile
-from cacheprefix.prompt import Api
+from cacheprefix.prompt import Api, digest_of
 from cacheprefix.prompt.reasons import LEFT_ALONE, Layout, Reason, reason
 from cacheprefix.services import Services
 
@@ -528,6 +528,12 @@ class Planner:
         if (run is None and not asked.played) or (run is not None and not run.calls) or asked.place != "cheapest":
             return None
         profile = rules_in(asked.conversation, self.services, asked.model, asked.api)
+        key = (asked.conversation.scope, asked.model, self.team.key)
+        begins = (asked.role, asked.conversation.id, digest_of(asked.instruction))
+        if run is not None and not asked.played and profile.match == "block" and self.runs.again(key, *begins):
+            # Money: without us each role's beginning is read of the run before, which the simulated cache begins
+            # without. Where texts stand then, in front of what is said, is for what all conversations have told.
+            return None
         carried = asked.tools.carried if asked.tools else "own"
         carries = self.tool_sets.union(self.team, asked.conversation) if asked.tools else ()
         own = asked.tools.names if asked.tools else ()
@@ -552,7 +558,6 @@ class Planner:
         )
         scope = asked.conversation.scope
         if run is None:
-            key = (scope, asked.model, self.team.key)
             return self.open_runs.layout(key, facts, len(self.team.roles))
         return self.runs.layout((scope, asked.conversation.id if run.joint else "", asked.model, self.team.key), facts)
 

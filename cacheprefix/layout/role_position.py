@@ -65,6 +65,8 @@ _STAKE = 4
 """What is paid beforehand for others to read is a quarter of that at most, as much as a cache write costs more."""
 _FEW = 4
 """What is not read since a text stands in front of what is said on a guess is one part in so many of it at most."""
+_MANY = 8
+"""The same in a team's first conversation, of which nobody knows whether it is one of many."""
 _SPARE = 32
 """What short texts at the end may cost while nobody else asks: this part of what the application's own requests paid in
 full. With 32 and with 100 the generated plans of ``make bench-plans`` cost the same in sum."""
@@ -516,6 +518,8 @@ class RolePositions:
         else:
             kept = position.continues or not due.rules.marked
             choice = _Choice(due.history.point(position.at), kept, position.continues)
+        if known.seat is None:
+            self._met(_key(asked), due)
         self._note(due, known, choice)
 
     def place(self, team: Team, services: Services, asked: RoleRequest[M]) -> RolePosition:
@@ -813,8 +817,8 @@ def _first(due: RoleText[M], known: _Known[M], behind: _Choice) -> _Choice:
         return behind._replace(at=_START, kept=True, continues=due.rules.marked)
     if known.texts.own:
         return behind._replace(at=None)
-    if _may_come_again(due, known):
-        return behind._replace(at=_START, kept=True)
+    if _may_come_again(due, known) or _may_be_one_of_many(due, known):
+        return behind._replace(at=_START, kept=True, saves=due.opening if known.readable.index else 0)
     if known.changed is not None:
         return behind._replace(at=known.changed.at, kept=True)
     if not known.readable.index:
@@ -904,6 +908,22 @@ def _may_come_again(due: RoleText[M], known: _Known[M]) -> bool:
     return _FEW * beside <= due.size
 
 
+def _may_be_one_of_many(due: RoleText[M], known: _Known[M]) -> bool:
+    """Whether a role's first request in a team's first conversation begins with its text, for those of later ones.
+
+    Nobody knows whether there will be any; in the second one each text is paid once more that stood behind what was
+    said. In front a text costs the e - v tokens that are read of others' requests, surely, and e that later ones
+    cannot read of this, which they may ask for or not:
+
+        m = 0   and   2 * (e - v) + v <= s / MANY
+
+    Where marks decide it would be written for that, and where whole requests are kept each text in front parts them.
+    """
+    if due.role in known.talk.seats or known.met or due.rules.marked or due.rules.units:
+        return False
+    return due.size >= LONG and _MANY * (2 * known.spoken - due.history.since(known.readable)) <= due.size
+
+
 def _leaving(due: RoleText[M], known: _Known[M], seat: _LastRequest, behind: _Choice, *, shares: bool) -> _Choice:
     """A role's request after one in the application's own layout: behind the conversation, or in that layout again."""
     history = due.history
@@ -916,9 +936,16 @@ def _leaving(due: RoleText[M], known: _Known[M], seat: _LastRequest, behind: _Ch
     elif not seat.kept:
         # Money: the provider has nothing of its own layout, so that nothing is lost by leaving it.
         leaves, saves = True, 0
+    elif seat.at is not None and known.last == seat.end:
+        # In front of all that was said, as a fork: nobody has gone on since, and it begins to share as any fork does.
+        saves = gains - history.since(known.readable)
+        leaves = -saves <= min(history.since(seat.end), known.talk.saved + _beforehand(due, known))
+        saves *= leaves
     elif known.readable.index:
         saves = gains - history.since(known.readable)
-        leaves, saves = _may_follow(known, saves), min(0, saves)
+        # A fork leaves its place where that saves, and what is the role's own layout at a loss too, to be one.
+        leaves = saves >= 0 if seat.at is not None else _may_follow(known, saves)
+        saves = min(0, saves) * leaves
     else:
         leaves, saves = _may_lead(known, gains, since_last, missed), 0
     return behind._replace(at=behind.at if leaves else None, saves=saves, missed=missed)
@@ -967,10 +994,14 @@ def _costs_less_in_place(due: RoleText[M], known: _Known[M], seat: _LastRequest)
         # paid for what others then need not pay: out of what sharing has saved, and where others are expected and the
         # text is long enough to have a place, S beforehand. Others that have asked since, each where its text stood,
         # read nothing of that.
-        beforehand = known.stake if due.readers == "expected" and due.keeps else 0
-        return due.size > min(said, known.talk.saved + beforehand), -due.size
+        return due.size > min(said, known.talk.saved + _beforehand(due, known)), -due.size
     saves = said - due.size - due.history.since(known.readable)
     return saves < 0, saves
+
+
+def _beforehand(due: RoleText[M], known: _Known[M]) -> int:
+    """What may be paid at a role's request for others to read, beside what sharing has saved: S, or nothing."""
+    return known.stake if due.readers == "expected" and due.keeps else 0
 
 
 def _marked_own(due: RoleText[M], known: _Known[M]) -> bool:

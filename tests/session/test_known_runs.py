@@ -9,9 +9,12 @@ import pytest
 
 from benchmarks import role_plans
 from benchmarks.bench_plans import RULES, made
-from benchmarks.role_plans import Plan, played, profile_of, session_for
+from benchmarks.role_plans import Plan, counter_of, own_body, played, profile_of, session_for
+from cacheprefix.bodies import Role, fork_body
 from cacheprefix.layout.cost_model import Asked, CacheModel, CachePrices
 from cacheprefix.layout.known_runs import KnownRuns, RunAhead, RunCall, RunFacts
+from cacheprefix.server import ProviderCache
+from cacheprefix.wire import decode
 
 
 def costs(prices, *requests):
@@ -213,3 +216,26 @@ def test_a_run_that_shares_too_little_to_be_cached_says_so_with_the_minimum():
 def test_nobody_counts_on_a_role_that_is_not_shown_the_shared_text(rules, plan, marked):
     """Found in the others' requests, it is none of that role's: its requests keep the application's own layout."""
     test_a_known_run_is_never_dearer(rules, replace(plan, book_first=plan.outlier != 3), marked)
+
+
+@pytest.mark.parametrize("rules", ["openai", "vllm"])
+def test_a_run_that_comes_again_and_again_does_not_get_dearer(rules):
+    """Eight known runs with the same texts: without us each role's beginning is read of the run before."""
+    plan = Plan(1_500, (300, 300, 300), tuple((who, 120) for who in range(3)), known=True, tagged=True)
+    profile, count = profile_of(rules), counter_of(plan).count
+    session, caches, sums = session_for(plan, rules), [ProviderCache(profile, count=count) for _ in "ab"], [0.0, 0.0]
+    calls = tuple(RunCall(f"role{who}", 300) for who in range(3))
+    for number in range(24):
+        talk, who = divmod(number, 3)
+        said = [f"task{talk} ~100~", *(f"said{talk}of{each} ~120~" for each in range(who))]
+        history = [{"role": "user", "content": text} for text in said]
+        body = own_body(plan, role_plans.Asked(who, f"talk{talk}", history), rules, "openai-chat")
+        role = Role(f"role{who}", conversation=f"talk{talk}", ahead=RunAhead(calls[who:]))
+        turn = fork_body(session.adapter, body, "openai-chat", role).begin()
+        for at, sent in enumerate((body, turn.body)):
+            serving = caches[at].begin(decode(sent, "openai-chat", count=count), number * 2.0)
+            serving.ended(number * 2.0 + 1.0)
+            sums[at] += serving.outcome.cost_units(profile)
+        turn.finish(None)
+    assert session.failures == {}
+    assert sums[1] <= 1.05 * sums[0]

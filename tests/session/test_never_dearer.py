@@ -102,3 +102,28 @@ def test_a_long_chat_of_short_messages_costs_less_whatever_the_roles_bring(rules
     assert sum(ours) < sum(plain)
     # Once everyone has asked twice, each single request is no dearer either.
     assert all(a <= b + ENVELOPE for a, b in zip(ours[6:], plain[6:], strict=True))
+
+
+GUESSED = {
+    "what its first request saved is counted": (
+        Plan(98, (28, 921), ((0, 1529), (1, 939), (0, 805), (1, 1239), (0, 1532), (1, 1538)), shape="fan-out"),
+        0.80,
+    ),
+    "no long text leaves its place at a loss": (
+        Plan(
+            5296,
+            (25, 1065, 145, 1040, 2058),
+            tuple(
+                zip((2, 1, 2, 2, 1, 0, 1, 4, 2, 3, 4, 2), (26, 42, 83, 67, 88, 96, 64, 36, 76, 43, 62, 49), strict=True)
+            ),
+        ),
+        0.48,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GUESSED)
+def test_texts_in_front_on_a_guess_cost_little_if_there_is_one_conversation(name):
+    """They go behind what is said once that is cheaper."""
+    plan, most = GUESSED[name]
+    assert sum(cost(plan, "vllm", session_for(plan, "vllm"))) <= most * sum(cost(plan, "vllm"))

@@ -159,6 +159,33 @@ def test_a_team_that_begins_anew_again_and_again_reads_its_roles_texts(rules, na
 
 
 @pytest.mark.parametrize("rules", ["openai", "vllm"])
+def test_a_second_conversation_reads_texts_that_were_long_beside_the_first_ones_task(rules):
+    """Three helpers are each asked about an item, and once more about all answers; then about the next item."""
+    names, sums = ("planner", "critic", "writer"), []
+    for many in (1, 2):
+        requests = []
+        for number in range(many):
+            task = said(f"item{number}", 100)
+            answers = [said(f"{number}{name}", 300) for name in names]
+            talk = f"talk{number}"
+            requests += [Asked(name, [task], talk) for name in names]
+            requests += [Asked(name, [task, *answers], talk) for name in names]
+        sums.append(costs(rules, requests, text=1_000))
+    for own, forked in sums:
+        assert forked <= 1.01 * own
+
+
+@pytest.mark.parametrize("rules", ["openai", "vllm"])
+def test_texts_that_are_in_front_on_a_guess_go_behind_a_conversation_that_grows(rules):
+    """A wave of six roles with long answers: the second one shares them as if the texts had never been in front."""
+    names = ("planner", "critic", "writer", "tester", "editor", "clerk")
+    task, answers = said("item", 20), [said(name, 900) for name in names]
+    requests = [Asked(name, [task]) for name in names] + [Asked(name, [task, *answers]) for name in names]
+    own, forked = costs(rules, requests, text=600)
+    assert forked <= 0.55 * own
+
+
+@pytest.mark.parametrize("rules", ["openai", "vllm"])
 def test_documents_in_a_system_text_leave_its_beginning_where_the_provider_reads_it(rules):
     """The role's text is another one in each request, and begins with the same instructions."""
     own, forked = costs(
@@ -326,9 +353,10 @@ def test_a_role_that_joins_in_another_process_goes_by_what_the_conversations_fir
 
     for name in ("planner", "writer"):
         asks(session, name, "before", said(f"asked before of {name}"))
-    asks(session, first, "one", said("asked now"))
+    # Long enough beside the texts that none is in front on a guess.
+    asks(session, first, "one", said("asked now", 300))
     record = session.conversation("one").dumps()
-    heard = said("asked now"), said("answered")
+    heard = said("asked now", 300), said("answered", 300)
     seen.append(asks(session, "writer", "one", *heard))
     other = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE))
     other.conversation("one").restore(record)

@@ -389,3 +389,44 @@ def test_tenants_have_one_cache_as_long_as_nobody_missed_what_another_one_sent()
     # What bert sent is there for others: who reads nothing of that has a cache of its own.
     calls = [asked("carl", role, read=0, forks=False) for role in roles]
     assert [call.unmodified_units < 0.2 * call.units for call in calls] == [True] * 3 + [False] * 3
+
+
+RESTARTED = Plan(1_500, (400, 400, 400), tuple((n % 3, 60) for n in range(6)), shape="private")
+
+
+def restarted(rules, *, again=6):
+    """What a second process's calls had really cost unmodified, and its report.
+
+    The first one has played the same team, unmodified and forked, each against a cache of its own.
+    """
+    api, profile = "anthropic" if rules == "anthropic" else "openai-chat", profile_of(rules)
+    caches = [ProviderCache(profile), ProviderCache(profile)]
+    number, truth, reports = 0, 0.0, []
+    plan = replace(RESTARTED, turns=tuple((n % 3, 60) for n in range(again)), marked=rules == "anthropic")
+    for process in range(2):
+        session, truth = session_for(plan, rules), 0.0
+        for one in asked(plan):
+            number += 1
+            seen = one._replace(history=[{"role": "user", "content": f"Question {process}."}, *one.history])
+            body = own_body(plan, seen, rules, api)
+            turn = fork_body(session.adapter, body, api, Role(f"role{one.who}", conversation=one.talk)).begin()
+            outcomes = []
+            for cache, sent in zip(caches, (body, turn.body), strict=True):
+                serving = cache.begin(decode(sent, api), number * 2.0)
+                serving.ended(number * 2.0 + 1.0)
+                outcomes.append(serving.outcome)
+            turn.finish(usage_of(outcomes[1], rules))
+            truth += outcomes[0].cost_units(profile)
+        assert not session.failures
+        reports.append(session.report())
+    return truth, reports
+
+
+@pytest.mark.parametrize("rules", ["openai", "openai-5.6", "anthropic"])
+def test_what_a_process_before_had_left_unmodified_is_unknown(rules):
+    """Its agents' own beginnings would be in the cache too, which the second session has never seen."""
+    truth, (before, after) = restarted(rules)
+    assert before.total.unmodified_units is not None
+    known = after.total.unmodified_units
+    assert known is None or known == pytest.approx(truth, rel=0.02)
+    assert known is not None or "what another process had sent before" in str(after)
