@@ -472,15 +472,16 @@ class AdapterSession:
         *,
         digest: Callable[[M], str],
         tokens: Callable[[M], int],
+        joined: Callable[[M, M], bool],
         **how: Unpack[Told],
     ) -> RolePosition:
         """Where a role's text goes among the messages of ``history``, as they are sent; for adapters, once a request.
 
         ``text`` is what the role is told and stays the same from request to request; ``digest`` and ``tokens`` are of
-        one message. Never raises.
+        one message, ``joined`` is of ``CountedHistory``. Never raises.
         """
         state = self.shared
-        asked = RoleRequest(conversation, role, text, CountedHistory(history, digest, tokens), model, **how)
+        asked = RoleRequest(conversation, role, text, CountedHistory(history, digest, tokens, (), joined), model, **how)
         work = partial(state.positions.place, self.team, state.services, asked)
         return self.attempt("place", work, RolePosition(len(history) if how.get("shared", True) else None))
 

@@ -22,6 +22,7 @@ from cacheprefix.conversation import Conversation
 from cacheprefix.effects import Call as WaitingFor
 from cacheprefix.effects import Flow, adrive, drive
 from cacheprefix.errors import SetupError, ToolClashError, check_text
+from cacheprefix.history.joints import joined
 from cacheprefix.layout import FOLLOW, Pass, find_text, tail_text, with_volatile
 from cacheprefix.layout.known_runs import RunAhead
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, asked_again, failed
@@ -45,7 +46,8 @@ from cacheprefix.prompt import (
 )
 from cacheprefix.wire.answers import begins, field_of, history_field, read_answer, result_messages, user_message
 from cacheprefix.wire.anthropic import paused_turn
-from cacheprefix.wire.apis import CHATS, SHAPES, chat_of
+from cacheprefix.wire.apis import CHATS, SHAPES, chat_of, form_of
+from cacheprefix.wire.message_views import views_of
 from cacheprefix.wire.messages import Answer
 from cacheprefix.wire.openai_chat import SYSTEM_ROLES, tool_name
 
@@ -806,7 +808,11 @@ class _Read:
             rest = RestOfRequest(own_tokens=tokens_told, tools=carried, declared=self.tools, zones=True)
             messages = session.histories.condensed(conversation, self.history, model, api, rest)
             end = len(messages) - _begun_answers(session, messages, body, api)
-            return CountedHistory(messages[:end], digest, tokens, messages[end:])
+            return CountedHistory(messages[:end], digest, tokens, messages[end:], together)
+
+        def together(before: Any, behind: Any) -> bool:
+            form = form_of(api)
+            return form is not None and joined(*views_of((before, behind), form))
 
         def digest(message: Any) -> str:
             """A message's name: the same whatever cache marks it carries."""

@@ -39,7 +39,7 @@ class Joints:
                 index = self._starts[calls - 1]
                 continue
             earlier, later = self._neighbour(index, -1), self._neighbour(index, 1)
-            if earlier is None or later is None or not self._one_answer(earlier, later):
+            if earlier is None or later is None or not _one_answer(self._views[earlier], self._views[later]):
                 return index
             index = earlier
 
@@ -52,12 +52,17 @@ class Joints:
             at += step
         return None
 
-    def _one_answer(self, earlier: int, later: int) -> bool:
-        """Whether two neighbours are items of one answer of the model (Responses API: reasoning, text, calls)."""
-        pair = self._views[earlier], self._views[later]
-        return all(view is not None and view.role == "assistant" for view in pair) and any(
-            view is not None and view.item for view in pair
-        )
+
+def joined(earlier: MessageView, later: MessageView) -> bool:
+    """Whether a provider refuses a text between two messages of which one follows the other."""
+    return bool(later.results) or _one_answer(earlier, later)
+
+
+def _one_answer(*pair: MessageView | None) -> bool:
+    """Whether two neighbours are items of one answer of the model (Responses API: reasoning, text, calls)."""
+    return all(view is not None and view.role == "assistant" for view in pair) and any(
+        view is not None and view.item for view in pair
+    )
 
 
 def current_step(shape: Shape) -> int:

@@ -326,8 +326,9 @@ class Planner:
             whole = shared + size + asked.beside
             short = self.sharing.too_short(self.services, asked.conversation, asked.model, shared, whole)
             return short or why
-        if asked.base is not None and not text and why.why in ("little_to_share", "role_costs_more"):
-            # With nobody to share with, and no text to move, those numbers say nothing.
+        # With nobody to share with, those numbers say nothing.
+        lone = self.team.alone if asked.base is None else not text
+        if lone and why.why in ("little_to_share", "role_costs_more"):
             return reason("alone")
         return why
 
@@ -511,11 +512,13 @@ class Planner:
         """Why ``shared`` tokens are too few for the provider to cache; None where they are enough."""
         size = self._size(text, asked.model)
         # Money: with a short role text the agent's own requests may be long enough to be cached already. To leave that
-        # layout later would cost that cache, so the text counts and the role forks from the start.
-        counted = shared + size if asked.text_counts and size < LONG else shared
+        # layout later would cost that cache, so the text counts and the role forks from the start. That is no loss to
+        # speak of where a fork's name around the text is a twentieth of all.
+        whole = shared + size + asked.beside
+        counted = shared + size if asked.text_counts and size < LONG and whole >= NAMED * 20 else shared
         return self.sharing.refusal(
             self.team, self.services, asked.conversation, asked.model, counted,
-            whole=shared + size + asked.beside, base=asked.base is not None,
+            whole=whole, base=asked.base is not None,
         )  # fmt: skip
 
     def _run_layout(self, asked: AgentRequest[M]) -> RunLayout | None:
@@ -567,9 +570,11 @@ class Planner:
         """Where the role's text stands by the layout ``run`` that the simulated cache found cheapest."""
         position = RolePosition(None)
         if run.forks:
-            # The history may have been compacted to fewer messages than ``run.at``. A text for this request alone
-            # stands behind all of it, and no later request begins with it.
-            at_end = asked.volatile or run.at >= len(history.messages)
+            # The history may have been compacted to fewer messages than ``run.at``, or to others. A text for this
+            # request alone stands behind all of it, and no later request begins with it.
+            around = history.messages[max(0, run.at - 1) : run.at + 1] if run.at else ()
+            at_end = asked.volatile or len(around) == 1 or (len(around) > 1 and history.joined(*around))
+            at_end = at_end or run.at >= len(history.messages)
             position = RolePosition(len(history.messages) if at_end else run.at, run.continues and not asked.volatile)
         role = self._role_request(asked, tools, text, history)
         self.positions.settle(self.team, self.services, role, position, last_call=_last_call(asked))

@@ -30,6 +30,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from typing_extensions import TypedDict
 
 from cacheprefix.bounded import Bounded
+from cacheprefix.layout.economics import NAMED
 from cacheprefix.layout.own_text import Beginnings, beginnings_of, in_common
 from cacheprefix.layout.said import Beginning, Said, gone_on, length_gone_on, longest_of
 from cacheprefix.layout.team import Decided, Team
@@ -44,11 +45,11 @@ M = TypeVar("M")
 
 Readers = Literal["expected", "none yet", "never"]
 """Whether other roles will read a conversation. ``expected``: they may; ``none yet``: nobody else has asked, in a team
-that has no other role; ``never``: it is known to be this role's alone, so that a short text keeps its place too."""
+that has no other role; ``never``: it is known to be this role's alone. In both a short text keeps its place too."""
 
 LONG = 128
-"""Tokens from which on a text may keep its place, and its places are recorded; shorter ones go to the end, unless that
-costs too much (``_SPARE``)."""
+"""Tokens from which on a text may keep its place, whoever may ask; shorter ones go to the end, unless that costs more
+than ``_SPARE`` allows."""
 _AGAIN = "again"
 """Under what it is recorded of a conversation, by its first message, whether its first role had begun others before
 with its text (1), with other texts alone (-1), or none (0)."""
@@ -236,6 +237,8 @@ class CountedHistory(Generic[M]):
     tokens: Callable[[M], int]
     behind: Sequence[M] = ()
     """Those that follow them, among which no role's text may stand."""
+    joined: Callable[[M, M], bool] = lambda _before, _behind: False
+    """Whether a provider refuses a text between two messages, as between a call and its result."""
 
     def point(self, index: int) -> _Point:
         """Behind so many messages."""
@@ -249,11 +252,15 @@ class CountedHistory(Generic[M]):
 
         Where many conversations have one name, each begins with another message, and may go on with the very same.
         """
-        if not point.index:
+        index, messages = point.index, self.messages
+        if not index:
             return True
-        if point.index > len(self.messages) or point.first not in ("", self.digest(self.messages[0])):
+        if index > len(messages) or point.first not in ("", self.digest(messages[0])):
             return False
-        return self.digest(self.messages[point.index - 1]) == point.digest
+        # A provider's rule: where a result was rewritten, what stood behind it can stand behind its call no more.
+        if index < len(messages) and self.joined(messages[index - 1], messages[index]):
+            return False
+        return self.digest(messages[index - 1]) == point.digest
 
     def held(self, point: _Point) -> _Point:
         """The point, or the message before it, where that is still where it was; the start where neither is.
@@ -362,9 +369,10 @@ class RoleText(Generic[M]):
     def keeps(self) -> bool:
         """Whether the text may keep its place at once; others go to the end, unless that costs too much (``_SPARE``).
 
-        Where whole requests are kept a text at another place makes another request, however short it is.
+        Where whole requests are kept a text at another place makes another request, however short it is; and where
+        nobody else is known none would be read that goes behind what was said.
         """
-        return self.size >= LONG or self.rules.units or self.readers == "never"
+        return self.size >= LONG or self.rules.units or self.readers != "expected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,7 +548,7 @@ class RolePositions:
         at = len(history.messages)
         # A text stands in front of all that is said because of other conversations, which another process may not know.
         # Money: one that went on otherwise where it stood is read there again when it comes back.
-        if found.at is not None and at and due.size >= LONG and (found.at in (0, at) or due.recorded() is None):
+        if found.at is not None and at and due.keeps and (found.at in (0, at) or due.recorded() is None):
             behind = history.point(found.at)
             name = _place_name(due.text, asked.lane)
             conversation.decide("places", f"{name}@{found.at}@{behind.digest}@{behind.first}")
@@ -785,8 +793,10 @@ def _is_read_again(due: RoleText[M], known: _Known[M]) -> bool:
 def _chosen(due: RoleText[M], known: _Known[M]) -> _Choice:
     """Where a role's text goes in a request that is due."""
     rules = due.rules
-    # Where the application's own requests would be kept whole, and paid for as such, ours may be too.
-    continues = rules.marked and rules.alone and due.keeps and due.size > known.stake
+    # Where the application's own requests would be kept whole, and paid for as such, ours may be too: at once where
+    # nobody is known who would read what stands before a text.
+    lone = due.readers != "expected"
+    continues = rules.marked and rules.alone and due.keeps and (lone or due.size > known.stake)
     behind = _Choice(known.end, continues or due.written or not rules.marked, continues)
     shares = due.shared and not due.resumed
     if known.seat is None:
@@ -809,9 +819,11 @@ def _first(due: RoleText[M], known: _Known[M], behind: _Choice) -> _Choice:
 
     There it saves what others' requests have sent of it, v tokens being still unread: ``o + e - v``.
     """
-    recorded = due.recorded() if due.keeps else None
+    recorded = due.recorded()
     if recorded is not None:
         return _Choice(due.history.point(recorded), kept=True, continues=due.rules.marked)
+    if _too_small_alone(due, known):
+        return behind._replace(at=None)
     if _comes_again(due, known):
         # A provider's rule: where marks decide, one behind the text lets later conversations read it (``fronts``).
         return behind._replace(at=_START, kept=True, continues=due.rules.marked)
@@ -824,6 +836,18 @@ def _first(due: RoleText[M], known: _Known[M], behind: _Choice) -> _Choice:
     if not known.readable.index:
         return behind
     return behind._replace(saves=due.opening + known.spoken - due.history.since(known.readable))
+
+
+def _too_small_alone(due: RoleText[M], known: _Known[M]) -> bool:
+    """Whether a conversation begins in the application's own layout, since nobody is known who could share with it.
+
+    A fork costs the role's name around its text (``NAMED``), and others may come that read it. That is a good bet where
+    there is much to read, and none where it is more than a hundredth of the request. The provider keeps that one whole
+    as the application made it (``alone``):
+
+        NAMED > (o + e + s) / 100
+    """
+    return due.readers == "none yet" and due.rules.alone and due.opening + known.spoken + due.size < NAMED * 100
 
 
 def _changed(due: RoleText[M], known: _Known[M], was: _LastRequest) -> _Changed | None:

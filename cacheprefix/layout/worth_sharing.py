@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.errors import named
+from cacheprefix.layout.economics import NAMED
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import Profile
@@ -12,6 +13,8 @@ from cacheprefix.prompt.reasons import Reason, reason
 from cacheprefix.services import TELLING, Services, in_our_tokens, scale_of
 from cacheprefix.unnamed import is_named
 
+_WORTH_NAMING = 4 * NAMED
+"""Tokens that two requests have in common at least if they are to be forks."""
 _KEEP = 10_000
 """What is remembered at most of conversations that nobody named."""
 
@@ -72,6 +75,9 @@ class WorthSharing:
                 f"{profile.name} caches, and are left as they are until they share more{more * (team.tail == 'tail')}"
             )
             return reason("prefix_below_minimum", profile.name, shared=shared, minimum=minimum)
+        # Money: where a provider caches the shortest prompts too, a fork's name around its text must be little of it.
+        if shared < _WORTH_NAMING:
+            return reason("little_to_share", cost=NAMED, saved=shared)
         # Where the shared text alone is long enough, each request shares enough by itself.
         if base or services.count(team.prefix.text, model) * scale < minimum:
             self._decide(conversation, entry)

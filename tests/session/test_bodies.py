@@ -20,6 +20,7 @@ from cacheprefix.bodies import (
 from cacheprefix.history import Compaction
 from cacheprefix.layout import Pass
 from cacheprefix.prompt import Insert
+from cacheprefix.testing import request_errors
 
 LONG = "The handbook says that every statement needs a source. " * 90
 USAGE = {"prompt_tokens": 2_000, "prompt_tokens_details": {"cached_tokens": 0}}
@@ -311,3 +312,55 @@ def test_what_is_decided_on_a_history_is_carried_out_around_the_roles_text(monke
 def test_a_call_is_forced_whichever_tool_it_is_of(choice, forces):
     """One that names a tool, or lists some, can be of no other role's."""
     assert forces_any(choice) is forces
+
+
+def _chat(result):
+    call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    return [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": result},
+    ]
+
+
+def _responses(result):
+    return [
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"type": "function_call", "call_id": "c1", "name": "read", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": result},
+    ]
+
+
+def _anthropic(result):
+    return [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "read", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": result}]},
+    ]
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize(
+    ("api", "field", "round_of"),
+    [
+        ("openai-chat", "messages", _chat),
+        ("openai-responses", "input", _responses),
+        ("anthropic", "messages", _anthropic),
+    ],
+)
+def test_no_roles_text_parts_a_call_from_its_result_where_that_was_rewritten(api, field, round_of, goes_on):
+    """As applications do that clear results which were read: the last message of the role's request is another one."""
+    session = Session(SharedPrefix(system=LONG))
+    mind = "Mind each claim and say what it rests upon. " * 30
+    system = f"{mind}\n\n{LONG}"
+    lead = [] if api == "anthropic" else [{"role": "system", "content": system}]
+    more = {"system": system, "max_tokens": 64} if api == "anthropic" else {}
+    model = "claude-sonnet-4-5" if api == "anthropic" else "gpt-5.2"
+    begun = [{"role": "user", "content": "Go. " * 50}]
+    after = [{"role": "assistant", "content": "So it is."}, {"role": "user", "content": "And now?"}] if goes_on else []
+    for said in (round_of("long result " * 200), [*round_of("[cleared]"), *after]):
+        given = {"model": model, field: [*lead, *begun, *said], **more}
+        fork = fork_body(session.adapter, given, api, Role("critic", mind, conversation="one"))
+        turn = fork.begin()
+        turn.finish(None)
+        assert fork.forked
+        assert request_errors(turn.body) == []
+    assert session.failures == {}

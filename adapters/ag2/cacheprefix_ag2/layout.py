@@ -221,6 +221,7 @@ def _placed(
         model,
         digest=lambda event: digest_of(type(event).__name__, *_texts(event)),
         tokens=lambda event: _tokens(session, model, event),
+        joined=lambda _, later: isinstance(later, ToolResultsEvent),
         shared=shares,
         joint=plan.stays != "stream",
         # ag2 marks what it sends to Anthropic, so the application's own layout is kept there too.

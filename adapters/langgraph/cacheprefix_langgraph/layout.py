@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from cacheprefix import Prompt
 from cacheprefix.adapter import (
@@ -106,7 +106,9 @@ def history_of(done: Decided, frame: Frame, model: str, text: str) -> CountedHis
     def tokens(message: BaseMessage) -> int:
         return sum(map(count, _said(message)))
 
-    return CountedHistory(done.messages[:end], _digest, tokens, done.messages[end:])
+    return CountedHistory(
+        done.messages[:end], _digest, tokens, done.messages[end:], lambda _, later: isinstance(later, ToolMessage)
+    )
 
 
 def laid_out(parts: Parts, done: Decided, frame: Frame, plan: RequestPlan[BaseMessage]) -> Rewritten:

@@ -118,7 +118,7 @@ def laid_out(
             model,
             conversation,
             instruction_of(texts, shared),
-            lambda _: CountedHistory(history.shared, _digest, tokens, history.local),
+            lambda _: CountedHistory(history.shared, _digest, tokens, history.local, _joined),
             spoken=lambda behind: [session.count(message.text, model) for message in history.shared[behind:]],
             api=api,
             shared_at=None if span is None else len(instructions[: span[0]].strip()),
@@ -179,6 +179,11 @@ def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, An
 def _digest(message: Message) -> str:
     said = [f"{one.type} {one.call_id or ''} {one.text or one.uri or ''}" for one in message.contents]
     return digest_of(message.role, *said)
+
+
+def _joined(_before: Message, behind: Message) -> bool:
+    """Whether a provider refuses a text between two messages: the second is a tool's result."""
+    return behind.role == "tool"
 
 
 def _tokens(message: Message, session: AdapterSession, model: str) -> int:
