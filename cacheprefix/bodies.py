@@ -812,7 +812,7 @@ class _Read:
 
         def together(before: Any, behind: Any) -> bool:
             form = form_of(api)
-            return form is not None and joined(*views_of((before, behind), form))
+            return form is not None and joined(*views_of((before, behind), form, session.counter(model)))
 
         def digest(message: Any) -> str:
             """A message's name: the same whatever cache marks it carries."""

@@ -45,7 +45,7 @@ M = TypeVar("M")
 
 Readers = Literal["expected", "none yet", "never"]
 """Whether other roles will read a conversation. ``expected``: they may; ``none yet``: nobody else has asked, in a team
-that has no other role; ``never``: it is known to be this role's alone. In both a short text keeps its place too."""
+that has no other role; ``never``: it is known to be this role's alone, so that a short text keeps its place too."""
 
 LONG = 128
 """Tokens from which on a text may keep its place, whoever may ask; shorter ones go to the end, unless that costs more
@@ -369,10 +369,9 @@ class RoleText(Generic[M]):
     def keeps(self) -> bool:
         """Whether the text may keep its place at once; others go to the end, unless that costs too much (``_SPARE``).
 
-        Where whole requests are kept a text at another place makes another request, however short it is; and where
-        nobody else is known none would be read that goes behind what was said.
+        Where whole requests are kept a text at another place makes another request, however short it is.
         """
-        return self.size >= LONG or self.rules.units or self.readers != "expected"
+        return self.size >= LONG or self.rules.units or self.readers == "never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -760,7 +759,8 @@ class RolePositions:
         """Let a conversation go, with all models."""
         with self._lock:
             self._talks.pop((scope, conversation), None)
-            self._restored[scope, conversation] = True
+            # Money: what is said under this name next is another conversation, whose roles may begin as in this one.
+            self._restored.pop((scope, conversation), None)
 
     def asked_by(self, conversation: Decided) -> set[str]:
         """The roles that asked in a conversation."""
@@ -793,10 +793,8 @@ def _is_read_again(due: RoleText[M], known: _Known[M]) -> bool:
 def _chosen(due: RoleText[M], known: _Known[M]) -> _Choice:
     """Where a role's text goes in a request that is due."""
     rules = due.rules
-    # Where the application's own requests would be kept whole, and paid for as such, ours may be too: at once where
-    # nobody is known who would read what stands before a text.
-    lone = due.readers != "expected"
-    continues = rules.marked and rules.alone and due.keeps and (lone or due.size > known.stake)
+    # Where the application's own requests would be kept whole, and paid for as such, ours may be too.
+    continues = rules.marked and rules.alone and due.keeps and due.size > known.stake
     behind = _Choice(known.end, continues or due.written or not rules.marked, continues)
     shares = due.shared and not due.resumed
     if known.seat is None:
