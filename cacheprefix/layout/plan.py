@@ -512,13 +512,11 @@ class Planner:
         """Why ``shared`` tokens are too few for the provider to cache; None where they are enough."""
         size = self._size(text, asked.model)
         # Money: with a short role text the agent's own requests may be long enough to be cached already. To leave that
-        # layout later would cost that cache, so the text counts and the role forks from the start. That is no loss to
-        # speak of where a fork's name around the text is a twentieth of all.
-        whole = shared + size + asked.beside
-        counted = shared + size if asked.text_counts and size < LONG and whole >= NAMED * 20 else shared
+        # layout later would cost that cache, so the text counts and the role forks from the start.
+        counted = shared + size if asked.text_counts and size < LONG else shared
         return self.sharing.refusal(
             self.team, self.services, asked.conversation, asked.model, counted,
-            whole=whole, base=asked.base is not None,
+            whole=shared + size + asked.beside, base=asked.base is not None,
         )  # fmt: skip
 
     def _run_layout(self, asked: AgentRequest[M]) -> RunLayout | None:
