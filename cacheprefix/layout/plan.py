@@ -570,9 +570,7 @@ class Planner:
         if run.forks:
             # The history may have been compacted to fewer messages than ``run.at``, or to others. A text for this
             # request alone stands behind all of it, and no later request begins with it.
-            around = history.messages[max(0, run.at - 1) : run.at + 1] if run.at else ()
-            at_end = asked.volatile or len(around) == 1 or (len(around) > 1 and history.joined(*around))
-            at_end = at_end or run.at >= len(history.messages)
+            at_end = asked.volatile or run.at >= len(history.messages) or history.parts(run.at)
             position = RolePosition(len(history.messages) if at_end else run.at, run.continues and not asked.volatile)
         role = self._role_request(asked, tools, text, history)
         self.positions.settle(self.team, self.services, role, position, last_call=_last_call(asked))

@@ -252,15 +252,18 @@ class CountedHistory(Generic[M]):
 
         Where many conversations have one name, each begins with another message, and may go on with the very same.
         """
-        index, messages = point.index, self.messages
-        if not index:
+        if not point.index:
             return True
-        if index > len(messages) or point.first not in ("", self.digest(messages[0])):
+        if point.index > len(self.messages) or point.first not in ("", self.digest(self.messages[0])):
             return False
-        # A provider's rule: where a result was rewritten, what stood behind it can stand behind its call no more.
-        if index < len(messages) and self.joined(messages[index - 1], messages[index]):
-            return False
-        return self.digest(messages[index - 1]) == point.digest
+        return self.digest(self.messages[point.index - 1]) == point.digest and not self.parts(point.index)
+
+    def parts(self, index: int) -> bool:
+        """Whether a text behind so many messages would part what providers refuse apart.
+
+        Where the application has rewritten a result, what stood behind it can stand behind its call no more.
+        """
+        return 0 < index < len(self.messages) and self.joined(*self.messages[index - 1 : index + 1])
 
     def held(self, point: _Point) -> _Point:
         """The point, or the message before it, where that is still where it was; the start where neither is.
