@@ -253,12 +253,11 @@ class TasksAhead:
         return doer_of(self.sharing.crew, self.sharing.tasks[at])
 
     def _listed(self, at: int | None) -> Part | None:
-        """The tools of a task whose agent was not asked yet; None where it lists none and may get some in the run."""
+        """The tools of a task whose agent was not asked yet; None where it may get others in the run."""
         if at is None:
             return None
         task, agent = self.sharing.tasks[at], self._doer(at)
-        given = bool(task.tools or getattr(agent, "tools", None))
-        if not given and (getattr(agent, "allow_delegation", False) or getattr(agent, "mcps", None)):
+        if getattr(agent, "allow_delegation", False) or getattr(agent, "mcps", None):
             return None
         return self.sent.listed_tools(task, agent, self.model)
 
