@@ -326,11 +326,10 @@ class Planner:
             whole = shared + size + asked.beside
             short = self.sharing.too_short(self.services, asked.conversation, asked.model, shared, whole)
             return short or why
-        # With nobody to share with, those numbers say nothing.
-        lone = self.team.alone if asked.base is None else not text
-        if lone and why.why in ("little_to_share", "role_costs_more"):
+        if asked.base is not None and not text and why.why in ("little_to_share", "role_costs_more"):
+            # With nobody to share with, and no text to move, those numbers say nothing.
             return reason("alone")
-        return why
+        return reason("alone") if refused is None and asked.place == "cheapest" and self.team.alone else why
 
     def _why_shared(
         self, asked: AgentRequest[M], told: RoleTold, history: CountedHistory[M], shared: int, position: RolePosition

@@ -141,3 +141,11 @@ def test_texts_in_front_on_a_guess_cost_little_if_there_is_one_conversation(name
 def test_where_the_names_of_forks_would_weigh_requests_stay_as_they_are(rules, plan):
     """A provider may cache the shortest prompts too: a fork's name around its text is then more than it shares."""
     assert cost(plan, rules, session_for(plan, rules)) == cost(plan, rules)
+
+
+def test_a_small_request_that_stays_as_it_is_says_that_nobody_is_there_to_share_with():
+    """Costs decide, and are not what the user can change."""
+    plan = Plan(150, (499,), ((0, 84),))
+    session = session_for(plan, "vllm")
+    cost(plan, "vllm", session)
+    assert [[one.why for one in call.reasons] for call in session.calls] == [["alone"]]
