@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
@@ -17,6 +18,15 @@ _PRIVATE = re.compile(r"_[a-z]\w*(?<!_)")
 _WORD = re.compile(rb"\b_[a-z]\w*")
 
 
+def _parsed(path: Path) -> ast.AST:
+    """A file's syntax. Python 3.11 raises SystemError where the collector runs code in the midst of it (gh-106905)."""
+    gc.disable()
+    try:
+        return ast.parse(path.read_text("utf-8"))
+    finally:
+        gc.enable()
+
+
 def private_names(adapter: str) -> dict[str, str]:
     """Private names that an adapter reads of others, each with a place: attributes, and names in strings.
 
@@ -26,7 +36,7 @@ def private_names(adapter: str) -> dict[str, str]:
     own: set[str] = set()
     files = sorted((ADAPTERS / adapter).glob("cacheprefix_*/**/*.py"))
     for path in [*files, *([CLIENTS] if adapter == "sdk" else [])]:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(_parsed(path)):
             own.update(_defined(node))
             name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
             if isinstance(node, (ast.Attribute, ast.Constant)) and isinstance(name, str) and _PRIVATE.fullmatch(name):
