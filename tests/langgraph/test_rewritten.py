@@ -48,8 +48,7 @@ def test_a_node_that_clears_its_last_result_in_its_own_loop_sends_valid_requests
             said.append(answer)
             if not answer.tool_calls:
                 return {"messages": said[len(state["messages"]) :]}
-            for call in answer.tool_calls:
-                said.append(ToolMessage("A long result. " * 50, tool_call_id=call["id"]))
+            said += [ToolMessage("A long result. " * 50, tool_call_id=call["id"]) for call in answer.tool_calls]
 
     graph = StateGraph(State).add_node("critic", forked(session, role="critic")(critic)).add_edge(START, "critic")
     app = graph.compile(checkpointer=InMemorySaver())
