@@ -2,8 +2,8 @@
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import ClearToolUsesEdit, ContextEditingMiddleware
-from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
+from langchain.agents.middleware import ClearToolUsesEdit, ContextEditingMiddleware, wrap_model_call
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
@@ -83,4 +83,61 @@ def test_an_agent_with_langchains_context_editing_sends_valid_requests(bench, ou
     assert len(bench.bodies) == 5
     assert all(map(_is_fork, bench.bodies[1:]))
     assert b"[cleared]" in bench.bodies[-1]
+    assert session.failures == {}
+
+
+def _called(*ids):
+    """The model's calls of tools, with these ids."""
+    return AIMessage("", tool_calls=[{"name": "read_file", "args": {"path": one}, "id": one} for one in ids])
+
+
+@pytest.mark.parametrize("cleared", [("a",), ("b",), ("a", "b"), ()])
+def test_a_pinned_text_parts_no_call_from_its_results(bench, cleared):
+    """The conversation that is shared ends where the node rewrote it, or between a call and what the node answers."""
+    session = bench.session(HANDBOOK)
+    session.adapter.join("another")
+    model = wrap_model(bench.model(), session).bind_tools(bench.tools)
+    results = [ToolMessage("A long result. " * 50, tool_call_id=one) for one in ("a", "b")]
+
+    def critic(state):
+        said = [SystemMessage(f"{MIND}\n\n{HANDBOOK}")]
+        for message in [*state["messages"], *([] if cleared else results)]:
+            clears = isinstance(message, ToolMessage) and message.tool_call_id in cleared
+            said.append(message.model_copy(update={"content": "[cleared]"}) if clears else message)
+        return {"messages": [model.invoke(said)]}
+
+    pinned = forked(session, role="critic", pinned=True)(critic)
+    app = StateGraph(State).add_node("critic", pinned).add_edge(START, "critic").compile()
+    after = [*results, HumanMessage("And now?")] if cleared else []
+    app.invoke({"messages": [*BEGIN["messages"], _called("a", "b"), *after]})
+    assert list(map(_is_fork, bench.bodies)) == [True]
+    assert session.failures == {}
+
+
+def test_a_pinned_agents_text_parts_no_call_from_its_result_where_messages_were_removed(bench):
+    """As a trimmer does in the agent's own loop: where it was entered lies among its own messages then."""
+    bench.script([Reply("Planned."), _reads("a"), _reads("b"), _reads("c"), Reply("Done.")])
+    session = bench.session(HANDBOOK)
+    begun = [HumanMessage(f"Question {number}?") for number in range(3)]
+
+    @wrap_model_call
+    def trimmed(request, handler):
+        kept = [begun[0], *request.messages[4:]] if len(request.messages) > 4 else request.messages
+        return handler(request.override(messages=kept))
+
+    graph, before = StateGraph(MessagesState), START
+    for name in ("planner", "critic"):
+        agent = create_agent(
+            wrap_model(bench.model(), session),
+            bench.tools,
+            system_prompt=f"You are the {name}. {MIND}\n\n{HANDBOOK}",
+            name=name,
+            middleware=[trimmed, PrefixMiddleware(session, role=name, pinned=True)],
+        )
+        graph.add_node(name, agent)
+        graph.add_edge(before, name)
+        before = name
+    graph.compile().invoke({"messages": begun})
+    assert len(bench.bodies) == 5
+    assert all(map(_is_fork, bench.bodies[1:]))
     assert session.failures == {}
