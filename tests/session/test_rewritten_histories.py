@@ -82,15 +82,21 @@ def _edited(draw, turns):
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_whatever_the_application_does_to_its_history_each_body_sent_is_valid(api, data):
-    """Two roles of one conversation, taken up elsewhere in between, with and without a compaction and cut results."""
+    """Two roles of one conversation, taken up elsewhere in between, with and without a compaction and cut results.
+
+    Also where the layout is chosen by simulating the cache (``played``), of which another process knows nothing.
+    """
     names, draw = count(), data.draw
     compaction = Compaction(600, keep_turns=1, horizon=1e9, slack=0) if draw(st.booleans()) else None
-    budget = ToolResultBudget(40, per_turn=60) if draw(st.booleans()) else None
+    budget, played = ToolResultBudget(40, per_turn=60) if draw(st.booleans()) else None, draw(st.booleans())
 
     def fresh():
-        return Session(
+        made = Session(
             SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE), compaction=compaction, budget=budget
         )
+        for name in ROLES:
+            made.adapter.join(name)
+        return made
 
     session, turns = fresh(), [("asked", "Begin.")]
     for _ in range(draw(st.integers(2, 5))):
@@ -112,13 +118,13 @@ def test_whatever_the_application_does_to_its_history_each_body_sent_is_valid(ap
             field = "messages" if api == "openai-chat" else "input"
             body[field] = [{"role": "system", "content": system}, *_messages(api, turns)]
         assert request_errors(body) == []
-        fork = fork_body(session.adapter, body, api, Role(name, ROLES[name], conversation="one"))
+        fork = fork_body(session.adapter, body, api, Role(name, ROLES[name], conversation="one", played=played))
         turn = fork.begin()
         turn.finish(None)
-        assert fork.forked
+        assert fork.forked or played
         assert request_errors(turn.body) == []
         assert session.failures == {}
-        if draw(st.booleans()):
+        if not played and draw(st.booleans()):
             saved = json.loads(json.dumps(session.conversation("one").to_json()))
             session = fresh()
             session.conversation("one").restore(saved)
