@@ -48,7 +48,7 @@ events: prompt stores profiles toolcache cache call plugins calls
 config: profiles toolcache history options config_fields plugins events
 keep_alive: profiles layout forks
 wrapped_parts: adapter_session
-bodies: prompt wire profiles layout conversation calls adapter_session
+bodies: prompt wire profiles layout conversation history calls adapter_session
 watched_clients: prompt calls adapter_session bodies
 dry_run: prompt call calls adapter_session bodies
 session: prompt stores wire profiles toolcache services cache history layout conversation call options plugins \

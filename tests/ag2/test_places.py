@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from itertools import pairwise
 
 import pytest
 from ag2 import Agent, MemoryStream
+from ag2.events import TextInput, ToolResultsEvent
+from ag2.tools import tool
 from ag2_driver import HANDBOOK, RULES, Ag2Driver, configured, role_text, texts
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -15,7 +18,7 @@ from test_layout import NAMES, discuss, named, session
 from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.profiles import cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE
-from cacheprefix.server import Reply
+from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix.testing.driver import Role, Team, script
 from cacheprefix_ag2 import PrefixState, session_of, wrap
 
@@ -225,4 +228,41 @@ def test_no_plan_is_dearer(servers, api, sizes, handbook, rounds):
     plan = Team(handbook=handbook, roles=roles, questions=tuple(f"Question {at}?" for at in range(rounds)))
     shared = Session(SharedPrefix(system=handbook), caching=Caching(provider=RULES[api], counter=ESTIMATE))
     assert spent(servers, plan, api, shared) <= 1.001 * spent(servers, plan, api)
+    assert shared.failures == {}
+
+
+class _Clears:
+    """An application's policy that clears all results but the newest ones."""
+
+    name = "clears"
+
+    async def apply(self, prompts, events, context):
+        results = [event for event in events if isinstance(event, ToolResultsEvent)]
+        return prompts, [self._cleared(event) if event in results[:-1] else event for event in events]
+
+    def _cleared(self, event):
+        twin = copy.deepcopy(event)
+        for one in twin.results:
+            one.result.parts = [TextInput("[cleared]")]
+        return twin
+
+
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_no_role_text_parts_a_call_from_its_result_where_that_was_rewritten(fresh, api, monkeypatch):
+    """The text went behind a long result, which the application clears in the next request of the same loop."""
+    found = iter(["A long result. " * 300, "Short.", "Short."])
+    look = tool(lambda: next(found), name="look", description="Look.", schema={"type": "object", "properties": {}})
+    server, shared = fresh(api), session()
+    replies = [Reply("Planned."), *(Reply(tool_calls=(ToolCall("look", {}, id=f"c{at}"),)) for at in range(3))]
+    monkeypatch.setattr(server.simulator, "script", Queue([*replies, Reply("Done.")]))
+    async with configured(api, server) as config:
+        agents = team(config, shared, tools=[look], assembly=[_Clears()])
+        stream = MemoryStream()
+        for each in agents[:2]:
+            await each.ask("Go on. " * 50, stream=stream)
+    # The provider is strict, and the fixture ``valid_requests`` looks at each body.
+    sent = [list(map(bool, map(re.compile("<role").search, texts(record)))) for record in server.requests]
+    assert len(sent) == 5
+    assert sent[2][-1]
+    assert all(map(any, sent))
     assert shared.failures == {}

@@ -7,7 +7,7 @@ import operator
 from itertools import pairwise
 
 import pytest
-from agent_framework import AgentSession, Message
+from agent_framework import AgentSession, Content, Message
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from maf_driver import RULES, MafDriver
@@ -257,3 +257,33 @@ async def test_agents_that_are_asked_in_one_short_conversation_after_another_rea
         assert at[0] > asked[0]
         assert at[1] < asked[1]
         assert later.outcome.read_tokens > first.prompt.tokens - 300
+
+
+@pytest.mark.parametrize("api", tuple(RULES))
+@pytest.mark.parametrize("results", [1, 2])
+async def test_no_role_text_parts_a_call_from_its_result_where_that_was_rewritten(servers, api, results):
+    """Another agent's last result, which the application cleared since: the text is not put in front of it."""
+    calls = [Content.from_function_call(f"c{number}", "look", arguments="{}") for number in range(results)]
+    found = "A long result. " * 100
+
+    def said(*found):
+        told = zip(calls, found, strict=True)
+        results = [Message("tool", [Content.from_function_result(one.call_id, result=text)]) for one, text in told]
+        return [Message("user", ["Begin. " * 50]), Message("assistant", calls, author_name="critic"), *results]
+
+    session = session_for(api)
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    after = [Message("assistant", ["So it is."], author_name="critic"), Message("user", ["And now?"])]
+    async with served(servers, api) as (client, provider):
+        critic, planner = (
+            wrap(role(client, n, instructions=f"{long_text(n)}\n\n{HANDBOOK}", tools=[look()], **options), session,
+                 conversation="c")
+            for n in ("critic", "planner")
+        )  # fmt: skip
+        await critic.run("Begin. " * 50)
+        await planner.run(said(*[found] * results))
+        await planner.run([*said(*[found] * (results - 1), "[cleared]"), *after])
+    # The provider is strict, and the fixture ``valid_requests`` looks at each body.
+    assert len(provider.requests) == 3
+    assert all("<role" in texts(prompt)[-1] for prompt in prompts(provider)[1:])
+    assert session.failures == {}

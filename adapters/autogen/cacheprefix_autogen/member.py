@@ -595,11 +595,7 @@ class Member:
         """The request in the planner's form: ``said`` may be shared, ``behind`` stands behind the role's text."""
         views = asked.views
         history: CountedHistory[LLMMessage] = CountedHistory(
-            said,
-            lambda one: views.of(one).digest,
-            lambda one: views.of(one).tokens,
-            behind,
-            joined=lambda _, later: isinstance(later, FunctionExecutionResultMessage),
+            said, lambda one: views.of(one).digest, lambda one: views.of(one).tokens, behind
         )
         instruction = instruction_of(asked.texts, self.session.prefix.system)
         return AgentRequest(self.name, views.model, asked.talk, instruction, lambda _: history, tools=tools)

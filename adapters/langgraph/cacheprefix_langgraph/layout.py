@@ -97,18 +97,25 @@ def _digest(message: BaseMessage) -> str:
     return digest_of(message.type, content, *_said(message)[1:])
 
 
+def _joined(_before: BaseMessage, behind: BaseMessage) -> bool:
+    """Whether a provider refuses a text between two messages: the second is a tool's result."""
+    return isinstance(behind, ToolMessage)
+
+
 def history_of(done: Decided, frame: Frame, model: str, text: str) -> CountedHistory[BaseMessage]:
     """The conversation as decided on; ``text`` may stand anywhere in it, or where it is pinned, in the shared part."""
     count = frame.session.counter(model)
     end = len(done.messages) - paused(done.messages)
     end = min(done.border, end) if frame.pinned and text else end
+    # A provider's rule: where a result of the shared part was rewritten, or messages were removed, that part may end
+    # between a call and its result.
+    while 0 < end < len(done.messages) and _joined(done.messages[end - 1], done.messages[end]):
+        end -= 1
 
     def tokens(message: BaseMessage) -> int:
         return sum(map(count, _said(message)))
 
-    return CountedHistory(
-        done.messages[:end], _digest, tokens, done.messages[end:], lambda _, later: isinstance(later, ToolMessage)
-    )
+    return CountedHistory(done.messages[:end], _digest, tokens, done.messages[end:], _joined)
 
 
 def laid_out(parts: Parts, done: Decided, frame: Frame, plan: RequestPlan[BaseMessage]) -> Rewritten:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from agent_framework import Message
+from agent_framework import Content, Message
 
 from cacheprefix import Conversation, Prompt
 from cacheprefix.adapter import (
@@ -177,7 +177,8 @@ def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, An
 
 
 def _digest(message: Message) -> str:
-    said = [f"{one.type} {one.call_id or ''} {one.text or one.uri or ''}" for one in message.contents]
+    """The same for two messages that say the same, their calls and results among it."""
+    said = [f"{one.type} {one.call_id or ''} {one.uri or _said(one)}" for one in message.contents]
     return digest_of(message.role, *said)
 
 
@@ -187,5 +188,9 @@ def _joined(_before: Message, behind: Message) -> bool:
 
 
 def _tokens(message: Message, session: AdapterSession, model: str) -> int:
-    parts = (one.text or str(one.arguments or one.result or "") for one in message.contents)
-    return sum(session.count(part, model) for part in parts if part)
+    return sum(session.count(said, model) for said in map(_said, message.contents) if said)
+
+
+def _said(part: Content) -> str:
+    """What a part of a message says: its text, or a call's arguments, or a result."""
+    return part.text or str(part.arguments or part.result or "")
