@@ -762,8 +762,8 @@ class RolePositions:
         """Let a conversation go, with all models."""
         with self._lock:
             self._talks.pop((scope, conversation), None)
-            # Money: what is said under this name next is another conversation, whose roles may begin as in this one.
-            self._restored.pop((scope, conversation), None)
+            # Another process that takes up what is said next under this name has met nobody: neither has this one.
+            self._restored[scope, conversation] = True
 
     def asked_by(self, conversation: Decided) -> set[str]:
         """The roles that asked in a conversation."""
