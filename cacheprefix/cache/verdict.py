@@ -56,8 +56,7 @@ FIXES: Mapping[Cause, str] = MappingProxyType(
         "ttl_expired": "Call again sooner, use a longer lifetime, or compact now while the cache is cold anyway.",
         "concurrent_cold_start": "Send one call first and the others when its answer has begun.",
         "provider_miss": "Nothing on this side explains it; use one routing key and watch whether it stays.",
-        "unreported": "Ask for it in streams: stream_options={'include_usage': True} (LangChain: stream_usage=True). "
-        "A client class of your own, or one that replays answers, does not tell.",
+        "unreported": "Ask for it in streams: stream_options={'include_usage': True} (LangChain: stream_usage=True).",
     }
 )
 """One line for each cause."""

@@ -329,7 +329,7 @@ class Planner:
         if asked.base is not None and not text and why.why in ("little_to_share", "role_costs_more"):
             # With nobody to share with, and no text to move, those numbers say nothing.
             return reason("alone")
-        return reason("alone") if refused is None and asked.place == "cheapest" and self.team.alone else why
+        return why
 
     def _why_shared(
         self, asked: AgentRequest[M], told: RoleTold, history: CountedHistory[M], shared: int, position: RolePosition

@@ -30,7 +30,6 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from typing_extensions import TypedDict
 
 from cacheprefix.bounded import Bounded
-from cacheprefix.layout.economics import NAMED
 from cacheprefix.layout.own_text import Beginnings, beginnings_of, in_common
 from cacheprefix.layout.said import Beginning, Said, gone_on, length_gone_on, longest_of
 from cacheprefix.layout.team import Decided, Team
@@ -823,8 +822,6 @@ def _first(due: RoleText[M], known: _Known[M], behind: _Choice) -> _Choice:
     recorded = due.recorded()
     if recorded is not None:
         return _Choice(due.history.point(recorded), kept=True, continues=due.rules.marked)
-    if _too_small_alone(due, known):
-        return behind._replace(at=None)
     if _comes_again(due, known):
         # A provider's rule: where marks decide, one behind the text lets later conversations read it (``fronts``).
         return behind._replace(at=_START, kept=True, continues=due.rules.marked)
@@ -837,18 +834,6 @@ def _first(due: RoleText[M], known: _Known[M], behind: _Choice) -> _Choice:
     if not known.readable.index:
         return behind
     return behind._replace(saves=due.opening + known.spoken - due.history.since(known.readable))
-
-
-def _too_small_alone(due: RoleText[M], known: _Known[M]) -> bool:
-    """Whether a conversation begins in the application's own layout, since nobody is known who could share with it.
-
-    A fork costs the role's name around its text (``NAMED``), and others may come that read it. That is a good bet where
-    there is much to read, and none where it is more than a hundredth of the request. The provider keeps that one whole
-    as the application made it (``alone``):
-
-        NAMED > (o + e + s) / 100
-    """
-    return due.readers == "none yet" and due.rules.alone and due.opening + known.spoken + due.size < NAMED * 100
 
 
 def _changed(due: RoleText[M], known: _Known[M], was: _LastRequest) -> _Changed | None:
