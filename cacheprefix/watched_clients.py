@@ -63,6 +63,7 @@ def _subclass(
     base: Any, apis: Mapping[str, Api], session: AdapterSession, role: Callable[[], Role | None], *, parses: bool
 ) -> Any:
     """A class of an SDK's client that sends its model requests as forks, and is ``base`` in all else."""
+
     def opened(client: Any, path: str, body: Any, options: Mapping[str, Any]) -> ForkBody | None:
         api = next((api for end, api in apis.items() if path.partition("?")[0].endswith(end)), None)
         if api is None or not isinstance(body, dict):

@@ -47,8 +47,8 @@ Readers = Literal["expected", "none yet", "never"]
 that has no other role; ``never``: it is known to be this role's alone, so that a short text keeps its place too."""
 
 LONG = 128
-"""Tokens from which on a text may keep its place, whoever may ask; shorter ones go to the end, unless that costs more
-than ``_SPARE`` allows."""
+"""Tokens from which on a text may keep its place, and its places are recorded; shorter ones go to the end, unless that
+costs too much (``_SPARE``)."""
 _AGAIN = "again"
 """Under what it is recorded of a conversation, by its first message, whether its first role had begun others before
 with its text (1), with other texts alone (-1), or none (0)."""
@@ -549,7 +549,7 @@ class RolePositions:
         at = len(history.messages)
         # A text stands in front of all that is said because of other conversations, which another process may not know.
         # Money: one that went on otherwise where it stood is read there again when it comes back.
-        if found.at is not None and at and due.keeps and (found.at in (0, at) or due.recorded() is None):
+        if found.at is not None and at and due.size >= LONG and (found.at in (0, at) or due.recorded() is None):
             behind = history.point(found.at)
             name = _place_name(due.text, asked.lane)
             conversation.decide("places", f"{name}@{found.at}@{behind.digest}@{behind.first}")
@@ -819,7 +819,7 @@ def _first(due: RoleText[M], known: _Known[M], behind: _Choice) -> _Choice:
 
     There it saves what others' requests have sent of it, v tokens being still unread: ``o + e - v``.
     """
-    recorded = due.recorded()
+    recorded = due.recorded() if due.keeps else None
     if recorded is not None:
         return _Choice(due.history.point(recorded), kept=True, continues=due.rules.marked)
     if _comes_again(due, known):
