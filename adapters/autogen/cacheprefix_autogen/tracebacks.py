@@ -9,7 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from itertools import pairwise
+from traceback import format_tb
 from types import TracebackType
+
+from cacheprefix.errors import told
 
 _LOG = logging.getLogger("cacheprefix")
 
@@ -17,11 +20,13 @@ _LOG = logging.getLogger("cacheprefix")
 def without_ours(error: BaseException) -> None:
     """Take our frames out of an error's traceback, and of those that it came from; a bare ``raise`` must follow.
 
-    An error that was raised by us keeps them. With the logger ``cacheprefix`` at DEBUG the whole traceback is logged.
-    Before Python 3.11 the frame that raises again stays.
+    An error that was raised by us keeps them. With the logger ``cacheprefix`` at DEBUG the whole traceback is logged,
+    without what the error says. Before Python 3.11 the frame that raises again stays.
     """
     if _LOG.isEnabledFor(logging.DEBUG):
-        _LOG.debug("an error passes through cacheprefix", exc_info=error)
+        # Privacy: the error is the application's or a provider's, and its text may quote a prompt.
+        told_of = [f"{told(one)}\n{''.join(format_tb(one.__traceback__))}" for one in _chain(error)]
+        _LOG.debug("an error passes through cacheprefix: %s", "".join(told_of))
     for one in _chain(error):
         frames = list(_frames(one.__traceback__))
         if not frames or _ours(frames[-1]):
