@@ -281,7 +281,8 @@ class Planner:
             why = self._why_own(asked, text, refused, shared)
             return RequestPlan(
                 "own", (*notes, why), text, None, messages, tools, restriction,
-                last=_last_call(asked), routed=position.routed,
+                # Money: a request that begins as forks do is read by them, and reads them, only under their key.
+                last=_last_call(asked), routed=position.routed or (asked.alike and asked.base is None),
             )  # fmt: skip
         reasons = (*notes, *self._why_shared(asked, told, history, shared, position))
         # With nobody to share with and nothing moved, it is the application's own layout, which is only marked.
@@ -514,7 +515,7 @@ class Planner:
         # layout later would cost that cache, so the text counts and the role forks from the start.
         counted = shared + size if asked.text_counts and size < LONG else shared
         return self.sharing.refusal(
-            self.team, self.services, asked.conversation, asked.model, counted,
+            self.team, self.services, asked.conversation, asked.role, asked.model, counted,
             whole=shared + size + asked.beside, base=asked.base is not None,
         )  # fmt: skip
 

@@ -20,7 +20,7 @@ _KEEP = 10_000
 
 
 class WorthSharing:
-    """Which conversations' requests are forks: once they are, their layout must not change.
+    """Whose requests of which conversations are forks: once they are, their layout must not change.
 
     A conversation records it with its other decisions, so that another process, and one that goes back to an earlier
     checkpoint, goes by what was so there. All that nobody named have one answer, which is kept here. Thread-safe.
@@ -43,13 +43,14 @@ class WorthSharing:
         team: Team,
         services: Services,
         conversation: Decided,
+        role: str,
         model: str,
         shared: int,
         *,
         whole: int = 0,
         base: bool = False,
     ) -> Reason | None:
-        """Why requests of a conversation that share so many tokens are no forks; None where they may be.
+        """Why a role's requests of a conversation that share so many tokens are no forks; None where they may be.
 
         What is left alone is noted once. ``whole`` are the tokens of the request with the role's own, ``base`` says
         that a text of the role's stands in place of the shared one.
@@ -59,7 +60,8 @@ class WorthSharing:
         if profile.control == "none":
             note(f"{named(model)}: {profile.name} has no prompt cache, requests are left as they are")
             return reason("no_cache", profile.name)
-        entry, minimum = digest_of(model, team.key), profile.min_tokens
+        # Money: by role, since one that is told little reads nothing of what those share who are told all.
+        entry, minimum = digest_of(model, team.key, role), profile.min_tokens
         if self._decided(conversation, entry):
             return None
         scale = scale_in(conversation, services, model)

@@ -20,6 +20,8 @@ _WORDS = tuple(_TEXT.split())
 
 _SPOKEN = re.compile(r"\[[^\]\n]+\]\n")
 """How a message begins that names its speaker."""
+_ROLE = re.compile(r"<role name=\"")
+"""How a role's text begins in a fork (``layout/framing.py``), which may stand between two rounds of the role's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Request:
 
     @property
     def rounds(self) -> int:
-        """Tool rounds that end the conversation; texts behind the last result, such as a role, do not count.
+        """Tool rounds that end the conversation; texts behind the last result, or a role's between them, do not count.
 
         One that begins with its speaker, as in ``[name]``, was said after them, and ends their count.
 
@@ -136,13 +138,15 @@ class Request:
                 results, joined = False, section.head in ("+", "item")
             elif section.kind == "thinking" or (joined and role(section) in ("assistant", "model", "+")):
                 joined = joined and section.head == "+"
+            elif count and _ROLE.match(section.text):
+                continue
             elif count or results or role(section) in ("assistant", "model") or _SPOKEN.match(section.text):
                 break
         return count
 
 
 class Script(Protocol):
-    """Decides what the model answers. Called from several threads."""
+    """Decides what the model answers: a function of the request, called from several threads."""
 
     def __call__(self, request: Request, /) -> Reply:
         """The answer to ``request``; a text alone is taken for an answer that says it."""

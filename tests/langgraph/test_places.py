@@ -34,15 +34,17 @@ def server():
         yield provider
 
 
-def team(provider, session, texts, saver, *, whole=False):
+def team(provider, session, texts, saver, *, whole=False, shared_first=False):
     """A graph in which each role answers once a turn; ``whole``: each a graph of its own, which has no such channel."""
     model = ChatOpenAI(model="gpt-5.2", base_url=provider.openai_base_url, api_key="k", max_retries=0)
     model = model if session is None else wrap_model(model, session)
     graph, previous = StateGraph(State), START
 
     def node(name):
+        system = "\n\n".join((HANDBOOK, texts[name]) if shared_first else (texts[name], HANDBOOK))
+
         def answer(state):
-            return {"messages": [model.invoke([SystemMessage(f"{texts[name]}\n\n{HANDBOOK}"), *state["messages"]])]}
+            return {"messages": [model.invoke([SystemMessage(system), *state["messages"]])]}
 
         if whole:
             alone = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile(name=name)
@@ -189,6 +191,24 @@ def test_a_finished_thread_is_never_dearer(server, long, turns, short):
     talk(server, session, texts, turns)
     assert units(server) <= plain * 1.005
     assert not session.failures
+
+
+@pytest.mark.parametrize("texts", [SHORT, LONG, SHORT | {"critic": LONG["critic"]}], ids=["short", "long", "mixed"])
+@pytest.mark.parametrize("tokens", [30, 200])
+def test_nodes_whose_prompts_begin_with_the_shared_text_already_are_never_dearer(texts, tokens):
+    """Their small requests stay as they are, and forks read the shared text that those have written."""
+    costs = []
+    for session in (None, fresh()):
+        with SimulatedProvider("openai", lambda request: Reply(fill(f"Answer {request.index}:", tokens))) as provider:
+            graph = team(provider, session, texts, InMemorySaver(), shared_first=True)
+            for turn in range(4):
+                graph.invoke({"messages": [HumanMessage(f"Turn {turn}?")]}, {"configurable": {"thread_id": "one"}})
+            rules = default_registry().get("openai")
+            costs.append([record.outcome.cost_units(rules) for record in provider.requests])
+    unmodified, ours = costs
+    for calls in range(4, 9):
+        assert sum(ours[:calls]) <= 1.1 * sum(unmodified[:calls])
+    assert session.report().total.unmodified_units == pytest.approx(sum(unmodified), rel=0.02)
 
 
 def test_a_broken_choice_of_the_place_leaves_the_applications_own_request(server, monkeypatch):

@@ -54,6 +54,8 @@ RESULT = {"role": "tool", "tool_call_id": "c", "content": "found"}
         ([user("plan"), calling(), RESULT, said("The plan."), calling(), RESULT, user("role")], 1),
         ([user("plan"), calling(), RESULT, said("The plan.")], 0),
         ([user("plan"), calling(), RESULT, user("and now?"), calling(), RESULT], 1),
+        ([user("look"), calling(), RESULT, user('<role name="critic">'), calling(), RESULT], 2),
+        ([user("plan"), calling(), RESULT, said("The plan."), user('<role name="critic">'), calling(), RESULT], 1),
     ],
 )
 def test_rounds_count_the_tool_rounds_that_end_the_conversation(messages, rounds):
@@ -71,6 +73,9 @@ def test_rounds_are_counted_in_anthropics_form_too():
         {"role": "user", "content": [result, result, {"type": "text", "text": "You are the critic."}]},
     ]
     assert request(*messages, api="anthropic").rounds == 1
+    messages[-1]["content"][-1]["text"] = '<role name="critic">'
+    messages += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    assert request(*messages, api="anthropic").rounds == 2
 
 
 def test_the_tail_ends_at_the_models_own_last_message():

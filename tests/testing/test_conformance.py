@@ -59,7 +59,7 @@ class WireDriver:
         inner = session.adapter
         sharing, services = inner.shared.sharing, inner.shared.services
         size = services.count(inner.team.prefix.text, "gpt-5.6")
-        refused = sharing.refusal(inner.team, services, session.conversation(team.thread), "gpt-5.6", size)
+        refused = sharing.refusal(inner.team, services, session.conversation(team.thread), "planner", "gpt-5.6", size)
         if refused is not None and self.fault != "dear":
             return None
         views = views_of(history, self.api, session.adapter.counter("gpt-5.6"))
