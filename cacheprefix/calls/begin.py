@@ -665,13 +665,18 @@ class Requests:
         """
         own = seen.own
         if own is None:
-            return units if seen.known else None, 0.0
-        estimate = self.state.unmodified.usage
-        found = self.state.notices.attempt("estimate", lambda: estimate(own, seen.observation, usage, times), None)
-        # It went out as the application made it, and so did all before it, of which the estimate may not know.
-        if any(one.why == "began_without_us" for one in seen.reasons):
-            return units, 0.0
-        return (None, 0.0) if found is None else (cost_units(found.usage, seen.profile), found.unsure)
+            unmodified, unsure = units if seen.known else None, 0.0
+        else:
+            estimate = self.state.unmodified.usage
+            found = self.state.notices.attempt("estimate", lambda: estimate(own, seen.observation, usage, times), None)
+            unmodified, unsure = (None, 0.0) if found is None else (cost_units(found.usage, seen.profile), found.unsure)
+            # It went out as the application made it, and so did all before it, of which the estimate may not know.
+            if any(one.why == "began_without_us" for one in seen.reasons):
+                unmodified, unsure = units, 0.0
+        # Money: by rules that nobody named, of reads that nobody tells, all of it is a guess.
+        if unmodified is not None and not seen.profile.known and usage.cache_read_tokens is None:
+            unsure = unmodified
+        return unmodified, unsure
 
 
 def _with_headers(prompt: Prompt, sent: Prompt) -> Prompt:

@@ -438,7 +438,8 @@ def _text(report: Report) -> Iterable[str]:
         yield (
             "unmodified is unknown where more than 2 % of it hangs on a beginning about as long as the provider's "
             "minimum by its own count, which it may have kept or not, on images whose count is not known yet, on "
-            "what another process had sent before (the provider read what no request of this session held), or on "
+            "what another process had sent before (the provider read what no request of this session held), on the "
+            "rules of a model without a profile whose answers do not say what they read (name its provider), or on "
             "whether siblings read what another was still writing: a simulated provider that takes no time lets them "
             "(`cacheprefix serve --latency on` takes some)"
         )

@@ -17,10 +17,10 @@ HANDBOOK = "Every claim names its source and the page on which it stands. " * 20
 ADDED = "stands in no role's own requests"
 
 
-def ask(session, role, system, *, reads=False, usage=True):
+def ask(session, role, system, *, reads=False, usage=True, model="gpt-5.2"):
     """One request of a role, answered by who reads all that can be read, or nothing."""
     said = [{"role": "system", "content": system}, {"role": "user", "content": "What is step 1?"}]
-    body = {"model": "gpt-5.2", "messages": said}
+    body = {"model": model, "messages": said}
     turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation="one")).begin()
     read = turn.seen.observation.expectation.tokens if reads else 0
     told = {"prompt_tokens": turn.seen.prompt.tokens, "prompt_tokens_details": {"cached_tokens": read}}
@@ -193,6 +193,21 @@ def test_answers_without_usage_name_the_setting():
     (line,) = (line for line in str(session.report()).splitlines() if "without the tokens read" in line)
     assert "include_usage" in line
     assert "stream_usage=True" in line
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+@pytest.mark.parametrize(
+    ("model", "provider", "usage", "known"),
+    [("", None, False, False), ("", None, True, True), ("", "openai", False, True), ("gpt-5.2", None, False, True)],
+)
+def test_by_rules_that_nobody_named_of_reads_that_nobody_tells_no_cost_is_made_up(mode, model, provider, usage, known):
+    """As behind a client of the application's own class, which says neither its model nor what it read."""
+    session = Session(mode=mode, caching=Caching(provider=provider))
+    for name in ("reader", "writer"):
+        ask(session, name, f"You are the {name}. {HANDBOOK}", model=model, usage=usage)
+    told = session.report()
+    assert (told.total.unmodified_units is not None, told.total.ratio is not None) == (known, known)
+    assert ("name its provider)" in str(told)) == (not known)
 
 
 def test_agents_whose_long_names_differ_at_their_end_are_told_apart():
