@@ -203,6 +203,7 @@ def price_of(tokens: int, model: str, profile: Profile) -> str:
 
 
 def _shares(prompts: Sequence[Prompt], provider: str | None) -> list[_Share]:
+    """Of each prompt the earlier one with which it has most sections in common, and their tokens."""
     seen: dict[tuple[bytes, bytes], int] = {}
     found: list[_Share] = []
     for index, prompt in enumerate(prompts):
