@@ -577,13 +577,6 @@ class Conversation:
         # Keys keep their order: inside a message it is part of the bytes that the cache compares.
         return json.dumps(self.to_json(), separators=(",", ":"))
 
-    @classmethod
-    def loads(cls, text: str, *, scope: str = "", prefix_key: str = "", terms: Terms | None = None) -> Conversation:
-        """Read ``dumps``' text, as ``restore`` does."""
-        made = cls("", scope=scope, prefix_key=prefix_key, terms=terms)
-        made.restore(text)
-        return made
-
     def restore(self, state: str | Mapping[str, Any], *, rebase: bool = False, merge: bool = True) -> None:
         """Merge a saved state into this conversation; with ``merge=False`` take it in place of what was decided here.
 
