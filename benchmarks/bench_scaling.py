@@ -1,7 +1,7 @@
 """How a session's own work and memory grow with the turns of a conversation and with the number of conversations.
 
 ``python -m benchmarks.bench_scaling`` prints a table and writes ``benchmarks/results/scaling.json``. A request a turn
-with one kilobyte messages, through ``Session.begin`` and ``finish`` with the history as wire bodies; CPU time of the
+with one kilobyte messages, through ``begin`` and ``finish`` with the history as wire bodies; CPU time of the
 whole conversation, and its exponent over the turns (1 is linear). No model is called.
 """
 

@@ -291,7 +291,10 @@ class ForkBody:
     def _asking(
         self, send: Callable[[Mapping[str, Any]], Any], streamed: Streamed, told: Told | None, *, later: bool
     ) -> Flow[Any]:
-        """Send, and once more for each refusal; ``later`` is for callers in an event loop."""
+        """Send, once more for each refusal, and return the last answer, a stream as ``streamed`` wraps it.
+
+        ``later`` is for callers in an event loop.
+        """
         asked = self
         while True:
             leave = yield WaitingFor(asked.aqueue if later else asked.queue)

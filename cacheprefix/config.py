@@ -121,6 +121,7 @@ class Config:
         return values or None
 
     def _built(self, name: str, make: Any, *given: Any, **values: Any) -> Any:
+        """What ``make`` makes of an option's values; its refusal becomes a ``ConfigError`` with the file and line."""
         try:
             return make(*given, **values)
         except (SetupError, TypeError) as error:
@@ -223,6 +224,7 @@ def _first_look() -> tuple[Path, Mapping[str, Any] | None] | None:
 
 
 def _nearest(start: Path | None) -> tuple[Path, Mapping[str, Any] | None] | None:
+    """The nearest file with our settings, from a folder upwards, and its table; None where there is none."""
     if start is None:
         return None
     for folder in (start.absolute(), *start.absolute().parents):
@@ -268,7 +270,10 @@ def _text(file: Path) -> str:
 
 
 def _table_of(file: Path, text: str, *, required: bool) -> Mapping[str, Any] | None:
-    """Our table of a file: ``[tool.cacheprefix]`` of a pyproject.toml, the whole of any other."""
+    """Our table of a file: ``[tool.cacheprefix]`` of a pyproject.toml, the whole of any other. None without one.
+
+    ``required`` raises ``ConfigError`` in place of that.
+    """
     try:
         data: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -286,6 +291,7 @@ def _table_of(file: Path, text: str, *, required: bool) -> Mapping[str, Any] | N
 
 
 def _from_file(file: Path, table: Mapping[str, Any]) -> Iterator[Setting]:
+    """The settings of a file's table, each with its line; raises ``ConfigError`` for unknown and wrong ones."""
     text = _text(file)
     above = ("tool", "cacheprefix") if file.name == "pyproject.toml" else ()
     for key, value in _flat(table):

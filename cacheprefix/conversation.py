@@ -446,7 +446,7 @@ class Conversation:
         settle: bool = True,
         ask: Ask | None = None,
     ) -> Built:
-        """The request's messages with what is known about them; pass ``built.boundary`` to ``Session.begin``.
+        """The request's messages with what is known about them; pass ``built.boundary`` on in a ``Request``.
 
         ``volatile`` (time, retrieval, UI state) is for this call alone and stands behind everything cached.
         ``settle`` first compacts if that is due, which ``ask`` may help with a summary. Raises ``BudgetError`` with
@@ -494,11 +494,17 @@ class Conversation:
         return self.ledger.epoch > before
 
     def compact_for_request(self, request: RequestBudget | None = None, *, volatile_tokens: int = 0) -> bool:
-        """Make the whole request fit ``request``. Raises ``BudgetError`` with ``over_by`` when it cannot."""
+        """Compact where the whole request does not fit ``request``, and say whether that was so.
+
+        ``volatile_tokens`` are those of a text for that request alone. Raises ``BudgetError`` with ``over_by`` when it
+        cannot be made to fit.
+        """
         terms = self._terms
         limit = request or terms.request
         if limit is None:
-            raise SetupError("compact_for_request needs a RequestBudget, here or as Session(request_budget=...)")
+            raise SetupError(
+                "compact_for_request needs a RequestBudget, here or as Session(history=History(request_budget=...))"
+            )
         check_fixed(terms, limit, volatile_tokens)
         before = self.ledger.epoch
         drive(settling(self._history(plainly, volatile_tokens, limit), None))
@@ -570,13 +576,6 @@ class Conversation:
         """The state as JSON; loaded elsewhere, the same messages give byte-identical prompts."""
         # Keys keep their order: inside a message it is part of the bytes that the cache compares.
         return json.dumps(self.to_json(), separators=(",", ":"))
-
-    @classmethod
-    def loads(cls, text: str, *, scope: str = "", prefix_key: str = "", terms: Terms | None = None) -> Conversation:
-        """Read ``dumps``' text, as ``restore`` does."""
-        made = cls("", scope=scope, prefix_key=prefix_key, terms=terms)
-        made.restore(text)
-        return made
 
     def restore(self, state: str | Mapping[str, Any], *, rebase: bool = False, merge: bool = True) -> None:
         """Merge a saved state into this conversation; with ``merge=False`` take it in place of what was decided here.

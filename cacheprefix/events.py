@@ -221,6 +221,7 @@ class Run:
         return replace(made, tool_cache=self.tool_cache)
 
     def _take(self, event: Mapping[str, Any]) -> None:
+        """Add an event to the run: a call, a tool call, the tool cache's statistics, or a session's start or end."""
         kind, run = event["type"], str(event.get("run", ""))
         if kind == "call":
             call = self._call(_shown(event["call"]))
@@ -243,6 +244,7 @@ class Run:
             self.ended[run] = float(event["at"])
 
     def _call(self, plain: Mapping[str, Any]) -> Call:
+        """The call that a line holds; fields that this version does not know are left out."""
         values = _known(Call, plain)
         values["usage"] = usage_from_dict(plain["usage"])
         verdict = plain["verdict"]

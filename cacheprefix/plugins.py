@@ -191,6 +191,7 @@ class Plugins:
         return bool(spec and spec.opts["firstresult"])
 
     def _add(self, plugin: object, name: str, origin: Origin, distribution: str | None = None) -> None:
+        """Register a plugin, its hooks guarded; raises ``SetupError`` for one that the user gave and that has none."""
         proxy, hooks = self._guarded(plugin, name)
         if not hooks and origin == "registered":
             raise SetupError(f"plugin {name!r} implements no hook; the hooks are {', '.join(_HOOKS)}")
@@ -223,6 +224,7 @@ class Plugins:
         return proxy, tuple(hooks)
 
     def _guard(self, function: Callable[..., Any], plugin: str, hook: HookName) -> Callable[..., Any]:
+        """A hook that fails open: its errors are noted with the plugin's name, and its time is watched."""
         @functools.wraps(function)
         def guarded(*arguments: Any) -> Any:
             began = time.monotonic()
@@ -299,6 +301,7 @@ class Plugins:
                 self._load_entry_points()
 
     def _load_entry_points(self) -> None:
+        """Load the plugins of installed distributions, all or those that the environment names, once."""
         # Other threads wait for the lock; this one, when a plugin being loaded asks for hooks, goes on.
         if self._discovered or self._discovering:
             return

@@ -402,6 +402,7 @@ def _of_kind(
     *,
     optional: bool = False,
 ) -> None:
+    """Raise ``SetupError`` where an option's value is not of its class."""
     if not isinstance(value, kind) and not (optional and value is None):
         fields = ", ".join(f"{name}=..." for name in getattr(kind, "__match_args__", ()))
         message = f"Session({option}={value!r}): use {kind.__name__}({fields})" + (" or None" if optional else "")

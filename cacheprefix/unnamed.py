@@ -117,7 +117,7 @@ class Unnamed:
     def _continued(self, owner: Owner, said: Sequence[int], most: int) -> str | None:
         """The conversation that a request goes on from: all of what is recorded of it stands at the request's start.
 
-        That may be ``most`` messages.
+        That may be ``most`` messages. None where no conversation is, or where several are.
         """
         for length in range(most, 0, -1):
             ends = self._ends.get((owner, said[length - 1]), ())

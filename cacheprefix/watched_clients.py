@@ -412,6 +412,7 @@ class _Events:
 
 @functools.cache
 def _watched_class(base: Any) -> Any:
+    """A class of streams, derived from an SDK's, that hand out what ``watch`` makes of their events."""
     def pull(self: Any) -> Any:
         return next(self._cacheprefix_events)
 

@@ -65,7 +65,7 @@ class Example:
 
     @property
     def kind(self) -> Any:
-        """The wire form, as ``Session.begin`` and ``Session.fork`` want it."""
+        """The wire form, as ``AdapterSession.begin`` and ``Session.fork`` want it."""
         return KINDS[self.api]
 
     @property

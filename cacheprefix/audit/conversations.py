@@ -388,6 +388,7 @@ class Conversations:
         return thread
 
     def _open(self) -> _Thread:
+        """Begin a conversation; those used least recently go where there are too many, or too many digests."""
         thread = self._threads[self._next] = _Thread(self._next)
         self._next += 1
         while len(self._threads) > _THREADS or (len(self._holders) > _DIGESTS and len(self._threads) > 1):

@@ -67,10 +67,11 @@ class Duplicates:
             yield self._calls.pop(self._held.popleft())
 
     def _known(self, item: Ready) -> int | None:
-        """The number of the call that this is another log of."""
+        """The number of the call that this is another log of, None for a new one; notes how it is found again."""
         record, at = item.record, item.record.ts
         counts = _counts(item)
         keys: list[tuple[Any, ...]] = []
+        # Two logs that name the same answer, with the same counts; without counts, with the same body.
         if record.response_id and (counts != (None, None) or item.prompt is not None):
             what = counts if counts != (None, None) else _body(item)
             keys.append(("answer", record.response_id, what))
@@ -83,6 +84,7 @@ class Duplicates:
                 if met is not None and met[0] in self._calls:
                     self.dropped -= 1
                     return met[0]
+        # The same body at the same time.
         if at is not None and item.prompt is not None:
             keys.append(("body", _body(item), round(at, 3), record.response_ended_ts, record.response_id, counts))
         found = None
@@ -94,6 +96,7 @@ class Duplicates:
         if found is None and at is not None and None not in counts:
             found = self._inside(item, counts)
         number = self._next if found is None else found
+        # Found by ``_inside`` alone: the same counts are no proof.
         if at is not None and None not in counts:
             keys.append(("counts", counts, record.model))
         for key in keys:

@@ -64,6 +64,7 @@ class Warnings:
         del line[:-_TWINS]
 
     def _note(self, warnings: tuple[LintWarning, ...], place: str) -> None:
+        """Add warnings seen at a place of a log; of one smell and path the first stays, and the others are counted."""
         for one in warnings:
             known = self._found.get((one.smell, one.path))
             if known is not None:

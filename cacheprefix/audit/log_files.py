@@ -163,6 +163,7 @@ def _too_large(what: str, entries: str = ".[]") -> str:
 
 
 def _parsed(file: str, blocks: _Blocks) -> Iterator[Found | Broken]:
+    """The values of a file, by what it begins with: one array, JSON documents one after the other, or lines."""
     first = _first_block(blocks)
     if first is None:
         if blocks.broken is not None:
@@ -212,6 +213,7 @@ class _Again(_Blocks):
 
 
 def _by_line(file: str, blocks: _Blocks, blank: int) -> Iterator[Found | Broken]:
+    """The values of a file read by lines: JSON, a table with titles, or a program's log with JSON in its lines."""
     lines = _lines(file, blocks)
     first = next(lines, None)
     if first is None:

@@ -135,6 +135,7 @@ def seconds(value: Any, path: str) -> float | None:
 
 
 def _iso(text: str, path: str) -> float:
+    """Seconds since 1970 of an ISO 8601 time, in UTC where it names no zone; raises ``BodyError`` for anything else."""
     iso = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
     head, dot, rest = iso.partition(".")
     if dot:

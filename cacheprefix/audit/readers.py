@@ -70,6 +70,7 @@ def _is_native(value: Mapping[str, Any]) -> bool:
 
 
 def _native(value: Mapping[str, Any]) -> Iterator[Record]:
+    """The records of the project's own form: one request with its usage, or with the events of its answer."""
     api = value.get("api")
     if api is not None and api not in _APIS:
         raise BodyError("api", f"unknown API form {api!r:.40}; use one of {', '.join(_APIS)}")

@@ -103,6 +103,7 @@ class Reading:
             yield from heapq.merge(*map(in_time, streams), key=_when)
 
     def _file(self, file: str, on_bytes: Callable[[int], None] | None) -> Iterator[Ready | Broken]:
+        """The requests of one log and what of it is broken; those that ask no language model are only counted."""
         for item in records(file, self.readers, on_bytes=on_bytes, remarks=self.remarks):
             if isinstance(item, Broken):
                 yield item
@@ -212,6 +213,7 @@ class Reading:
         return found
 
     def _profile(self, model: str, provider: str | None, api: Api | None) -> Profile:
+        """The cache rules of a model, looked up once; a model without any is noted."""
         key = (model, provider, api)
         found = self._profiles.get(key)
         if found is None:

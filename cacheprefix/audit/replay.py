@@ -380,6 +380,7 @@ class _Run:
         return verdict.alarm or (verdict.broken and more and verdict.cause == before)
 
     def _summed(self, ready: Ready, verdict: Verdict, usage: Usage, row: dict[str, Any], seen: dict[str, Any]) -> float:
+        """Add a call to the totals and the rows, and give what it cost in cost units."""
         totals, record = self.totals, ready.record
         units = cost_units(usage, ready.profile)
         usd = self._prices.usd(usage, record.model, ready.profile, record.ts)
@@ -394,6 +395,7 @@ class _Run:
         return units
 
     def _grouped(self, ready: Ready, verdict: Verdict, row: Mapping[str, Any]) -> None:
+        """Add a break to the group of those with its cause and place."""
         group = self.totals.group(
             BreakGroup(
                 verdict.cause,

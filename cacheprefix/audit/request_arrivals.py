@@ -89,6 +89,7 @@ def _lines(file: str) -> Iterator[bytes]:
 
 
 def _of_line(line: bytes) -> Arrival | None:
+    """The request that a line of a Mooncake trace tells of; None where it is no such line, or its numbers cannot be."""
     try:
         data: Any = json.loads(line)
         if not isinstance(data, Mapping):

@@ -125,7 +125,8 @@ def view(
     """What the pages show beside the entry. Tokens are the provider's where it reported them.
 
     ``tiers`` are counted tokens of tools, system and messages; ``shared`` is what the call has in common with
-    its ancestor; ``break_at`` is where in the prompt the cache broke. All three by our own counter.
+    its ancestor; ``break_at`` is where in the prompt the cache broke. All three by our own counter. ``rule`` is what a
+    rule that looks at the previous request alone would have said: whether the cache broke.
     """
     return {
         "at": ready.at,
@@ -194,7 +195,7 @@ def break_at(prompt: Prompt, verdict: Verdict, usage: Usage) -> int:
 
 
 def wide_diff(before: Prompt, after: Prompt) -> dict[str, str] | None:
-    """Both sides of the first difference, with more around it than the excerpt has."""
+    """Both sides of the first difference, with more around it than the excerpt; None where one continues the other."""
     found = common_prefix(before, after)
     if found.path is None and found.sections == min(len(before.sections), len(after.sections)):
         return None

@@ -54,6 +54,7 @@ def write_summary(audit: Audit, stream: IO[str], *, plain: bool = False, previou
 
 
 def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
+    """The report's tables and paragraphs, in the order in which they are printed."""
     totals = audit.totals
     all_ = totals.all
     logs = f"{len(audit.files)} logs" if len(audit.files) != 1 else audit.files[0]
@@ -124,6 +125,7 @@ def _savings(audit: Audit) -> tuple[tuple[str, ...], ...]:
 
 
 def _breaks(audit: Audit) -> Iterator[tuple[str, ...]]:
+    """A row for each of the largest groups of breaks, and one for all others."""
     groups = audit.totals.breaks
     for group in groups[:_BREAKS]:
         yield (
@@ -142,6 +144,7 @@ def _breaks(audit: Audit) -> Iterator[tuple[str, ...]]:
 
 
 def _evidence(audit: Audit) -> Iterator[str]:
+    """Where each of the largest groups was seen first, and the texts there where they may be shown."""
     for group in audit.totals.breaks[:_BREAKS]:
         where = f"{group.cause} at {group.path}" if group.path else group.cause
         details = [group.agent and f"agent {group.agent}"]
@@ -200,6 +203,7 @@ def _days(audit: Audit) -> tuple[tuple[str, ...], ...]:
 
 
 def _agents(audit: Audit) -> tuple[tuple[str, ...], ...]:
+    """A row for each of the agents that cost most, and one that counts the others."""
     held = sorted(audit.totals.agents.items(), key=lambda item: -item[1].cost_units)
     rows = [
         (
@@ -218,6 +222,7 @@ def _agents(audit: Audit) -> tuple[tuple[str, ...], ...]:
 
 
 def _plain(parts: Sequence[_Table | _Lines]) -> Iterator[str]:
+    """The report's lines without colours, its columns aligned by spaces."""
     for part in parts:
         yield part.title
         if isinstance(part, _Lines):
@@ -235,6 +240,7 @@ def _plain(parts: Sequence[_Table | _Lines]) -> Iterator[str]:
 
 
 def _rich(parts: Sequence[_Table | _Lines], stream: IO[str]) -> None:
+    """Print the report with ``rich``: in colours on a terminal, at a fixed width anywhere else."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - an extra, loaded when first needed
     from rich.console import Console  # noqa: PLC0415 - the same
     from rich.table import Table  # noqa: PLC0415 - the same

@@ -158,6 +158,7 @@ class WhatIf:
         return tuple(Saving(change, now * scale, sum(costs[change]) * scale) for change in CHANGES)
 
     def _volatile(self, teams: Teams) -> VolatileText:
+        """What changes from one request of an agent to its next, between its conversations, and between roles."""
         found = VolatileText()
         for team in teams:
             found.compare_fronts(team.systems.values())

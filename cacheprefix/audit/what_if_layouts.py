@@ -109,6 +109,7 @@ class VolatileText:
         return Laid(with_sections(prompt, (*kept, _tail("\n".join(moved)))), 1)
 
     def _split(self, one: Section) -> tuple[Section, str]:
+        """A section with 0 in place of all that is volatile in it, and what was taken out, to go behind everything."""
         moved: list[str] = []
 
         def taken(found: re.Match[str]) -> str:
@@ -158,6 +159,7 @@ class Team:
         return self.cut
 
     def _usual(self) -> list[tuple[bytes, ...]]:
+        """The systems that most calls have: at least two, and as many as make up ``_USUAL`` of all calls."""
         wanted = _USUAL * self.calls.total()
         chosen: list[tuple[bytes, ...]] = []
         covered = 0

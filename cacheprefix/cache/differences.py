@@ -420,7 +420,7 @@ def _extends(own: SentRequest, before: SentRequest) -> bool:
 
 
 def _settings(own: SentRequest, before: SentRequest, tokens: int, profile: Profile) -> Finding | None:
-    """The first setting that differs and keeps these two from sharing: tenant and model first."""
+    """The first setting that differs and keeps these two from sharing, tenant and model first; None if none does."""
     pairs: list[tuple[Cause, str, str, str]] = [
         ("scope_changed", "scope", before.scope, own.scope),
         ("scope_changed", "provider", before.provider, own.provider),

@@ -240,7 +240,7 @@ def _reason(sight: VerdictInput, record: SentRequest, profile: Profile) -> _Reas
 
 
 def _from_difference(sight: VerdictInput, profile: Profile) -> _Reason | None:
-    """The difference from an earlier prompt, where it explains what is not read."""
+    """The difference from an earlier prompt as the reason of what is not read; None where it does not explain that."""
     seen, finding = sight.outlook, sight.finding
     if finding is None:
         return None
@@ -504,7 +504,7 @@ def _kind(reported: int | None, read: int, lost: int) -> VerdictKind:
 
 
 def _path(cause: Cause, record: SentRequest, seen: Expected, told: Diagnosis) -> str | None:
-    """The place that a cause without a difference is about."""
+    """The path of the section that a cause is about; None for causes that are about none, such as time."""
     if cause in STRUCTURAL:
         return told.path
     if cause == seen.reason and seen.place is not None and cause.startswith(("breakpoint", "lookback")):

@@ -124,6 +124,7 @@ def _twin(section: Section, sections: Sequence[Section]) -> Section | None:
 
 
 def _volatile(section: Section, twins: Sequence[Section]) -> Iterator[LintWarning]:
+    """What in a section will be another text next time, but for what its ``twins`` of earlier requests hold too."""
     text = section.text
     taken: list[tuple[int, int]] = []
     # Each of them holds a digit, and the patterns are slow on texts that hold none.

@@ -482,12 +482,6 @@ class CacheModel:
             self._forest.clear()
             self._forget()
 
-    @property
-    def remembered(self) -> int:
-        """Requests held for comparison."""
-        with self._lock:
-            return len(self._forest)
-
     # ------------------------------------------------------------------ inside
 
     def _forget(self) -> None:

@@ -124,6 +124,7 @@ class Server:
         return whole, tokens
 
     def _read(self, prompt: Prompt, profile: Profile, totals: Sequence[int], slot: Slot, line: SlotLine) -> Taken:
+        """What a request reads of the line in its slot, and the most that a slot which is serving holds of it."""
         whole, tokens = self.common(line, prompt.sections, totals, prompt.model)
         others = [
             self.common(other.line, prompt.sections, totals, prompt.model)[1]

@@ -282,11 +282,6 @@ class PromptTrees:
         """Requests remembered."""
         return len(self._records)
 
-    @property
-    def held_bytes(self) -> int:
-        """About how much memory the trees take."""
-        return self._bytes
-
     def root(self, lane: bytes) -> Node:
         """The tree of a lane, made when it is new."""
         found = self._roots.get(lane)

@@ -536,7 +536,7 @@ class Requests:
                 gating.pace.took(seen.prompt.model, time.monotonic() - went, streamed=streamed)
 
         def finished(turn: PendingCall, raw: Any, at: float | None, diagnostics: Any) -> Call | None:
-            """The answer is complete: judge it, let siblings go, and tell plugins."""
+            """The answer is complete: judge it, let siblings go, and tell plugins; None where it cannot be judged."""
             try:
                 call = self._finished(turn, raw, at, diagnostics)
             finally:

@@ -383,7 +383,7 @@ def _look(conversation: Conversation, views: Sequence[MessageView], terms: Terms
 def _circumstances(
     conversation: Conversation, terms: Terms, rest: RestOfRequest, tokens: int
 ) -> tuple[Compaction, Circumstances] | None:
-    """By what a compaction is planned: with what all siblings share beside it.
+    """By what a compaction is planned, with what all siblings share beside it; None where nothing asks for one.
 
     What this request has of its own counts against the window alone, so that siblings are compacted at the same time.
     """

@@ -59,7 +59,7 @@ class Started:
 
 @dataclass(slots=True)
 class PendingCall:
-    """Between ``Session.begin`` and its ``finish`` or ``fail``; both are safe to call more than once.
+    """Between ``AdapterSession.begin`` and its ``finish`` or ``fail``; both are safe to call more than once.
 
     ``body`` is what to send: the very object that was passed in wherever nothing had to change. As a context manager
     it fails when its block raises (a dry run's request counts); the end of the block is not the end of the turn, since

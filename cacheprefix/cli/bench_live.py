@@ -105,6 +105,7 @@ class Live:
         return text, normalise_usage(answer.get("usage"), self.api, profile=self.profile)
 
     def _post(self, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> Any:
+        """What the provider answers to a JSON body; raises ``AnswerError`` with what it said instead."""
         request = urllib.request.Request(  # noqa: S310 - the scheme is the user's own choice of address
             self._url + path, dumps(body, "body"), {"content-type": "application/json", **(headers or {})}
         )

@@ -82,6 +82,7 @@ class _Naive:
         self._history: list[dict[str, Any]] = []
 
     def ask(self, turn: int) -> tuple[str, Usage]:
+        """Ask a turn's question, the oldest messages dropped as the window asks; the answer, and what it used."""
         from cacheprefix.prompt import estimate_tokens
 
         self._history.append({"role": "user", "content": script.question(turn)})
@@ -117,6 +118,7 @@ class _Ours:
         self._conversation = self._session.conversation("bench", api=api, model=model.name)
 
     def ask(self, turn: int) -> tuple[str, Usage]:
+        """Ask the question of a turn through the session; the answer, and what it used."""
         self._conversation.append({"role": "user", "content": script.question(turn)})
         built = self._conversation.build(script.volatile(turn))
         messages = built.messages[1:] if self._conversation.api == "openai-chat" else built.messages

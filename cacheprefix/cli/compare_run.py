@@ -113,6 +113,7 @@ def run(evaluate: Evaluate, side: Side, layout: Layout) -> None:
 
 
 def _tasks(returned: Any, sessions: Sessions) -> Iterator[Task]:
+    """The tasks that an evaluation returned or yields; a yielded one has a cost, what was paid since the last."""
     if isinstance(returned, Mapping):
         for name, score in returned.items():
             yield Task(str(name), _score(score), None)

@@ -66,6 +66,7 @@ def _own(call: Call) -> str:
 
 
 def _head(run: Run, total: ReportLine) -> Text:
+    """The picture's first lines: the run's state, share of input cached, money, and cost against unmodified."""
     from rich.text import Text
 
     state = ("running", "bold green") if run.running else ("ended", "bold")
@@ -96,6 +97,7 @@ def _agents(lines: Iterable[ReportLine], more: int) -> RenderableType:
 
 
 def _calls(calls: Iterable[Call]) -> RenderableType:
+    """A table of the latest calls: what each sent, what the cache did, and what was lost."""
     from rich.text import Text
 
     table = _table(">call", "agent", ">input", "", "what the cache did", ">lost")
@@ -111,6 +113,7 @@ def _calls(calls: Iterable[Call]) -> RenderableType:
 
 
 def _breaks(breaks: Any, more: int) -> RenderableType:
+    """The breaks that lost most, each with what to do; ``more`` are not shown."""
     from rich.console import Group
     from rich.text import Text
 
@@ -128,6 +131,7 @@ def _breaks(breaks: Any, more: int) -> RenderableType:
 
 
 def _tools(run: Run) -> RenderableType:
+    """What became of tool calls: the tool cache's counts where there is one, else how calls ended."""
     from rich.text import Text
 
     stats = run.tool_cache

@@ -98,7 +98,7 @@ class Built:
     def boundary(self, prompt: Prompt) -> int:
         """How many leading sections of the decoded request the next request repeats.
 
-        Everything before the first message behind ``prefix_messages``; for ``Session.begin(boundary=...)``.
+        Everything before the first message behind ``prefix_messages``; for ``Request(boundary=...)``.
         """
         for index, section in enumerate(prompt.sections):
             number = _MESSAGE.match(section.path)

@@ -190,6 +190,7 @@ class Draft:
             self.views[index] = None
 
     def _drop(self, indexes: Sequence[int], free: Sequence[bool]) -> None:
+        """Remove messages that are free to go, each with all that belongs to it."""
         views, units, decided = self.views, self.units, self.decided
         for index in indexes:
             view = views[index]
@@ -204,6 +205,7 @@ class Draft:
                 views[index] = None
 
     def _drop_unit(self, index: int, unit: Sequence[int], free: Sequence[bool]) -> None:
+        """Remove a message with its calls, results and reasoning, where all of them are free to go."""
         views, decided = self.views, self.decided
         for at in unit:
             if not free[at]:
@@ -222,6 +224,7 @@ class Draft:
                 views[at] = None
 
     def _drop_pair(self, decision: DropCall | DropResult, free: Sequence[bool]) -> None:
+        """Remove a call and its results, whichever of them the decision names, where they are free to go."""
         for group in self._owners(decision.index):
             for call in group.calls:
                 answers = [(at, result) for at, result in group.results if result.call_id == call.id]

@@ -339,6 +339,7 @@ def update_json(before: Mapping[str, Any] | None, after: Ledger) -> dict[str, An
 
 
 def _drops(value: Mapping[str, Any] | None) -> _Drops:
+    """When entries were forgotten, by section and key, of a saved ledger; what is malformed is left out."""
     found = (value or {}).get(_GONE)
     if not isinstance(found, Mapping):
         return {}
@@ -368,6 +369,7 @@ def _with_drops(value: dict[str, Any], drops: _Drops) -> dict[str, Any]:
 
 
 def _migrate(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A saved ledger in the form of this version; raises ``StateError`` for a later one."""
     version = data.get("version")
     if version == VERSION:
         return data

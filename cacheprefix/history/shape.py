@@ -66,6 +66,7 @@ class Shape:
 
     @once
     def _addresses(self) -> tuple[list[str], dict[tuple[int, int], str] | None]:
+        """Each message's address, and each result's by its place; None for results whose digest is their address."""
         views = self.views
         messages = [view.digest for view in views]
         held = [result.digest for view in views for result in view.results]

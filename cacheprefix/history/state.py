@@ -56,6 +56,7 @@ class Log:
         bare: list[Any] = sendable(messages)
         new, size = Log(), self.size
         with _GROWING:
+            # No log went on from here yet: the lists are shared. Else this one goes on with copies of its own.
             newest = len(self._messages) == size
             new._messages = self._messages if newest else self._messages[:size]
             new._wire = self._wire if newest else self._wire[:size]
@@ -312,6 +313,7 @@ def _join(state: ContextState, budget: ToolResultBudget | None, how: Cutting) ->
 
 
 def _check_pairs(views: Sequence[MessageView], hook: TransitionHook) -> None:
+    """Raise ``SetupError`` where a transition hook left a tool result without its call."""
     waiting: set[str] = set()
     for view in views:
         for result in view.results:

@@ -69,6 +69,7 @@ def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _trimmed(content: Any, lines: int) -> Any:
+    """A result's content with its last ``lines`` lines, and a note of how many were cut."""
     if isinstance(content, str):
         rows = content.splitlines()
         if len(rows) <= lines:

@@ -116,7 +116,7 @@ def money(usage: Usage, model: str, profile: Profile, *, at: float | None = None
 
 
 def priced(usage: Usage, model: str, profile: Profile, *, at: float | None = None) -> Money | None:
-    """The input's price and its source.
+    """The input's price and its source; None where the count or the price is not known.
 
     From genai-prices where the extra ``prices`` is installed and knows the model at this provider with a
     price for cached tokens, its long-context tiers included; else the shipped input price times
@@ -183,7 +183,7 @@ def _lost(
 
 
 def list_price(model: str, provider: str | None = None) -> ListPrice | None:
-    """The shipped table's price of ``model``, at ``provider`` if that has a table."""
+    """The shipped table's price of ``model``, at ``provider`` if that has a table; None for an unknown model."""
     name = read_model(model)
     served_by = provider_of(provider) or name.provider
     tables = _prices()
@@ -242,6 +242,7 @@ def _library() -> tuple[ModuleType, str] | None:
 
 @lru_cache(maxsize=1)
 def _genai() -> tuple[ModuleType, str] | None:
+    """The library ``genai_prices`` and how it is named as a source; None where it is not installed."""
     try:
         with IMPORTS:
             import genai_prices  # noqa: PLC0415 - an extra, and slow to import

@@ -122,6 +122,7 @@ class Registry:
             self._warned = set()
 
     def _resolve(self, model: str, provider: str | None, api: str | None, base_url: str | None) -> Profile:
+        """The row that fits best: the one named, else of whoever serves the model, else the model's own rules."""
         rows = self._rows
         name = read_model(model)
         if provider is not None and provider in rows and provider != provider_of(provider):
@@ -138,6 +139,7 @@ class Registry:
         return rows["unknown"].profile if best is None else _varied(best, name.spellings)
 
     def _warn(self, model: str, provider: str | None) -> None:
+        """Warn once that a model has no row."""
         if not model:
             return  # a client that does not say its model: no row would find it
         with self._lock:
@@ -154,7 +156,7 @@ class Registry:
 
 
 def _best(rows: list[Row], spellings: tuple[str, ...], api: str | None) -> Row | None:
-    """The row whose pattern says most about the name, among those that speak ``api`` if any does."""
+    """The row whose pattern says most about the name, among those that speak ``api`` if any does; None if none fits."""
     ranked = [
         (fit, api is not None and api in row.profile.apis, index, row)
         for index, row in enumerate(rows)

@@ -137,6 +137,7 @@ def _ttls(key: str, value: object, where: Where) -> tuple[Ttl, ...]:
 
 
 def _ttl(key: str, raw: Mapping[str, Any], where: Where) -> Ttl:
+    """A lifetime of a TOML table; ``key`` and ``where`` say in errors which."""
     known = {spec.name for spec in fields(Ttl)}
     for name in raw:
         if name not in known:
@@ -155,6 +156,7 @@ def _ttl(key: str, raw: Mapping[str, Any], where: Where) -> Ttl:
 
 
 def _slots(key: str, value: object, where: Where) -> Slots:
+    """How an engine's slots work, of a TOML table; what it leaves out is as in ``Slots``."""
     if not isinstance(value, dict):
         raise where.error(key, f"is {shown(value)}", f"write a table, as {key} = {{ count = 1 }}")
     for name in value:
@@ -345,6 +347,7 @@ def _consistent(profile: Profile, where: Where) -> None:
 
 
 def _variants(raws: object, where: Where, sources: Mapping[str, Evidence], own: Evidence) -> Iterable[Variant]:
+    """What differs for some models of a row, of its ``[[profile.model]]`` tables."""
     if not isinstance(raws, list):
         raise where.error("model", f"is {shown(raws)}", "write [[profile.model]] tables")
     for index, given in enumerate(raws):
@@ -364,6 +367,7 @@ def _variants(raws: object, where: Where, sources: Mapping[str, Evidence], own: 
 
 
 def _single(raws: object, where: Where, sources: Mapping[str, Evidence], own: Evidence) -> dict[str, Evidence]:
+    """The sources of single fields, by their names, of a row's ``[[profile.evidence]]`` tables."""
     if not isinstance(raws, list):
         raise where.error("evidence", f"is {shown(raws)}", "write [[profile.evidence]] tables")
     found: dict[str, Evidence] = {}

@@ -321,6 +321,7 @@ def normalise_usage(
 
 
 def _normalised(raw: object, api: str | None, provider: str | None, profile: Profile | None) -> Usage:
+    """The usage of one report, or of a stream's several; what cannot be read is told under ``problems``."""
     if isinstance(raw, Usage):
         return raw
     if type(raw) is not dict and isinstance(raw, Sequence) and not isinstance(raw, (str, bytes)):
@@ -346,6 +347,7 @@ def merge_usage(*parts: object) -> dict[str, Any]:
 
 
 def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Put a later report of a stream over an earlier one: what is new, and of counts the larger one."""
     for name, value in more.items():
         old = into.get(name)
         if isinstance(value, Mapping) and isinstance(old, dict):
@@ -389,6 +391,7 @@ def _descend(raw: object) -> tuple[object, object]:
 
 
 def _shape_of(raw: object, api: str | None, provider: str | None, profile: Profile | None) -> Shape | None:
+    """In which provider's spelling a report is; None for none that is known."""
     if type(raw) is dict and _ALL_MARKS.isdisjoint(raw):
         fitting = None
     elif type(raw) is dict:
@@ -522,6 +525,7 @@ class _Reader:
         )
 
     def _count(self, paths: str) -> int | None:
+        """The first of the alternatives in ``paths`` that the report holds, its summands added up; None without one."""
         rows = self._rows.get(paths)
         if rows is None:
             form = self._form
@@ -537,6 +541,7 @@ class _Reader:
         return None
 
     def _number(self, path: str) -> int | None:
+        """The count at a path, 0 or more; None where there is none, and a problem where something else is there."""
         value = _find(self._inner, path)
         if value is _ABSENT and self._outer is not self._inner:
             value = _find(self._outer, path)

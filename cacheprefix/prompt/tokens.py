@@ -122,6 +122,7 @@ def _encoding_name(model: str) -> str | None:
 
 @functools.lru_cache(maxsize=8)
 def _tiktoken(encoding: str) -> Counter | None:
+    """The counter of an encoding; None where tiktoken or the vocabulary is not on this machine."""
     if encoding not in _VOCABULARY or find_spec("tiktoken") is None:
         return None
     url, checksum = _VOCABULARY[encoding]
@@ -154,6 +155,7 @@ def load_vocabularies() -> None:
 
 
 def _folder_with(name: str, checksum: str) -> Path | None:
+    """The folder on this machine with a vocabulary's file, its checksum compared; None where none has it."""
     folders = [os.environ.get("TIKTOKEN_CACHE_DIR"), os.environ.get("DATA_GYM_CACHE_DIR")]
     folders.append(str(Path(tempfile.gettempdir()) / "data-gym-cache"))
     litellm = find_spec("litellm")

@@ -114,6 +114,7 @@ class Proxy:
         await asyncio.to_thread(self._writing.shutdown)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Pass a request on to the route that its path names and its answer back, and log both."""
         from aiohttp import web  # noqa: PLC0415 - an extra
 
         # As it came on the wire: parsing and writing it again could change how it is escaped.
@@ -276,6 +277,7 @@ class _Quiet(logging.Logger):
 
 
 def _session(*, proxies: bool) -> aiohttp.ClientSession:
+    """A client that sends what it is given: no cookies, no decoding, no headers of its own, no limit on time."""
     import aiohttp  # noqa: PLC0415 - an extra
 
     return aiohttp.ClientSession(

@@ -121,6 +121,7 @@ def child_environment(environment: Mapping[str, str], routes: Sequence[Route], p
 
 
 def _route(variable: str, address: str, upstream: str | None) -> Route:
+    """Where requests go on to that a program sends to the address in ``variable``: there, or to ``upstream``."""
     given = (address if upstream is None else upstream).strip()
     parts = urlsplit(given)
     if parts.scheme not in ("http", "https") or not parts.hostname:

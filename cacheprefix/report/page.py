@@ -84,6 +84,7 @@ def page_data(audit: Audit, calls: int = SHOWN_CALLS) -> dict[str, Any]:
 
 
 def _row(row: CallRow, names: Mapping[str, _Names]) -> list[Any]:
+    """A call's values in the order of ``_COLUMNS``, repeated names as numbers."""
     call, view = row.public, row.view
     values = {
         **view,

@@ -154,6 +154,7 @@ def _converse(simulator: Simulator, *, stream: bool) -> Handler:
 
 
 def _gemini(simulator: Simulator) -> Handler:
+    """Gemini's ``models/NAME:VERB``: answers, streams and token counts."""
     async def handle(request: Request) -> Response:
         model, _, verb = request.path_params["target"].rpartition(":")
         if verb == "countTokens":
@@ -178,6 +179,7 @@ async def _count(simulator: Simulator, request: Request, api: Api, model: str | 
 
 
 def _named(simulator: Simulator) -> Handler:
+    """Gemini's ``cachedContents``: list all, or make one."""
     async def handle(request: Request) -> Response:
         headers = dict(request.headers)
         if request.method == "GET":
@@ -190,6 +192,7 @@ def _named(simulator: Simulator) -> Handler:
 
 
 def _named_one(simulator: Simulator) -> Handler:
+    """Gemini's ``cachedContents/NAME``: show it, extend its life, or delete it."""
     async def handle(request: Request) -> Response:
         name, scope, now = (
             f"cachedContents/{request.path_params['name']}",

@@ -129,6 +129,7 @@ def _markable(section: Section) -> bool:
 
 
 def _add_automatic(prompt: Prompt, profile: Profile, default: Ttl, marked: dict[int, Ttl]) -> int:
+    """Add the mark that Anthropic moves to the last block; how many of the request's marks it takes, 0 or 1."""
     asked = prompt.top_marker.ttl if prompt.top_marker is not None else None
     ttl = default if asked is None else _named(profile, asked, "cache_control.ttl")
     for index in range(len(prompt.sections) - 1, -1, -1):

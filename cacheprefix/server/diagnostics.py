@@ -36,6 +36,7 @@ class Diagnostician:
 
 
 def _reason(before: Prompt, now: Prompt) -> dict[str, Any] | None:
+    """Anthropic's ``cache_miss_reason`` for a request that followed another; None where it has none to tell."""
     if before.model != now.model:
         return {"type": "model_changed", "cache_missed_input_tokens": before.tokens}
     shared = shared_sections(before.sections, now.sections)

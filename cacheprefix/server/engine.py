@@ -249,10 +249,12 @@ class ProviderCache:
         found = -1
         path, now = request.path, request.now
         if self.profile.lookback is None:
+            # The provider's rule (OpenAI from 5.6 on): the latest few marks, of this request and of earlier ones.
             own = {mark.section for mark in marks}
             known = {index for index, node in enumerate(path[: max(own) + 1]) if node.life is not None}
             candidates = sorted(own | known, reverse=True)[: self.profile.read_candidates]
             return next((i for i in candidates if i < len(path) and path[i].readable(now)), -1)
+        # The provider's rule (Anthropic): so many positions from each mark back.
         for mark in marks:
             for index in window(request.sections, mark.section, self.profile):
                 if index <= found:

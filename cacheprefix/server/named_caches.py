@@ -104,6 +104,7 @@ def _seconds(ttl: Any) -> float | None:
 
 
 def _resource(one: _Named) -> dict[str, Any]:
+    """A named cache as Gemini's API shows it."""
     made: dict[str, Any] = {
         "name": one.name,
         "model": f"models/{one.model}",

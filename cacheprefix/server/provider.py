@@ -176,6 +176,7 @@ class SimulatedProvider:
         self.simulator.reset()
 
     def _listen(self) -> socket.socket:
+        """A socket that listens; raises ``SetupError`` for a port that is taken."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         # Named as TCP, or asyncio does not turn off the delay of small packets and every answer waits 40 ms.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -155,6 +155,7 @@ def report(usage: dict[str, Any], profile: Profile, outcome: CacheOutcome) -> di
 
 
 def _put(usage: dict[str, Any], path: str, value: int) -> None:
+    """Set a count at a dotted path of a usage that has a place for it and none there yet."""
     first, _, rest = path.partition(".")
     if not first or "[" in path:
         return

@@ -110,6 +110,7 @@ class Log:
 
 
 def _line(record: Record) -> dict[str, Any] | None:
+    """A served request as a line of the audit's own form; None where its body cannot be read."""
     try:
         request = record.json
     except BodyError:

@@ -35,6 +35,7 @@ def sample(schema: Any) -> Any:
 
 
 def _value(schema: Any, root: Mapping[str, Any], depth: int, name: str) -> Any:
+    """A value that a JSON schema allows; ``name`` is of the field, for texts and where the schema says nothing."""
     if not isinstance(schema, Mapping) or depth > 4 * _DEEP:
         return name
     if "$ref" in schema:
@@ -53,6 +54,7 @@ def _value(schema: Any, root: Mapping[str, Any], depth: int, name: str) -> Any:
 
 
 def _typed(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int, name: str) -> Any:
+    """A value of the type that a schema names, the first but null of several."""
     kind = schema.get("type")
     if isinstance(kind, list):
         kind = next((one for one in kind if one != "null"), "null")
@@ -112,6 +114,7 @@ def _array(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int, name:
 
 
 def _number(schema: Mapping[str, Any], *, whole: bool) -> float:
+    """The smallest number that a schema allows, 1 where it names no bound."""
     low = schema.get("minimum")
     if schema.get("exclusiveMinimum") is not None:
         low = schema["exclusiveMinimum"] + (1 if whole else 0.5)

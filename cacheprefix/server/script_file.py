@@ -62,6 +62,7 @@ def _replies(given: Any, where: str) -> list[Reply]:
 
 
 def _reply(given: Any, where: str) -> Reply:
+    """A reply of a script's file: a text, or an object; raises ``SetupError`` with where it stands."""
     if isinstance(given, str):
         return Reply(given)
     known = {"text", "tools", "thinking", "error"}

@@ -195,6 +195,7 @@ class Simulator:
         return decode(fields, api, headers={}, count=self._count, memo=self._memo).tokens
 
     def _record(self, api: Api, path: str, body: bytes, headers: Mapping[str, str]) -> Record:
+        """Begin the record of a request and keep it."""
         record = Record(
             self._served,
             api,
@@ -302,6 +303,7 @@ class Simulator:
         self._stored[response["id"]] = [*_items(fields.get("input")), *response["output"]]
 
     def _continued(self, fields: Mapping[str, Any], api: Api) -> Mapping[str, Any]:
+        """A request's fields, in front of its messages the conversation that the provider keeps and it goes on with."""
         thread = fields.get("thread") if api == "anthropic" else None
         if isinstance(thread, Mapping) and thread.get("type") == "continue":
             return self._threaded(fields, str(thread.get("previous_message_id")))

@@ -106,6 +106,7 @@ class SlotEngine:
         return CacheOutcome(total, read, {}, whole), Stay(self, slot, new, before)
 
     def _slot(self, new: Line, asked: str, model: str) -> Slot:
+        """The slot that llama.cpp takes: the one asked for, else the likest idle one, else the one longest idle."""
         idle = [slot for slot in self._slots if not slot.requests]
         slots = idle or [min(self._slots, key=lambda slot: slot.taken)]
         number = json.loads(asked) if asked.isdigit() else None
@@ -137,6 +138,7 @@ class SlotEngine:
             slot.line = chosen
 
     def _save(self, line: Line) -> None:
+        """Store a line beside the slots, unless a stored one holds it; the oldest go where it is too much."""
         limit = self._rules.stored_tokens
         if not line.sections or (limit is not None and line.tokens > limit):
             return

@@ -162,6 +162,7 @@ class Forest:
             self._drop(node)
 
     def _drop(self, node: Node) -> None:
+        """Forget a node, its text and its life."""
         del self._order[node]
         if node.section is None or node.parent is None:
             return

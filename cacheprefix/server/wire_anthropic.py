@@ -133,6 +133,7 @@ def events(turn: ScriptedTurn) -> Iterator[bytes]:
 
 
 def _block(index: int, block: Mapping[str, Any]) -> Iterator[bytes]:
+    """The stream's events of one block: its start without content, the content in pieces, and its end."""
     kind = block["type"]
     shell: dict[str, Any] = {**block}
     deltas: list[dict[str, Any]] = []

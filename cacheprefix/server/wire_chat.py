@@ -44,7 +44,7 @@ def asked(body: Mapping[str, Any]) -> Asked:
 
 
 def choose(choice: Any) -> tuple[Literal["auto", "none", "required"], frozenset[str] | None]:
-    """OpenAI's ``tool_choice``: a word, one tool, or a set of allowed tools."""
+    """Whether OpenAI's ``tool_choice`` asks for a call, and of which tools; None for any of them."""
     if isinstance(choice, str):
         return (choice, None) if choice in ("none", "required") else ("auto", None)  # type: ignore[return-value]
     if not isinstance(choice, Mapping):

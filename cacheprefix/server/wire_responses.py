@@ -116,6 +116,7 @@ def events(turn: ScriptedTurn) -> Iterator[bytes]:
 
 
 def _frame(turn: ScriptedTurn, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+    """A response object as the Responses API has it, around its output."""
     body = turn.body
     return {
         "id": identifier("resp_", turn.seed),

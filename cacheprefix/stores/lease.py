@@ -83,6 +83,7 @@ class Renewing:
         self._held, self._running = {}, False
 
     def _run(self, pause: float) -> None:
+        """Renew all leases every ``pause`` seconds, until none is held; those that are over or too old are left out."""
         while True:
             time.sleep(pause)
             with self._lock:

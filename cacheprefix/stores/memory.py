@@ -55,7 +55,7 @@ class Lru(Generic[V]):
         return self._bytes
 
     def get(self, key: str) -> V | None:
-        """Return the live value of ``key`` and make it the most recent."""
+        """Return the value of ``key``, which becomes the most recent; None where there is none, or its time is over."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -287,6 +287,7 @@ class MemoryStore:
         return self._generations.get(name) or self._fresh(name)
 
     def _written(self, name: str) -> bool:
+        """Whether somebody is writing under a name: an unended mark is there. Ended ones are removed."""
         marks = self._marks.get(name)
         if marks is None:
             return False

@@ -222,6 +222,7 @@ class RedisStore:
         self._ask(work)
 
     def _ask(self, work: Callable[[], Any]) -> Any:
+        """Ask the server; raises ``StoreError`` where it does not answer or refuses, and for a while after that."""
         if self._quiet_from <= self._clock() < self._quiet_until:
             raise StoreError(f"{self._where} did not answer a moment ago; it is asked again soon")
         try:
@@ -237,8 +238,10 @@ class RedisStore:
             raise StoreError(f"{self._where} refuses: {said}") from error
 
     def _greet(self, connection: Any) -> None:
-        # Reads the server's run id before the first command on a connection: it is part of all generations, so that a
-        # restarted server, which may have lost writes, outdates everything.
+        """Read the server's run id before the first command on a connection.
+
+        It is part of all generations, so that a restarted server, which may have lost writes, outdates everything.
+        """
         connection.on_connect()
         connection.send_command("INFO", "server")
         try:
@@ -256,6 +259,7 @@ class RedisStore:
         return hashlib.blake2b(self._run_id, digest_size=8).digest()
 
     def _tokens(self, names: Sequence[str], found: list[Any]) -> bytes:
+        """The generations of names as one value, equal while nothing is written; ``found`` is what the server had."""
         if None in found[: len(names)]:
             missing = [f"{name}:g" for name, token in zip(names, found, strict=False) if token is None]
 
@@ -275,6 +279,7 @@ class RedisStore:
         return b"".join(tokens) + self._suffix()
 
     def _scan(self, prefix: str) -> Iterator[list[bytes]]:
+        """The keys that begin with ``prefix``, in batches."""
         pattern = "".join(f"\\{c}" if c in "*?[]\\" else c for c in prefix) + "*"
         cursor = 0
         while True:

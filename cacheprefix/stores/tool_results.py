@@ -130,6 +130,7 @@ class ResultStore:
         return len(found)
 
     def _write_later(self, key: str, data: bytes) -> None:
+        """Keep a text here until a thread has written it into the store."""
         with self._lock:
             self._forget(key)
             if self._held + len(data) > _MOST_WAITING:
@@ -153,6 +154,7 @@ class ResultStore:
                 time.sleep(_COOLDOWN)
 
     def _write_all(self) -> bool:
+        """Write all that waits; whether the store took it."""
         try:
             for key, data in list(self._waiting.items()):
                 if key not in self._waiting:

@@ -115,6 +115,7 @@ class Telemetry:
         self._count(call, verdict)
 
     def _tell(self, call: Call, verdict: Verdict) -> None:
+        """Write a call as a span of its own, in its own times."""
         shift = 0.0 if call.ended_at > _EPOCH else time.time() - call.ended_at
         span = self._tracer.start_span(
             f"chat {call.model}" if call.model else "chat",
@@ -141,6 +142,7 @@ class Telemetry:
         span.add_event("cacheprefix.break", told, at)
 
     def _count(self, call: Call, verdict: Verdict) -> None:
+        """Add a call to the metrics, those of the GenAI conventions and ours."""
         base: dict[str, Value] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": provider_of(call),

@@ -87,6 +87,7 @@ class ToolCaches:
                 one.users.append(weakref.ref(owner))
 
     def _counted(self, name: str, _: CallbackOptions) -> Iterator[Observation]:
+        """The sums of a counter by tool, over all caches that are watched."""
         with self._lock:
             self._refresh(name)
             told = [
@@ -104,6 +105,7 @@ class ToolCaches:
         yield told
 
     def _held(self, name: str, _: CallbackOptions) -> Iterator[Observation]:
+        """What the caches hold now, by tool, in the unit of a gauge."""
         with self._lock:
             self._refresh(name)
             read = next(value for row, _, value in _GAUGES if row == name)
@@ -133,6 +135,7 @@ class ToolCaches:
             one.last = said
 
     def _add(self, before: CacheStats | None, now: CacheStats) -> None:
+        """Add what a cache counted since it was last asked."""
         errors = 0 if before is None else before.store_errors
         self._errors += now.store_errors - (errors if now.store_errors >= errors else 0)
         for tool, row in now.tools.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cacheprefix.server import Reply, ToolCall
-    from cacheprefix.testing.assertions import assert_forked, assert_prefix_stable, assert_shared_prefix, shared_shares
+    from cacheprefix.testing.assertions import assert_forked, assert_prefix_stable, assert_shared_prefix
     from cacheprefix.testing.conformance import AdapterConformance
     from cacheprefix.testing.driver import Driver, Role, Team, Way, play
     from cacheprefix.testing.equal_information import information
@@ -39,7 +39,6 @@ _HOMES = {
     "information": "testing.equal_information",
     "play": "testing.driver",
     "request_errors": "testing.requests",
-    "shared_shares": "testing.assertions",
 }
 
 __all__ = [
@@ -61,7 +60,6 @@ __all__ = [
     "information",
     "play",
     "request_errors",
-    "shared_shares",
 ]
 
 

@@ -89,11 +89,6 @@ def assert_shared_prefix(calls: Any, min_share: float = 0.5, *, provider: str | 
     raise AssertionError("\n".join(lines))
 
 
-def shared_shares(calls: Any, *, provider: str | None = None) -> tuple[float, ...]:
-    """For each call the share of its tokens, 0 to 1, in common with the best earlier prompt; 0 for the first."""
-    return tuple(one.share if one.index else 0.0 for one in _shares(prompts_of(calls), provider))
-
-
 def assert_prefix_stable(calls: Any, *, volatile: bool = True, provider: str | None = None) -> None:
     """Assert that all calls of a model begin with the same tools, system text and cache-relevant settings.
 
@@ -203,6 +198,7 @@ def price_of(tokens: int, model: str, profile: Profile) -> str:
 
 
 def _shares(prompts: Sequence[Prompt], provider: str | None) -> list[_Share]:
+    """Of each prompt the earlier one with which it has most sections in common, and their tokens."""
     seen: dict[tuple[bytes, bytes], int] = {}
     found: list[_Share] = []
     for index, prompt in enumerate(prompts):

@@ -213,6 +213,7 @@ class AdapterConformance:
     # ------------------------------------------------------------------ inside
 
     def _run(self, team: Team, provider: SimulatedProvider, session: Session | None, *, quiet: bool = False) -> None:
+        """Run the driver's team and check that every turn was answered, nothing refused, and nothing of ours failed."""
         with warnings.catch_warnings():
             if quiet:
                 warnings.simplefilter("ignore")

@@ -120,6 +120,7 @@ def play(team: Team, api: Api, model: str, send: Callable[[Role, dict[str, Any]]
 
 
 def _body(team: Team, api: Api, model: str, role: Role, transcript: Sequence[Any]) -> dict[str, Any]:
+    """A role's request in an API's shape, as an application would send it."""
     body: dict[str, Any] = {"model": model}
     history = list(transcript)
     shape = chat_of(api)

@@ -92,6 +92,7 @@ class PrefixSnapshot:
 
 
 def _difference(was: Prompt, now: Prompt, path: Path, provider: str | None) -> str:
+    """What became of a prefix since it was written down, and what that costs in 1,000 calls."""
     profile = profile_of(now, provider)
     parting = parted(was, now, profile)
     if parting is None:
@@ -156,6 +157,7 @@ def _content(kind: Kind, text: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> Prompt:
+    """The prefix that a file holds; raises ``StateError`` for one of another version or none."""
     try:
         data = json.loads(path.read_text("utf-8", "surrogatepass"))
         if data["version"] != _VERSION:

@@ -69,6 +69,7 @@ class Attempt:
         conversation: str | None,
         cacheable: bool | None,  # noqa: FBT001 - passed through
     ) -> None:
+        """Plan the call and look it up, but not in a store that blocks where an event loop would have to wait."""
         cache = self._cache
         plan = cache._plan(tool, arguments, scope, cacheable)  # noqa: SLF001 - as above
         # An event loop must not wait for a blocking store: then nothing is looked up, and marks of writes are set in a
@@ -333,6 +334,7 @@ class ToolResultCache:
         self._conversations = Bounded(_MAX_CONVERSATIONS)
 
     def _plan(self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str | None, word: bool | None = None) -> Plan:  # noqa: FBT001 - passed through
+        """The plan of a call; one without a key, so that it only runs, where it cannot be made."""
         scope = self.scope if scope is None else scope
         try:
             plan = self._planner.plan(tool, arguments, scope, word)

@@ -169,7 +169,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _footprint(thing: Any) -> int:
-    # An estimate for the byte bound: each object once, as far as containers and attributes show.
+    """About how many bytes an object takes: each part once, as far as containers and attributes show."""
     seen: set[int] = set()
     rest = [thing]
     total = 0

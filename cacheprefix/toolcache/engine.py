@@ -156,7 +156,7 @@ class Engine:
         return None, self.store.generations(plan.names)
 
     def _open(self, plan: Plan, key: str, data: bytes) -> tuple[bytes, Kept] | None:
-        """Check and decode an entry; a damaged one is deleted from the store."""
+        """Check and decode an entry; a damaged one is deleted from the store, and None comes back."""
         found = unseal(plan.check, data, self._codec)
         if found is None:
             self.store.delete(key)
@@ -415,6 +415,7 @@ class Engine:
     def _run_and_keep(
         self, plan: Plan, run: Callable[[], Any], flight: Flight | None, stamp: bytes | None
     ) -> Flow[tuple[Ran, Kept | None]]:
+        """Run a tool and keep its result, where it may be kept and nothing was written meanwhile (``stamp``)."""
         began = self._clock()
         ran: Ran = yield Run(run, flight)
         if ran.error is not None or stamp is None:

@@ -109,7 +109,7 @@ class Run:
         self._flight = flight
 
     def now(self) -> Ran:
-        """Run it in this thread."""
+        """Run it in this thread. What it raises comes back as a value, as what it returns does."""
         token = _leading.set((*_leading.get(), self._flight)) if self._flight else None
         try:
             return Ran(self._run())
@@ -120,12 +120,13 @@ class Run:
                 _leading.reset(token)
 
     async def later(self) -> Ran:
-        """Run it in this task; a plain function is welcome too."""
+        """``now`` in this task, for a function that is awaited or a plain one."""
         token = _leading.set((*_leading.get(), self._flight)) if self._flight else None
         try:
             result = self._run()
             return Ran(await result if inspect.isawaitable(result) else result)
         except GeneratorExit:
+            # The task is thrown away, and its coroutine may not go on.
             raise
         except BaseException as error:
             return Ran(error=error)

@@ -37,6 +37,7 @@ def identity_of(function: Any) -> str:
 
 
 def _number(thing: Any) -> int | None:
+    """A number of an object that no other object of this process has; None where it cannot be told when it is gone."""
     address = id(thing)
     known = _known.get(address)
     if known is not None and known[0]() is thing:
@@ -111,7 +112,10 @@ class Planner:
         scope: str,
         word: bool | None = None,  # noqa: FBT001 - the hot path; asked by position
     ) -> Plan:
-        """Return the plan of one call; ``word`` is its caller's opinion, in place of the hook's."""
+        """Return the plan of one call; ``word`` is its caller's opinion, in place of the hook's.
+
+        Remembered for the same call, since making one takes longer than a lookup in memory.
+        """
         environment = {**self._environment, **tool.environment} if tool.environment else self._environment
         exact = canonical(tool, arguments, environment)
         if not self._repeatable or not 0 < len(exact) <= _RECENT_BYTES:

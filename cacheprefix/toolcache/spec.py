@@ -121,6 +121,7 @@ class Rules:
         cacheable: bool | None,  # noqa: FBT001 - called through lru_cache, whose keys are cheapest by position
         mutates: bool | tuple[str, ...] | None,  # noqa: FBT001 - the same
     ) -> Ruling:
+        """Whether a tool's results are cached, for how long, and what its calls change."""
         plain = name.casefold()
         known_as = f"mcp:{plain}" if origin == "mcp" else plain
         # Privacy: our own tool that reads cut results again asks each time whether they are the conversation's.
@@ -165,6 +166,7 @@ def resources(
 
 
 def _path(text: str, cwd: str | None, resolve: Callable[[str], str] | None) -> str | None:
+    """A path that is equal for all spellings of one file; None for a relative one where the folder is not known."""
     text = text.replace("\\", "/")
     if "://" not in text:
         if not text.startswith("/") and not re.match(r"[A-Za-z]:/", text):

@@ -182,6 +182,7 @@ class Lab:
         return _anthropic(asked, self.model) if self.api == "anthropic" else self._chat(asked)
 
     def _chat(self, asked: Asked) -> Body:
+        """A request in the shape of chat completions, with OpenAI's marks where the row has them."""
         def block(text: str, name: str) -> Body:
             marked = name in asked.marks and self.profile.markers == "openai"
             mark: Body = {"prompt_cache_breakpoint": {"mode": "explicit"}} if marked else {}
@@ -235,6 +236,7 @@ def _named(asked: Asked) -> Sequence[tuple[str, str]]:
 
 
 def _anthropic(asked: Asked, model: str) -> Body:
+    """A request in Anthropic's shape, with the marks that it asks for."""
     def block(text: str, name: str) -> Body:
         marked = name in asked.marks
         return {"type": "text", "text": text, **({"cache_control": {"type": "ephemeral"}} if marked else {})}

@@ -135,6 +135,7 @@ def _split_system(reader: Reader, tier: Tier, path: str, value: Any) -> list[Sec
 
 
 def _split_message(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
+    """The sections of a message: one a block."""
     if type(value) is dict and len(value) == 2:
         plain_role, text = value.get("role"), value.get("content")
         if type(plain_role) is str and type(text) is str:
@@ -153,6 +154,7 @@ def _split_message(reader: Reader, tier: Tier, path: str, value: Any) -> list[Se
 
 
 def _block(reader: Reader, tier: Tier, path: str, head: str, value: Any) -> Section:
+    """The section of a block; ``head`` is the envelope that it opens, ``+`` for those behind the first."""
     if isinstance(value, str):
         return reader.text(tier, path, head, value)
     block, marker = pop_marker(mapping(value, path), path)
@@ -519,6 +521,7 @@ def _thought(thinking: Any, said: _Blocks, told: _Blocks) -> Found:
 
 
 def _mid_system(path: str, before: Sequence[Any], after: Sequence[Any], *, allowed: bool) -> Found:
+    """What is wrong with a system message among the others: where a model takes it, and where it may stand."""
     if not allowed:
         yield f"{path}.role", "role 'system' is not supported on this model"
     elif not before:
@@ -532,6 +535,7 @@ def _mid_system(path: str, before: Sequence[Any], after: Sequence[Any], *, allow
 
 
 def _prefilled(body: Mapping[str, Any], blocks: _Blocks, path: str, *, allowed: bool) -> Found:
+    """What is wrong with a conversation that ends with the beginning of the answer."""
     kinds = [block.get("type") for _, block in blocks]
     if any(kind in _SERVER_USES for kind in kinds):
         # A turn that the provider paused is sent back as it is.

@@ -46,7 +46,7 @@ def role_of(message: Message, path: str) -> Role:
 
 
 def marks_of(message: Message) -> Marks:
-    """The marks of a message."""
+    """The marks of a message, as those of one that has none where they are missing or malformed."""
     marks = message.get(MARKS)
     if marks is None or not isinstance(marks, Mapping):
         marks = {}

@@ -202,7 +202,7 @@ def _item(group: Sequence[Section]) -> dict[str, Any]:
 
 
 def carries(prompt: Prompt, section: Section) -> bool:  # noqa: ARG001 - as every API is asked
-    """OpenAI takes a breakpoint on content blocks and on the parts of a tool's output: not on tools and instructions.
+    """Whether OpenAI takes a breakpoint there: on content blocks and parts of a tool's output, not tools, instructions.
 
     Source: ``FunctionCallOutput.output`` and ``ResponseInputTextContentParam`` of openai 2.54.0, whose types are made
     of OpenAI's own description of the API; read 2026-11-25.

@@ -11,7 +11,7 @@ import pytest
 from autogen_core.models import ChatCompletionClient, ModelFamily, ModelInfo
 
 from cacheprefix.server import SimulatedProvider
-from cacheprefix_autogen import forget_sessions
+from cacheprefix_autogen.settings import forget_sessions
 
 sys.path.insert(0, str(Path(__file__).parent))
 

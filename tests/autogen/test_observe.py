@@ -188,7 +188,7 @@ async def test_a_request_that_cannot_be_begun_is_the_applications_own(provide, n
         assert [str(w.message).startswith(BEGIN) for w in told].count(True) == 1
         assert session.failures["begin"] == len(own) == 4
         assert session.calls == ()
-        assert session.adapter.shared.model.remembered == 0
+        assert len(session.adapter.shared.model._forest) == 0
     await team.run(task="Go on.")
     assert all("<role name=" in str(record.json["messages"]) for record in list(provider.requests)[4:])
     assert len(session.calls) == 4

@@ -302,8 +302,8 @@ def test_memory_stays_within_its_bound() -> None:
     desk = Desk(max_bytes=300_000)
     for number in range(400):
         desk.call(chat(f"task {number}", "x" * 400, f"y{number}"), agent=f"agent {number}")
-    assert desk.model._forest.held_bytes < 400_000
-    assert desk.model.remembered < 300
+    assert desk.model._forest._bytes < 400_000
+    assert len(desk.model._forest) < 300
     verdict = desk.call(chat("task 399", "x" * 400, "y399", "a", "b", tools=("b", "a")), agent="agent 399")
     assert verdict.cause == "tools_reordered"
 
@@ -319,7 +319,7 @@ def test_nothing_of_a_forgotten_request_is_held() -> None:
     forest = model._forest
     for record in list(forest._records.values()):
         forest.forget(record)
-    assert (forest.held_bytes, len(forest), forest._roots) == (0, 0, {})
+    assert (forest._bytes, len(forest), forest._roots) == (0, 0, {})
 
 
 @given(
@@ -354,7 +354,7 @@ def test_what_was_let_go_is_read_as_before_and_no_text_of_it_is_held(steps: list
     assert all(node.section is None for node in _nodes(model))
     for record in list(forest._records.values()):
         forest.forget(record)
-    assert (forest.held_bytes, len(forest), forest._roots, forest._sessions) == (0, 0, {}, {})
+    assert (forest._bytes, len(forest), forest._roots, forest._sessions) == (0, 0, {}, {})
 
 
 def _nodes(model: CacheModel) -> list[Any]:
@@ -413,7 +413,7 @@ def test_a_request_that_fails_in_the_middle_of_another_step_is_taken_back_after_
 
     begun = model.begin(chat("one", "two", "three"), RULES, SentBy(agent="b", events=events()), at=1.0)
     model.fail(begun)
-    assert (model.remembered, model._forest.held_bytes) == (0, 0)
+    assert (len(model._forest), model._forest._bytes) == (0, 0)
 
 
 def test_finishing_twice_counts_once() -> None:
@@ -423,7 +423,7 @@ def test_finishing_twice_counts_once() -> None:
     first = model.finish(seen, None, 1.0)
     assert model.finish(seen, Usage(input_tokens=5, cache_read_tokens=5), 2.0) is first
     model.fail(seen)
-    assert model.remembered == 1
+    assert len(model._forest) == 1
 
 
 def test_nameless_agents_that_hear_one_conversation_are_not_a_changed_system() -> None:

@@ -92,9 +92,16 @@ def test_a_compaction_keeps_pairs_and_order_and_is_replayed(messages, trigger):
     kept = [places[id(message)] for message in done.messages if id(message) in places]
     assert kept == sorted(kept)
     assert done.messages[-1] is messages[-1]
-    saved = Conversation.loads(state.dumps())
+    saved = restored(state)
     for again in (sent(messages, state, **rules), sent(messages, saved, compaction=500_000)):
         assert [m.content for m in again.messages] == [m.content for m in done.messages]
+
+
+def restored(state):
+    """A conversation in another process, with what was decided in this one."""
+    other = Conversation("")
+    other.restore(state.dumps())
+    return other
 
 
 def keyed(messages):
@@ -133,7 +140,7 @@ def test_durable_context_becomes_one_block_a_key_when_a_compaction_rewrites_the_
             wait = {key: len(waiting.get(key, ())) for key in said}
             # What was joined when a later question stood there stays so in a history that goes back to before it.
             assert all(apart[key] <= wait[key] for key in said) if blocks else apart == wait
-        saved = Conversation.loads(state.dumps())
+        saved = restored(state)
         assert [m.content for m in sent(messages, saved, compaction=500_000).messages] == [m.content for m in done]
 
 

@@ -19,7 +19,6 @@ from cacheprefix_langgraph import (
     PrefixState,
     SessionMemory,
     StoreMemory,
-    extract_memory,
     forked,
     memory_node,
     read_update,
@@ -206,16 +205,6 @@ def test_a_graph_without_a_place_to_remember_in_is_told(bench):
     """At the first run, with what to do."""
     with pytest.raises(SetupError, match=r"compile the graph with store"):
         graph_with(bench, bench.session(HANDBOOK)).invoke(HELLO)
-
-
-@ONE
-def test_memory_can_be_extracted_without_a_graph(bench):
-    """The update is the caller's to merge."""
-    bench.script(answering)
-    model = wrap_model(bench.model(), bench.session(HANDBOOK))
-    update = extract_memory(model, [SystemMessage("You read."), *HELLO["messages"], AIMessage("Understood.")])
-    assert update.additions["preferences"] == ("short answers",)
-    assert update.rationale == "said so"
 
 
 @ONE

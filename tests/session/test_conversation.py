@@ -187,12 +187,13 @@ def test_a_saved_conversation_loads_without_a_session():
     """History, mode and ledger are the same; what is no conversation is refused."""
     conversation = Conversation("t", api="openai-chat", mode="manual")
     conversation.append(*turn(1))
-    loaded = Conversation.loads(conversation.dumps())
+    loaded = Conversation("")
+    loaded.restore(conversation.dumps())
     assert loaded.dumps() == conversation.dumps()
     assert (loaded.id, loaded.state.mode) == ("t", "manual")
     for wrong in ("{", "[]", '{"version": 99}'):
         with pytest.raises(StateError):
-            Conversation.loads(wrong)
+            Conversation("").restore(wrong)
 
 
 def test_a_conversation_saved_under_another_prefix_is_refused():

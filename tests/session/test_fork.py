@@ -122,12 +122,12 @@ def test_trees_that_were_being_changed_at_the_fork_start_anew_in_the_child() -> 
             held.set()
             done.wait(PATIENCE)
 
-    assert in_child(lambda: model.remembered == 1)
+    assert in_child(lambda: len(model._forest) == 1)
     thread = threading.Thread(target=hold)
     thread.start()
     assert held.wait(PATIENCE)
     try:
-        assert in_child(lambda: model.remembered == 0 and ask(made))
+        assert in_child(lambda: len(model._forest) == 0 and ask(made))
     finally:
         done.set()
         thread.join()

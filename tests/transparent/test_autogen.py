@@ -79,7 +79,8 @@ from pydantic import BaseModel
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.server import Fault, Reply, ToolCall
-from cacheprefix_autogen import forget_sessions, unwrap, wrap
+from cacheprefix_autogen import unwrap, wrap
+from cacheprefix_autogen.settings import forget_sessions
 from tests.transparent.compare import allowed_in
 from tests.transparent.harness import Constructs, Stage
 

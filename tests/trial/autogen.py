@@ -43,8 +43,9 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 from cacheprefix.layout.framing import unframed
 from cacheprefix.server import Reply, Request, SimulatedProvider, ToolCall
-from cacheprefix_autogen import ForkContext, PrefixClient, forget_sessions, wrap
+from cacheprefix_autogen import ForkContext, PrefixClient, wrap
 from cacheprefix_autogen.messages import ABOVE, ANSWER, MEMORY, STANDS
+from cacheprefix_autogen.settings import forget_sessions
 from tests.transparent.test_autogen import Characters
 from tests.trial.applications import IMAGE, Answers, Application, Person, Role, Tool, Turn, asking, hooks
 from tests.trial.checks import Framing

@@ -120,6 +120,7 @@ def session_of(target: Any) -> Session | None:
 
 
 def _bind(agent: Any, session: AdapterSession, policy: BoundPolicy) -> None:
+    """Have an agent's requests laid out: its tools and role join the team, and our middleware stands innermost."""
     schemas = [tool.schema for tool in agent.tools if isinstance(tool, FunctionTool)]
     if session.mode != "observe":
         # First: where an agent is made anew, its tools are not everybody's.

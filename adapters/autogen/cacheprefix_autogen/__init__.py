@@ -8,7 +8,7 @@ from cacheprefix_autogen.fork_request import ForkRequest
 from cacheprefix_autogen.front_door import conversation_of, session_of, unwrap, wrap
 from cacheprefix_autogen.model_context import ForkContext
 from cacheprefix_autogen.reading import read_tool
-from cacheprefix_autogen.settings import PrefixSettings, forget_sessions
+from cacheprefix_autogen.settings import PrefixSettings
 from cacheprefix_autogen.tool_cache import cached
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "ask",
     "cached",
     "conversation_of",
-    "forget_sessions",
     "read_tool",
     "session_of",
     "unwrap",

@@ -57,7 +57,7 @@ class RunPlan:
         return None if left is None else [TurnAhead((rank + at) % many) for at in range(left)]
 
     def _left(self, had: int) -> int | None:
-        """Turns to the end of a round robin's first run, of agents that say one message each."""
+        """Turns to the end of a round robin's first run, of agents that say one message each; None if nobody knows."""
         team, ends = self._team, self._team._termination_condition
         manager = instance_of(team, getattr(team, "_group_chat_manager_topic_type", ""))
         if getattr(manager, "_current_turn", None) != had:

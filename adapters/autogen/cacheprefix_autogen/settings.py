@@ -70,6 +70,6 @@ def session_of_settings(settings: PrefixSettings) -> AdapterSession:
 
 
 def forget_sessions() -> None:
-    """Let the next component start a session of its own, for tests and long-lived processes."""
+    """Let the next component start a session of its own: for tests that play another process."""
     with _LOCK:
         _SESSIONS.clear()

@@ -442,6 +442,7 @@ class PendingRequest:
         if execution is not None:
             conversation = execution.conversation
         marks = binding.session.profile(self.call.model, api).markers is not None
+        # Money: of requests in the application's own layout those alone get marks whose beginning is kept already.
         rewrite = layout is not None and binding.rewrites and (self.forked or not marks or self._may_mark(api))
         changed = self.forked or self.messages is not self.call.messages or self.tools is not self.call.tools
         loops = layout is not None and layout.has_tools and binding.part(Executions).go_on

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cacheprefix_langgraph.teams.memory import MemoryUpdate, SessionMemory, read_update
     from cacheprefix_langgraph.teams.memory_store import FileMemory, MemoryKeeper, StoreMemory
     from cacheprefix_langgraph.teams.outcomes import Outcome
-    from cacheprefix_langgraph.teams.remembering import extract_memory, memory_node
+    from cacheprefix_langgraph.teams.remembering import memory_node
     from cacheprefix_langgraph.teams.reports import WorkerReport
     from cacheprefix_langgraph.teams.team import TeamResult, TeamRole, prefix_team, team_result
     from cacheprefix_langgraph.teams.waves import CycleError, DuplicateTaskError, Task, UnknownDependencyError
@@ -42,7 +42,7 @@ _NAMES = {
     "teams.memory": "MemoryUpdate SessionMemory read_update",
     "teams.memory_store": "FileMemory MemoryKeeper StoreMemory",
     "teams.outcomes": "Outcome",
-    "teams.remembering": "extract_memory memory_node",
+    "teams.remembering": "memory_node",
     "teams.reports": "WorkerReport",
     "teams.team": "TeamResult TeamRole prefix_team team_result",
     "teams.waves": "CycleError DuplicateTaskError Task UnknownDependencyError",
@@ -77,7 +77,6 @@ __all__ = [
     "commit_turn",
     "context_message",
     "dag_result",
-    "extract_memory",
     "forked",
     "memory_node",
     "pinned",

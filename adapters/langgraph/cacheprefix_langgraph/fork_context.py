@@ -185,7 +185,10 @@ class ForkSettings:
         )
 
     def unlaid(self, said: Mapping[str, str]) -> Frame | None:
-        """What stands in for a fork that could not be made: the application's layout with what it left to us to say."""
+        """What stands in for a fork that could not be made: the application's layout with what it left to us to say.
+
+        None in observe mode, where nothing is left to us.
+        """
         if self.session.mode == "observe":
             return None
         return Frame(

@@ -103,6 +103,7 @@ def install(session: Session | None = None, *, role: str = "", conversation: str
 
 
 def _bound(session: Session | None, role: str, conversation: str) -> Bound:
+    """The session and the role in force, with LiteLLM's functions watched from now on."""
     joined, bound = adapter.given_or_configured(session), adapter.bound_role(role, "", conversation)
     if bound:
         joined.join(role)

@@ -206,7 +206,10 @@ def _usage(raw: Any) -> Any:
 
 
 def _native(details: Mapping[str, Any] | None, api: Api) -> dict[str, Any] | None:
-    """The framework's token counts in the provider's form; its two cache counts have the same names for all clients."""
+    """The framework's token counts in the provider's form; None without any.
+
+    Its two cache counts have the same names for all clients.
+    """
     if not details:
         return None
     read, written = (details.get(f"cache_{kind}_input_token_count") for kind in ("read", "creation"))

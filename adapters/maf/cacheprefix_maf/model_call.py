@@ -107,6 +107,7 @@ async def _polled(session: AdapterSession, begun: Mapping[str, Any], answer: Awa
 
 
 async def _answered(asked: Asked, base: Callable[..., Any], request: dict[str, Any]) -> Any:
+    """Ask for a whole answer; one that is still under way is kept until a poll brings its end."""
     sending, request = await _opened(asked, request)
     if sending is None:
         return await base(**request)

@@ -172,7 +172,7 @@ def _is_body(value: Any) -> bool:
 
 
 def _find_body(value: Any, depth: int = 0) -> Mapping[str, Any] | None:
-    """The request body in an entry, nested or as JSON text."""
+    """The request body in an entry, nested or as JSON text; None where there is none."""
     value = _opened(value)
     if not isinstance(value, dict):
         return None
@@ -213,6 +213,7 @@ def _is_answer(value: Mapping[str, Any]) -> bool:
 
 
 def _inner_answer(value: Any, depth: int = 0) -> Any:
+    """The answer that an exchange holds, in up to ``_DEEPEST`` things that wrap it; None without one."""
     value = _opened(value)
     if isinstance(value, list):
         return value if value and all(isinstance(one, dict) for one in value) else None
@@ -263,6 +264,7 @@ def _decoded(text: str) -> str | None:
 
 
 def _usage(answer: Any, value: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The usage that an answer reports, or the entry beside it; None where neither does."""
     if isinstance(answer, list):
         from cacheprefix.profiles import merge_usage  # noqa: PLC0415 - only for logged streams
 
@@ -321,6 +323,7 @@ def _status(value: Mapping[str, Any]) -> int | None:
 
 
 def _time(value: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
+    """Seconds since 1970 by the first of ``names`` that holds a time, in the entry or in its request."""
     request = value.get("request")
     for held in (value, request if isinstance(request, dict) else {}):
         for name in names:

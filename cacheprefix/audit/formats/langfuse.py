@@ -67,6 +67,7 @@ def _is_anthropic(value: Mapping[str, Any], model: str) -> bool:
 
 
 def _body(value: Mapping[str, Any], model: str) -> Mapping[str, Any] | None:
+    """The request's body, of an observation's input and parameters; None where the input is none that is understood."""
     given = _opened(value.get("input"))
     parameters = mapping(_opened(value.get("modelParameters", value.get("model_parameters"))))
     settings = {name: held for name, held in parameters.items() if name in ("response_format", "reasoning_effort")}
@@ -81,6 +82,7 @@ def _body(value: Mapping[str, Any], model: str) -> Mapping[str, Any] | None:
 
 
 def _usage(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The counts, spelled as by a provider whose input leaves cached tokens out, as Langfuse's does; or None."""
     details = mapping(_opened(value.get("usageDetails", value.get("usage_details"))))
     found = details or mapping(_opened(value.get("usage")))
     if not found:

@@ -113,6 +113,7 @@ def _is_pair(value: list[Any]) -> bool:
 
 
 def _usage(outputs: Mapping[str, Any], metadata: Mapping[str, Any], run: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The usage of a run, from whichever of its outputs and metadata holds one; None where none does."""
     generations = outputs.get("generations")
     message: Any = generations
     while isinstance(message, list) and message:

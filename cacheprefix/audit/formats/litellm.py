@@ -86,6 +86,7 @@ def _cut(stored: Any) -> str:
 
 
 def _body(value: Mapping[str, Any], model: str, parameters: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The body as the proxy received it, else of the row's messages and parameters; None where no text was kept."""
     sent = _object(value.get("proxy_server_request"), "proxy_server_request")
     body = sent.get("body", sent)
     if isinstance(body, Mapping) and any(body.get(name) for name in _TEXT):
@@ -104,6 +105,7 @@ def _body(value: Mapping[str, Any], model: str, parameters: Mapping[str, Any]) -
 
 
 def _usage(value: Mapping[str, Any], metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The usage of a row: the provider's own, else LiteLLM's count of the input; None without either."""
     told = metadata.get("usage_object")
     if isinstance(told, Mapping) and told:
         return told

@@ -323,7 +323,7 @@ class _Span:
         )
 
     def _sent(self) -> Mapping[str, Any] | None:
-        """The request as it was sent, where the instrumentation keeps it whole."""
+        """The request as it was sent; None where the instrumentation does not keep it whole."""
         found = self.attributes
         for name in ("input.value", "langfuse.observation.input", "mlflow.spanInputs"):
             text = found.get(name)
@@ -340,6 +340,7 @@ class _Span:
         return None
 
     def _messages(self) -> list[dict[str, Any]]:
+        """The span's messages, in whichever convention it spells them."""
         found = self.attributes
         spelled = _openinference(found) or _vercel(found)
         if spelled:
@@ -361,6 +362,7 @@ class _Span:
         return made
 
     def _tools(self) -> dict[str, Any]:
+        """The body's ``tools``, in whichever convention the span spells them; an empty dict where it has none."""
         given = self.attributes.get("gen_ai.tool.definitions", self.attributes.get("ai.prompt.tools"))
         if isinstance(given, list):
             made = [as_json(tool, "ai.prompt.tools") for tool in given]
@@ -390,6 +392,7 @@ class _Span:
         return {field: self.attributes[name] for name, field in _SETTINGS.items() if name in self.attributes}
 
     def _agent(self, by_id: Mapping[str, _Span]) -> str:
+        """The name of the nearest agent's span, its own or one that it stands in; an empty text without one."""
         span: _Span | None = self
         for _ in range(len(by_id) + 1):
             if span is None:
@@ -495,7 +498,7 @@ def _vercel_tool(tool: Any) -> Any:
 
 
 def _usage(found: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The counts of a span, by the first convention that it follows."""
+    """The counts of a span, by the first convention that it follows; None without any."""
     counts = {
         "input": ("llm.token_count.prompt", "ai.usage.inputTokens", "ai.usage.promptTokens"),
         "read": (

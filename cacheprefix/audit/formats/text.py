@@ -40,7 +40,10 @@ def read_text(value: Mapping[str, Any]) -> Iterator[Record]:
 
 
 def split(text: str) -> list[dict[str, str]]:
-    """The messages of a rendered prompt. Where a mark stands decides, so a longer prompt splits alike."""
+    """The messages of a rendered prompt, begun by ``_ROLE``; text in front of the first is a user's.
+
+    Nothing behind a message decides where it begins, so that a longer prompt splits alike.
+    """
     first = _ROLE.match("\n\n" + text[:_LONGEST_ROLE])
     role, at = ("user", 0) if first is None else (first[1], first.end() - 2)
     made = []

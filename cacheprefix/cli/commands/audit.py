@@ -172,7 +172,10 @@ def _writable(path: Path, mode: str) -> "Iterator[Any]":
 
 @contextmanager
 def _progress(logs: list[str]) -> "Iterator[Callable[[int], None] | None]":
-    """A bar with the rate, for logs that take longer than a moment."""
+    """Show a bar while logs are read, and yield what moves it by so many bytes; None where no bar is shown.
+
+    On a terminal alone, for files of ``_BAR_FROM_BYTES`` and more and for standard input, whose size is not known.
+    """
     sizes = [Path(log).stat().st_size for log in logs if log != "-" and Path(log).is_file()]
     total = sum(sizes)
     if not sys.stderr.isatty() or ("-" not in logs and total < _BAR_FROM_BYTES):

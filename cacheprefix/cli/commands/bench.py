@@ -99,6 +99,7 @@ def _maker(provider: str, model: str | None, rules: str, log: Path | None) -> An
 
 
 def _result(provider: str, model: "Model", rows: Sequence["TurnRow"]) -> dict[str, Any]:
+    """The benchmark's results as JSON: a row a turn, totals by matching and layout, and what they do not show."""
     import datetime as dt
     from dataclasses import asdict
 
@@ -151,6 +152,7 @@ def _payoff(found: Mapping[str, Any], matching: str) -> Iterator[str]:
 
 
 def _total(matching: str, layout: str, rows: Sequence["TurnRow"]) -> dict[str, Any]:
+    """The sums of one layout's turns. ``saving`` is ``1 - cost units / input tokens``: against no cache at all."""
     total, cached = sum(row.input_tokens for row in rows), sum(row.cached_tokens for row in rows)
     cost = round(sum(row.cost_units for row in rows), 1)
     usd = [row.usd for row in rows]
@@ -167,6 +169,7 @@ def _total(matching: str, layout: str, rows: Sequence["TurnRow"]) -> dict[str, A
 
 
 def _markdown(found: dict[str, Any], rows: Sequence["TurnRow"]) -> Iterator[str]:
+    """The results as a page in Markdown: for each way of matching a table of turns, then the totals."""
     yield f"# Conversation benchmark: {found['provider']}, {found['model']}"
     yield ""
     yield f"{found['date']}, cacheprefix {found['versions']['cacheprefix']}. {found['does_not_show']}"

@@ -75,6 +75,7 @@ def register(app: "typer.Typer") -> None:
 
 
 def _restored(data: Any, settings: dict[str, Any], model: str) -> "Conversation":
+    """A conversation of its own, of what one was saved as, with ``settings`` in place of its session's."""
     from cacheprefix.errors import SetupError
     from cacheprefix.session import Session
 
@@ -95,6 +96,7 @@ def _form(context: Any) -> Any:
 
 
 def _from_body(body: Any, settings: dict[str, Any], model: str) -> "Conversation":
+    """A conversation of its own, of a request body's system text and messages."""
     from cacheprefix.errors import SetupError
     from cacheprefix.layout import SharedPrefix
     from cacheprefix.session import Session

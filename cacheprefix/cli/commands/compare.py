@@ -78,6 +78,7 @@ def _result(
     difference: "Estimate",
     ratio: "Estimate | None",
 ) -> dict[str, Any]:
+    """The comparison as JSON: each layout's sides, the difference in quality, and the ratio of the costs."""
     from dataclasses import asdict
 
     plain, shared = sides["unmodified"], sides["shared"]
@@ -132,6 +133,7 @@ def _solved(plain: "Side", shared: "Side") -> dict[str, Any] | None:
 
 
 def _table(found: dict[str, Any]) -> Iterator[str]:
+    """The comparison's lines as they are printed, of its JSON."""
     percent = f"{found['confidence']:.0%}"
     runs = f"{found['repeats']} times" if found["repeats"] > 1 else "once"
     yield f"{found['evaluation']}, each layout {runs}; intervals hold with {percent}"

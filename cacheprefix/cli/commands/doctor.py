@@ -257,6 +257,7 @@ def _as_data(part: Part) -> dict[str, object]:
 
 
 def _show(found: "Mapping[str, Any]", parts: "Iterable[Part]", plugins: "Iterable[PluginInfo]") -> None:
+    """Print what is installed, with what is supported, and the plugins."""
     from rich.console import Console
     from rich.table import Table
 

@@ -64,6 +64,7 @@ def _chosen(calls: "Sequence[Call]", number: int | None, *, everything: bool) ->
 
 
 def _data(call: "Call") -> dict[str, Any]:
+    """A call as JSON: its layout with the reasons, its input tokens, and its verdict."""
     named = ("agent", "session", "model", "index")
     return {
         "call": call.index,
@@ -79,6 +80,7 @@ def _data(call: "Call") -> dict[str, Any]:
 
 
 def _text(call: "Call") -> Iterator[str]:
+    """A call's lines as they are printed: verdict, tokens, layout with reasons, where the cache broke, what to do."""
     from cacheprefix.unnamed import is_named
 
     verdict = call.verdict
@@ -109,6 +111,7 @@ def _text(call: "Call") -> Iterator[str]:
 
 
 def _decisions(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The decisions of a saved ledger, each as its kind, its address and what was decided."""
     from cacheprefix.history.saved import read
 
     ledger = read(data, rebase=True).ledger

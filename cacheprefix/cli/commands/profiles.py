@@ -77,6 +77,7 @@ def rules_in_force(plugins: "Plugins", files: "Iterable[Path]" = ()) -> "Registr
 
 
 def _registry(files: "Iterable[Path]") -> "Registry":
+    """The rules in force, those of ``files`` over the built-in ones; ends the command where a file is wrong."""
     import typer
 
     from cacheprefix.errors import ProfileError
@@ -90,6 +91,7 @@ def _registry(files: "Iterable[Path]") -> "Registry":
 
 
 def _found(registry: "Registry", model: str, provider: str | None, api: str | None, base_url: str | None) -> "Profile":
+    """The row of a model, or of a provider alone where no model is given; the lookup's warnings go to stderr."""
     import warnings
 
     import typer

@@ -67,6 +67,7 @@ def register(app: "typer.Typer") -> None:
 
 
 def _latency(given: str | None) -> "Latency | None":
+    """Waiting times of what ``--latency`` says: on, off, or NAME=SECONDS,...; None for off. Raises ``SetupError``."""
     from cacheprefix.errors import SetupError
     from cacheprefix.server import Latency
 

@@ -102,6 +102,7 @@ def register(app: "typer.Typer") -> None:
 def _settings(
     ttl: Sequence[str] | None, capacity: Sequence[str] | None, replicas: Sequence[int] | None, *, sticky: bool | None
 ) -> "list[Setting]":
+    """The fleets to play: each combination of the given values, else one value after the other."""
     from cacheprefix.server import Setting
 
     if ttl or capacity or replicas:
@@ -147,6 +148,7 @@ def _keys(text: str) -> "Keys":
 
 
 def _number(option: str, text: str) -> float | None:
+    """A number above 0 with k, M or G behind it, or None for ``none``; raises ``SetupError`` for anything else."""
     from cacheprefix.errors import SetupError
 
     if text.lower() == "none":

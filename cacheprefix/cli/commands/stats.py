@@ -41,6 +41,7 @@ def register(app: "typer.Typer") -> None:
 
 
 def _read(path: Path) -> "CacheStats":
+    """The tool cache's statistics in a file, or in stdin for ``-``; raises where there are none."""
     from cacheprefix.errors import SetupError, StateError
 
     try:
@@ -80,6 +81,7 @@ def _statistics(text: str) -> "CacheStats | None":
 
 
 def _table(stats: "CacheStats") -> list[str]:
+    """The statistics' lines as they are printed: all in words, then a table with a row a tool."""
     columns = ("hits", "joined", "misses", "outdated", "expired", "evicted", "refused", "entries")
     width = max([24, *(len(name) for name in stats.tools)])
     heads = "".join(f"{name:>9}" for name in columns)

@@ -129,6 +129,7 @@ def _estimate(profile: "Profile", rehearsed: "Limit", max_usd: float | None, max
 
 
 def _show(evidence: "Evidence") -> None:
+    """Print what was found: a row a rule with expected and seen, what it cost, and what was not tried."""
     from rich.console import Console
     from rich.table import Table
 

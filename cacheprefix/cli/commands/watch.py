@@ -113,6 +113,7 @@ def _plain(lines: Iterator[bytes], run: "Run") -> None:
 
 
 def _live(lines: Iterator[bytes], run: "Run", file: Path) -> None:
+    """Draw the picture anew as lines come, at most once every ``_FRAME`` seconds; an empty line says that none came."""
     from rich.console import Console
     from rich.live import Live
 
@@ -142,6 +143,7 @@ def _draw(run: "Run", file: Path) -> None:
 
 
 def _save(run: "Run", file: Path, svg: Path) -> None:
+    """Write the picture of a whole log into an SVG file."""
     import io
 
     from rich.console import Console

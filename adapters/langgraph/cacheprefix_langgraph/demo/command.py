@@ -74,6 +74,7 @@ def _simulated(source: str, rules: Sequence[str], latency: float) -> list[Row]:
 
 
 def _on_engine(source: str, url: str, model: str, *, as_json: bool) -> None:
+    """Run both layouts against a model on this machine, or at ``url``, and show what the cache did to their times."""
     from contextlib import ExitStack  # noqa: PLC0415 - for a real model only
 
     from cacheprefix.server import SMOLLM2, LocalEngine, idle_threads, smollm2  # noqa: PLC0415
@@ -126,6 +127,7 @@ def _show_engine(rows: Sequence[EngineRow]) -> None:
 
 
 def _real(source: str, provider: str, model: str, yes: bool) -> list[Row]:  # noqa: FBT001
+    """Run both layouts at a provider, once the user agreed to what the simulated one says that it will cost."""
     from cacheprefix.profiles import Usage as Tokens  # noqa: PLC0415
     from cacheprefix.profiles import money, profile_for  # noqa: PLC0415
     from cacheprefix_langgraph.demo.run import anthropic_model, layouts_of, openai_model, run_layout, run_simulated  # noqa: PLC0415

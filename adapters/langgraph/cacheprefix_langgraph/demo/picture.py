@@ -59,6 +59,7 @@ def picture(rows: Sequence[Row]) -> str:
 
 
 def _layout(row: Row, title: str, top: int, scale: float, remark: str) -> Iterator[str]:
+    """One layout as SVG, from ``top`` on: a title, then a bar a request with what it read and what it paid."""
     cost = f"{row.cost_units:,.0f} cost units" + (f", {remark}" if remark else "")
     yield f'<text class="title" x="{_LEFT}" y="{top}">{escape(title)}: {cost}</text>'
     for number, bar in enumerate(row.requests):

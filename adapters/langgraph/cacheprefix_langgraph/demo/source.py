@@ -100,6 +100,7 @@ def tools_for(source: Source) -> list[BaseTool]:
 
 
 def _root(package: str) -> Path:
+    """The folder of a package, or the folder itself; raises ``SetupError`` for what is neither."""
     folder = Path(package)
     if folder.is_dir():
         return folder.resolve()

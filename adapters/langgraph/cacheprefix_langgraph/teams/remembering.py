@@ -1,4 +1,4 @@
-"""Extracting memory with a fork that rides the conversation's cached prefix: as a call, and as a node."""
+"""Extracting memory with a fork that rides the conversation's cached prefix, in a node."""
 
 from __future__ import annotations
 
@@ -72,18 +72,6 @@ def memory_node(
     wrapped = _wrapped(model, bound)
     bind = forked(users_session(bound), role=ROLE, messages_key=messages_key, policy=ForkPolicy.memory_update())
     return Step(ROLE, run, bind)
-
-
-def extract_memory(
-    model: Any, messages: Sequence[BaseMessage], memory: SessionMemory | None = None, *, session: Session | None = None
-) -> MemoryUpdate:
-    """What a conversation adds to a memory, asked of a fork that leaves no trace."""
-    bound = session_for(model, session)
-    request = _request(bound, memory or SessionMemory(), messages)
-    bind = forked(users_session(bound), role=ROLE, policy=ForkPolicy.memory_update())
-    wrapped = _wrapped(model, bound)
-    said = bind(lambda _: wrapped.invoke(request).text)({"messages": list(messages)})
-    return _noted(bound, read_update(str(said)))
 
 
 def _wrapped(model: Any, session: AdapterSession) -> Any:

@@ -39,11 +39,6 @@ class WorkerReport:
     confidence: float | None = None
     """From 0 to 1; None where the role did not say."""
 
-    @property
-    def ok(self) -> bool:
-        """Whether the role finished."""
-        return self.outcome.status == "completed"
-
 
 def report_of(role: str, form: ReportFormat, outcome: Outcome) -> WorkerReport:
     """A report read from what the role said; a structured one that is malformed is taken as prose."""
