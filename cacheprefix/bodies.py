@@ -712,7 +712,7 @@ def _is_message(message: Mapping[str, Any], api: Api) -> bool:
 
 def _is_item(item: Mapping[str, Any]) -> bool:
     # Whatever has no role is told by its type, of which there are new ones each year.
-    named = isinstance(item.get("role", ""), str) and isinstance(item.get("type", ""), str)
+    named = isinstance(item.get("role", ""), str) and isinstance(item.get("type") or "", str)
     content = item.get("content")
     return named and (content is None or _is_text(content, Mapping))
 

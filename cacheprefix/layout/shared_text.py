@@ -38,11 +38,12 @@ def find_text(wanted: str, text: str) -> tuple[int, int] | None:
     sought_words = bare.split()
     if not _may_stand(sought_words, text):
         return None
-    words = list(_WORD.finditer(text))
-    plain, sought = " ".join(word.group() for word in words), " ".join(sought_words)
+    plain, sought = " ".join(text.split()), " ".join(sought_words)
     first = _stands(sought, plain)
     if first < 0:
         return None
+    # One object a word takes ten times as long, and a text may be nearly the wanted one, as another edition of it is.
+    words = list(_WORD.finditer(text))
     # Where each word begins in ``plain``: a space stands between any two.
     begins = list(accumulate((len(word.group()) + 1 for word in words), initial=0))
 

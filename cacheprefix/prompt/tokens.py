@@ -66,14 +66,14 @@ def estimate_tokens(text: str, model: str = "") -> int:  # noqa: ARG001 - one si
         return -(-len(text) // _CHARACTERS_A_TOKEN)
     # Without its ASCII a text is short; a pattern is slow.
     others = text.encode("utf-8", "surrogatepass").translate(None, _ASCII).decode("utf-8", "surrogatepass")
-    wide = len(_wide().findall(others))
+    wide = len(others) - len(_wide().sub("", others))
     return wide + -(-(len(text) - wide) // _CHARACTERS_A_TOKEN)
 
 
 @functools.cache
 def _wide() -> re.Pattern[str]:
-    """CJK characters; compiled, for 3 ms, with the first text that is not ASCII."""
-    return re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
+    """Runs of CJK characters; compiled, for 3 ms, with the first text that is not ASCII."""
+    return re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]+")
 
 
 ESTIMATE = Counter("estimate (4 characters a token, CJK 1)", exact=False, count=estimate_tokens)

@@ -122,7 +122,7 @@ def _split_instructions(reader: Reader, tier: Tier, path: str, value: Any) -> li
 def _split_item(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
     """The sections of one item: of a message each block, of any other item the whole."""
     item, marker = pop_marker(mapping(value, path), path)
-    kind = str(item.get("type", "message"))
+    kind = _kind(item)
     if kind in _OUTPUTS and isinstance(item.get("output"), list):
         item, marker = _unmarked_output(item, path, marker)
     if kind != "message" or "role" not in item:
@@ -235,7 +235,7 @@ def mark(copy: BodyCopy, section: Section, number: int, block: int, ttl: str | N
 def view(item: Message, path: str, count: Count) -> MessageView:
     """What an item says, calls or answers."""
     marks = marks_of(item)
-    kind = str(item.get("type") or "message")
+    kind = _kind(item)
     if kind == "message":
         texts, media = texts_and_media(item.get("content"), f"{path}.content")
         role = role_of(item, path)
@@ -258,6 +258,12 @@ def view(item: Message, path: str, count: Count) -> MessageView:
     # What a kind unknown here belongs to cannot be known either, so it stays where it is.
     data = dumps(item, path).decode("utf-8", "surrogatepass")
     return make_message("assistant", (data,), count, key=marks["key"], pinned=True)
+
+
+def _kind(item: Message) -> str:
+    """What an item is. A message need not say it, nor a reference to what the provider keeps, which is an id alone."""
+    told = "message" if "role" in item or "id" not in item else "item_reference"
+    return str(item.get("type") or told)
 
 
 def is_call(item: Message) -> bool:
@@ -291,7 +297,7 @@ def bound(items: Sequence[Message], by_index: dict[int, list[Decision]], gone: s
     out = set(gone)
     behind: list[bool] = []
     for index in range(len(items) - 1, -1, -1):
-        kind = str(items[index].get("type") or "message")
+        kind = _kind(items[index])
         if kind == "reasoning":
             by_index.pop(index, None)
             if behind:
@@ -368,7 +374,7 @@ def errors(body: Mapping[str, Any], takes: Takes) -> Found:  # noqa: ARG001 - as
         if not isinstance(item, Mapping):
             yield path, f"expected an object, found {type(item).__name__}"
             continue
-        kind, call = str(item.get("type") or "message"), item.get("call_id")
+        kind, call = _kind(item), item.get("call_id")
         name = item.get("id")
         if isinstance(name, str) and kind != "item_reference":
             if name in ids:
@@ -403,6 +409,6 @@ def _made(item: Any) -> bool:
     """Whether an item is the model's own: what may stand behind its reasoning."""
     if not isinstance(item, Mapping):
         return False
-    kind = str(item.get("type") or "message")
+    kind = _kind(item)
     # References and kinds unknown here may be anything.
     return item.get("role") == "assistant" if kind == "message" else not kind.endswith("_output")

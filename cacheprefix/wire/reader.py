@@ -420,7 +420,8 @@ class Reader:
         """One section, counted by this reader."""
         known = self._same.get((tier, kind, head, data)) if self._same else None
         if known is not None:
-            return Section(tier, path, kind, head, data, known.digest, known.tokens, marker)
+            # Its very bytes: each request that is remembered holds what it was marked in.
+            return Section(tier, path, kind, head, known.data, known.digest, known.tokens, marker)
         # An image counts as much however it is given: an address is short.
         count = self.count if kind in _WORDS else _flat if kind == "image" else self._with_media
         return section(tier, path, kind, head, data, count, marker, self._envelope)

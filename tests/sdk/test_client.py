@@ -865,6 +865,20 @@ def test_a_request_that_asks_nothing_is_refused_as_without_us(servers, session_f
     assert session.failures == {}
 
 
+@pytest.mark.parametrize("named", [{}, {"type": None}, {"type": "item_reference"}])
+def test_what_the_provider_keeps_may_be_named_by_its_id_alone(servers, session_for, named):
+    """OpenAI's ``ItemReference`` needs no type: its conversation is shared as any other is."""
+    servers["openai-responses"].reset()
+    session = session_for("openai-responses")
+    said = [{"role": "user", "content": "hello"}, {"id": "msg_1", **named}, {"role": "user", "content": "and then?"}]
+    with make_client("openai-responses", servers["openai-responses"]) as client:
+        for name in ("a", "b", "a"):
+            with role(name):
+                creator(wrap(client, session), "openai-responses")(**body("openai-responses", said, store=False))
+    assert session.failures == {}
+    assert {call.layout for call in session.calls} == {"fork"}
+
+
 @pytest.mark.invalid_requests
 @pytest.mark.parametrize("said", ["messages", "content", "tools"])
 @pytest.mark.parametrize("api", ["openai-chat", "anthropic"])

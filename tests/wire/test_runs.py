@@ -86,6 +86,8 @@ def test_nothing_is_hashed_twice_that_did_not_change(api, monkeypatch):
         marked = mark(body, api, prompt, chosen)
         again = redecode(prompt, marked, [one.section for one in chosen], estimate_tokens)
         assert (turn < 4) or chosen
+        # A session remembers tens of thousands of prompts: each would hold the shared text once more.
+        assert all(one.data is known.data for one, known in zip(again.sections, prompt.sections, strict=True))
         assert _shape(again) == _shape(decode(marked, api))
         del hashed[-len(history) :]
     assert len(hashed) == len(history)

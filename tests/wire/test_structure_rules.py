@@ -136,6 +136,7 @@ RESPONSES = [
     ({"input": [USER, {"role": "user", "id": "m", "content": "x"}, {"role": "user", "id": "m", "content": "x"}]},
      [("input[2].id", "two items have the id 'm'")]),
     ({"input": [USER, {"type": "item_reference", "id": "m"}, {"type": "item_reference", "id": "m"}]}, []),
+    ({"input": [USER, {"id": "m"}, {"id": "m", "type": None}]}, []),
     ({"input": [USER, REASONING, _item("a"), _out("a")]}, []),
     ({"input": [USER, REASONING, {"type": "message", **SAID}]}, []),
     ({"input": [USER, REASONING, SAID]}, []),
