@@ -91,16 +91,19 @@ async def test_a_run_that_is_given_up_leads_nobody(cold, provider, api, streamed
 
 
 @EVERYWHERE
-async def test_a_stream_that_is_left_leads_nobody(cold, provider, api):
+async def test_a_stream_that_is_left_is_a_call_and_leads_nobody(cold, provider, api):
     """At the first piece of its answer, by the way that the Agents SDK has for it."""
     provider.simulator.script = lambda _: Reply("word " * 3_000)
-    async with cold(api) as (_, agents):
+    async with cold(api) as (session, agents):
+        provider.simulator.latency = Latency(output=0.02, scale=1)
         run = Runner.run_streamed(agents[0], "What now?")
         async for event in run.stream_events():
-            if event.type == "raw_response_event":
+            if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
                 run.cancel()
+                slow(provider, 0)
                 break
         await asyncio.wait_for(asyncio.gather(*(asked(one, streamed=True) for one in agents[1:])), PATIENCE)
+        assert sorted(call.agent for call in session.calls) == sorted(NAMES)
 
 
 @pytest.mark.slow
