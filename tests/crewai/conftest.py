@@ -35,11 +35,12 @@ NewLLM = Callable[..., Any]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Warnings of CrewAI and the libraries under it are theirs; ours stay errors."""
+    """Warnings of CrewAI and the libraries under it are theirs; ours stay errors, and those of what our code reads."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore:::"), append=False)
             item.add_marker(pytest.mark.filterwarnings("error::cacheprefix.CacheprefixWarning"))
+            item.add_marker(pytest.mark.filterwarnings("error:::cacheprefix"))
 
 
 def pytest_sessionfinish() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Any
@@ -153,6 +154,25 @@ def test_volatile_text_may_speak_as_the_system(servers, new_llm) -> None:
     (last,) = [body["messages"][-1] for body in bodies(provider)]
     assert last == {"role": "system", "content": "<now>\nnoon\n</now>"}
     assert installed.session.failures == {}
+
+
+@pytest.mark.parametrize("way", ["kickoff", "akickoff", "kickoff_async", "agent"])
+def test_an_error_in_giving_volatile_text_is_the_applications(servers, new_llm, way) -> None:
+    """It reaches the application by every way of starting; nothing is sent, and nothing of ours failed."""
+    provider = servers("openai")
+    who = agents(lambda: new_llm(provider))
+    team: Any = crew(who, tasks(who))
+    given: dict[str, str] = {}
+    with install(who if way == "agent" else team, volatile=lambda: {"now": given["missing"]}) as installed:
+        with pytest.raises(KeyError, match="missing"):
+            if way == "agent":
+                who[0].kickoff(BRIEF)
+            elif way == "kickoff":
+                team.kickoff(inputs=INPUTS)
+            else:
+                asyncio.run(getattr(team, way)(inputs=INPUTS))
+        assert installed.session.failures == {}
+    assert not provider.requests
 
 
 @pytest.mark.slow

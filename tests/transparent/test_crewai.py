@@ -161,6 +161,8 @@ def construct(name=None, *, ordered=True, **options):
         def within(stage):
             # CrewAI's own, of which it says some in threads, whenever those come to it.
             warnings.filterwarnings("ignore", category=DeprecationWarning)
+            # What our code reads in the application's place.
+            warnings.filterwarnings("always", category=DeprecationWarning, module="cacheprefix")
             gave = run(stage)
             events = stage.seen()
             if not ordered:

@@ -338,7 +338,8 @@ def replayed(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterat
             # asked last stands in no later request.
             continue
         inner = any(_asks_another(play, key[0]) for play in (*olds, *news))
-        if not (inner or _undecided(runs, key) or _begins_behind_a_resume(app, key, framing)) and olds and news:
+        plays = [*before, *after]
+        if not (inner or _undecided(runs, key) or _begins_behind_a_resume(app, key, framing, plays)) and olds and news:
             changes = [_change(old, new, prompts=True) for old in olds for new in news]
             if all(changes):
                 yield Broken(2, f"{key}: in one session {changes[0]}, resumed")
@@ -372,7 +373,9 @@ def _went_back(app: Application, key: Key) -> bool:
     return any(turn.act == "rewind" for turn in app.turns[: int(number) + 1] if name in {p.name for p in turn.people})
 
 
-def _begins_behind_a_resume(app: Application, key: Key, framing: Framing) -> bool:
+def _begins_behind_a_resume(
+    app: Application, key: Key, framing: Framing, plays: Sequence[Mapping[Key, Record]]
+) -> bool:
     """Whether a request's role began its conversation behind a resume, and so in the new session."""
     name, number = key[0].split("/")[:2]
     asks, _, branch = key[1].partition("#")
@@ -392,7 +395,10 @@ def _begins_behind_a_resume(app: Application, key: Key, framing: Framing) -> boo
         kept = not (framing.apart and turn.together) and turn.way not in ("left", "cancelled")
         # An answer's schema makes it another prompt.
         kept = kept and turn.form == app.turns[int(number)].form
-        came.append(framing.goes_on and kept and (role is None or role in turn.roles))
+        # Where one agent hands on to the next, an error of the first leaves the others unasked.
+        spoke = any(each[0].startswith(f"{name}/{turn.number}/") and each[1].partition("#")[0] == asks
+                    for play in plays for each in play)  # fmt: skip
+        came.append(framing.goes_on and kept and (role is None or (role in turn.roles and spoke)))
     return any(turn.act == "resume" for turn in app.turns[: begun + 1])
 
 

@@ -219,10 +219,12 @@ def test_a_hand_off_that_a_compaction_removes_is_no_question(passed):
     assert found == (set() if passed else {9})
 
 
-def resumed(first, second, framing, turns, **changed):
+def resumed(first, second, framing, turns, began="planner", **changed):
     """What is broken where the last turn was sent as ``first`` in one session and as ``second`` in a resumed one."""
+    opened = sent(FORK)
+    opened.agent = began
     made = {
-        mode: Run("forked", (sent(FORK), sent(messages, len(turns) - 1)), framing=framing)
+        mode: Run("forked", (opened, sent(messages, len(turns) - 1)), framing=framing)
         for mode, messages in (("continued", first), ("forked", second))
     }
     app = replace(APP, **changed, turns=tuple(replace(TURN, number=at, **turn) for at, turn in enumerate(turns)))
@@ -281,6 +283,12 @@ def test_what_a_role_begins_behind_a_resume_goes_by_what_its_process_has_met(bef
     """The conversation was resumed, and this role had not asked in it, or another one asks it as a tool."""
     turns = [{} if asks else {"roles": (replace(PLANNER, name="critic"),)} for asks in (before, then)]
     assert resumed(FORK, grown(FORK), Framing(), [turns[0], {**turns[1], "act": "resume"}]) == broken
+
+
+@pytest.mark.parametrize(("began", "broken"), [("planner", {2}), ("critic", set())])
+def test_a_role_that_was_not_asked_in_its_turn_has_begun_nothing(began, broken):
+    """As of agents that hand on to each other, where the first one's request failed."""
+    assert resumed(FORK, grown(FORK), Framing(), [{}, {"act": "resume"}], began) == broken
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,8 @@ def _of_crewai(agent: Any, crew: Any) -> Iterator[Any]:
         yield from create_memory_tools(memory)
     yield from _skill_loader(agent, [*(getattr(agent, "skills", None) or ()), *(getattr(crew, "skills", None) or ())])
     takes = getattr(getattr(agent, "llm", None), "supports_multimodal", None)
-    if crew is not None and getattr(agent, "multimodal", False) and not (callable(takes) and takes()):
+    # Not by its name: CrewAI warns of who reads this one so.
+    if crew is not None and vars(agent).get("multimodal") and not (callable(takes) and takes()):
         yield from agent.get_multimodal_tools()
 
 
