@@ -429,7 +429,7 @@ class _Run:
         totals.add(record, usage, units, usd)
         seen = view_counts(ready, usage)
         seen["units"], seen["usd"] = round(units, 2), usd
-        self._rows.add(CallRow(public_counts(ready, judged, usage), seen))
+        self._rows.add(CallRow(public_counts(ready, judged, usage.cache_read_tokens or 0), seen))
 
     def _index_of(self, begun: int | None) -> int | None:
         """Our number of the call that the model began as its n-th."""
