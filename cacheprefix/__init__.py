@@ -5,10 +5,10 @@ Names are loaded when they are first used, so that importing the package costs n
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from cacheprefix._version import __version__
+from cacheprefix.lazy_names import lazy
 
 if TYPE_CHECKING:
     from cacheprefix._wrap import preview, wrap
@@ -29,38 +29,28 @@ if TYPE_CHECKING:
     from cacheprefix.prompt import Prompt, Section
     from cacheprefix.session import Session
 
-_HOMES = {
-    "AbortHandle": "layout",
-    "Breakpoint": "cache",
-    "Caching": "options",
-    "CacheprefixError": "errors",
-    "CacheprefixWarning": "notices",
-    "Call": "call",
-    "Compaction": "history",
-    "Conversation": "conversation",
-    "Fork": "layout",
-    "ForkPolicy": "layout",
-    "Gate": "options",
-    "History": "options",
-    "KeepAlive": "keep_alive",
-    "PendingCall": "calls.pending",
-    "PlannedRequest": "dry_run",
-    "Preview": "dry_run",
-    "Profile": "profiles",
-    "Prompt": "prompt",
-    "ReadBudget": "history",
-    "Report": "calls.report",
-    "RequestBudget": "history",
-    "Section": "prompt",
-    "Session": "session",
-    "SharedPrefix": "layout",
-    "ToolResultBudget": "history",
-    "Usage": "profiles",
-    "Verdict": "cache",
-    "hookimpl": "hookspecs",
-    "preview": "_wrap",
-    "wrap": "_wrap",
-}
+__getattr__, __dir__ = lazy(
+    globals(),
+    {
+        "_wrap": "preview wrap",
+        "cache": "Breakpoint Verdict",
+        "call": "Call",
+        "calls.pending": "PendingCall",
+        "calls.report": "Report",
+        "conversation": "Conversation",
+        "dry_run": "PlannedRequest Preview",
+        "errors": "CacheprefixError",
+        "history": "Compaction ReadBudget RequestBudget ToolResultBudget",
+        "hookspecs": "hookimpl",
+        "keep_alive": "KeepAlive",
+        "layout": "AbortHandle Fork ForkPolicy SharedPrefix",
+        "notices": "CacheprefixWarning",
+        "options": "Caching Gate History",
+        "profiles": "Profile Usage",
+        "prompt": "Prompt Section",
+        "session": "Session",
+    },
+)
 
 __all__ = [
     "AbortHandle",
@@ -95,16 +85,3 @@ __all__ = [
     "preview",
     "wrap",
 ]
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'cacheprefix' has no attribute {name!r}")
-    value = getattr(import_module(f"cacheprefix.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

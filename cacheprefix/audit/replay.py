@@ -8,7 +8,6 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from typing_extensions import Self
@@ -63,9 +62,7 @@ class Audit:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.rows.close()
 
     @property
@@ -432,7 +429,7 @@ class _Run:
         totals.add(record, usage, units, usd)
         seen = view_counts(ready, usage)
         seen["units"], seen["usd"] = round(units, 2), usd
-        self._rows.add(CallRow(public_counts(ready, judged, usage), seen))
+        self._rows.add(CallRow(public_counts(ready, judged, usage.cache_read_tokens or 0), seen))
 
     def _index_of(self, begun: int | None) -> int | None:
         """Our number of the call that the model began as its n-th."""

@@ -79,26 +79,12 @@ def public(
     excerpt = None
     if text and (verdict.before or verdict.after):
         excerpt = {"before": plain(verdict.before or "", "\n\t"), "after": plain(verdict.after or "", "\n\t")}
-    return {
-        "index": ready.number,
-        "session": ready.record.session,
-        "agent": ready.record.agent,
-        "provider": ready.record.provider or ready.profile.provider,
-        "model": named(ready.record.model),
-        "verdict": verdict.kind,
-        "cause": verdict.cause,
-        "path": verdict.path,
-        "ancestor_index": ancestor,
-        "expected_cached_tokens": verdict.expected_tokens,
-        "cached_tokens": cached,
-        "cached_source": source,
-        "lost_tokens": verdict.lost_tokens,
-        "lost_usd": verdict.lost_usd,
-        "excerpt": excerpt,
-    }
+    judged = Judged(verdict.kind, verdict.cause, verdict.expected_tokens, ancestor)
+    told = {"path": verdict.path, "lost_tokens": verdict.lost_tokens, "lost_usd": verdict.lost_usd, "excerpt": excerpt}
+    return {**public_counts(ready, judged, cached, source), **told}
 
 
-def public_counts(ready: Ready, judged: Judged, usage: Usage) -> dict[str, Any]:
+def public_counts(ready: Ready, judged: Judged, cached: int, source: str = "reported") -> dict[str, Any]:
     """The entry of a call whose log has no text."""
     return {
         "index": ready.number,
@@ -111,8 +97,8 @@ def public_counts(ready: Ready, judged: Judged, usage: Usage) -> dict[str, Any]:
         "path": None,
         "ancestor_index": judged.ancestor,
         "expected_cached_tokens": judged.expected,
-        "cached_tokens": usage.cache_read_tokens or 0,
-        "cached_source": "reported",
+        "cached_tokens": cached,
+        "cached_source": source,
         "lost_tokens": 0,
         "lost_usd": None,
         "excerpt": None,

@@ -24,7 +24,7 @@ from cacheprefix.history.ledger import Ledger
 from cacheprefix.history.shape import Shape, removable
 from cacheprefix.history.zones import ZONES, blocks_of, texts_of
 from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
-from cacheprefix.prompt.views import Count, MessageView, ResultView, Role, make_message
+from cacheprefix.prompt.views import Count, MessageView, ResultView, Role, make_message, with_parts
 
 
 class Item(NamedTuple):
@@ -353,20 +353,7 @@ def changed(view: MessageView, decisions: Sequence[Decision], count: Count) -> M
             thinking = [thought for thought in thinking if thought.part != decision.part]
     if not calls and not results and not view.texts and not view.media:
         return None
-    return MessageView(
-        view.role,
-        view.digest,
-        tokens,
-        tuple(calls),
-        tuple(results.values()),
-        tuple(thinking),
-        view.key,
-        view.pinned,
-        view.texts,
-        view.media,
-        view.summary,
-        view.item,
-    )
+    return with_parts(view, tokens, tuple(calls), tuple(results.values()), tuple(thinking))
 
 
 def _only_results(view: MessageView) -> bool:

@@ -61,7 +61,7 @@ class ScriptedTurn:
 
 
 class Wire(Protocol):
-    """One wire form; the modules ``_wire_*`` are its implementations."""
+    """One wire form; the modules ``wire_*`` are its implementations."""
 
     CALL_ID: str
     """What a tool-call id begins with."""

@@ -5,8 +5,9 @@ Names are loaded when they are first used: most sessions have one store.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from cacheprefix.lazy_names import lazy
 
 if TYPE_CHECKING:
     from cacheprefix.stores.effects import apart, aside, bounded
@@ -17,22 +18,18 @@ if TYPE_CHECKING:
     from cacheprefix.stores.sqlite import SqliteStore
     from cacheprefix.stores.tool_results import ResultStore, Slice
 
-_HOMES = {
-    "Departure": "protocol",
-    "Elected": "lease",
-    "Lease": "lease",
-    "Listener": "protocol",
-    "MemoryStore": "memory",
-    "RedisStore": "redis",
-    "ResultStore": "tool_results",
-    "Slice": "tool_results",
-    "SqliteStore": "sqlite",
-    "Store": "protocol",
-    "apart": "effects",
-    "aside": "effects",
-    "bounded": "effects",
-    "elect": "lease",
-}
+__getattr__, __dir__ = lazy(
+    globals(),
+    {
+        "stores.effects": "apart aside bounded",
+        "stores.lease": "Elected Lease elect",
+        "stores.memory": "MemoryStore",
+        "stores.protocol": "Departure Listener Store",
+        "stores.redis": "RedisStore",
+        "stores.sqlite": "SqliteStore",
+        "stores.tool_results": "ResultStore Slice",
+    },
+)
 
 __all__ = [
     "Departure",
@@ -50,16 +47,3 @@ __all__ = [
     "bounded",
     "elect",
 ]
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'cacheprefix.stores' has no attribute {name!r}")
-    value = getattr(import_module(f"cacheprefix.stores.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -6,8 +6,9 @@ entry point and does nothing until a test asks for it. Names are loaded when the
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from cacheprefix.lazy_names import lazy
 
 if TYPE_CHECKING:
     from cacheprefix.server import Reply, ToolCall
@@ -20,26 +21,20 @@ if TYPE_CHECKING:
     from cacheprefix.testing.scripted_model import ScriptedModel
     from cacheprefix.testing.snapshot import PrefixSnapshot, frozen_prefix
 
-_HOMES = {
-    "AdapterConformance": "testing.conformance",
-    "Driver": "testing.driver",
-    "PrefixRecorder": "testing.recorder",
-    "PrefixSnapshot": "testing.snapshot",
-    "Reply": "server",
-    "Role": "testing.driver",
-    "ScriptedModel": "testing.scripted_model",
-    "Team": "testing.driver",
-    "ToolCall": "server",
-    "Way": "testing.driver",
-    "assert_prefix_stable": "testing.assertions",
-    "assert_forked": "testing.assertions",
-    "assert_shared_prefix": "testing.assertions",
-    "assert_valid_requests": "testing.requests",
-    "frozen_prefix": "testing.snapshot",
-    "information": "testing.equal_information",
-    "play": "testing.driver",
-    "request_errors": "testing.requests",
-}
+__getattr__, __dir__ = lazy(
+    globals(),
+    {
+        "server": "Reply ToolCall",
+        "testing.assertions": "assert_forked assert_prefix_stable assert_shared_prefix",
+        "testing.conformance": "AdapterConformance",
+        "testing.driver": "Driver Role Team Way play",
+        "testing.equal_information": "information",
+        "testing.recorder": "PrefixRecorder",
+        "testing.requests": "assert_valid_requests request_errors",
+        "testing.scripted_model": "ScriptedModel",
+        "testing.snapshot": "PrefixSnapshot frozen_prefix",
+    },
+)
 
 __all__ = [
     "AdapterConformance",
@@ -61,16 +56,3 @@ __all__ = [
     "play",
     "request_errors",
 ]
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'cacheprefix.testing' has no attribute {name!r}")
-    value = getattr(import_module(f"cacheprefix.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -131,19 +131,10 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.15g}s"
 
 
-@dataclass(slots=True)
-class _Row:
-    hits: int = 0
-    misses: int = 0
-    joined: int = 0
-    expired: int = 0
-    outdated: int = 0
-    evicted: int = 0
-    refused: int = 0
-    saved_seconds: float = 0.0
-
-
-_COUNTS = tuple(f.name for f in fields(_Row))
+_ZERO: Mapping[str, float] = {
+    f.name: getattr(ToolStats(), f.name) for f in fields(ToolStats) if f.name not in ("entries", "bytes")
+}
+"""What is counted of a tool; its entries and their bytes the store knows."""
 _FIELD: Mapping[Outcome, str] = {"hit": "hits", "miss": "misses", "joined": "joined", "refused": "refused"}
 
 
@@ -151,7 +142,7 @@ _FIELD: Mapping[Outcome, str] = {"hit": "hits", "miss": "misses", "joined": "joi
 class Counters:
     """The running counts, safe for threads."""
 
-    _rows: dict[str, _Row] = field(default_factory=dict)
+    _rows: dict[str, dict[str, float]] = field(default_factory=dict)
     _lock: RLock = field(default_factory=RLock)
     store_errors: int = 0
 
@@ -159,8 +150,8 @@ class Counters:
         """Count a hit; apart from the rest because it is on the fast path."""
         with self._lock:
             row = self._rows.get(tool) or self._row(tool)
-            row.hits += 1
-            row.saved_seconds += saved
+            row["hits"] += 1
+            row["saved_seconds"] += saved
 
     def outcome(self, tool: str, outcome: Outcome, saved: float = 0.0) -> None:
         """Count how a call ended."""
@@ -169,13 +160,12 @@ class Counters:
             self.add(tool, name)
         if saved:
             with self._lock:
-                self._row(tool).saved_seconds += saved
+                self._row(tool)["saved_seconds"] += saved
 
     def add(self, tool: str, name: str) -> None:
         """Add one to a count."""
         with self._lock:
-            row = self._row(tool)
-            setattr(row, name, getattr(row, name) + 1)
+            self._row(tool)[name] += 1
 
     def error(self) -> bool:
         """Count a failure of the store; True for the first."""
@@ -196,20 +186,20 @@ class Counters:
     def stats(self, enabled: bool, ttl: float | None, held: Mapping[str, tuple[int, int]]) -> CacheStats:  # noqa: FBT001 - mirrors the value's fields
         """Return a snapshot; ``held`` gives entries and bytes by tool."""
         with self._lock:
-            rows = {tool: {name: getattr(row, name) for name in _COUNTS} for tool, row in self._rows.items()}
+            rows = {tool: dict(row) for tool, row in self._rows.items()}
             errors = self.store_errors
         for tool in held:
             rows.setdefault(tool, {})
         tools: dict[str, ToolStats] = {}
         for tool, counts in sorted(rows.items()):
             entries, size = held.get(tool, (0, 0))
-            tools[tool] = ToolStats(**counts, entries=entries, bytes=size)
+            tools[tool] = ToolStats(**counts, entries=entries, bytes=size)  # type: ignore[arg-type]
         sums = {f.name: sum(getattr(t, f.name) for t in tools.values()) for f in fields(ToolStats)}
         return CacheStats(enabled, ttl, ToolStats(**sums), tools, errors)
 
-    def _row(self, tool: str) -> _Row:
+    def _row(self, tool: str) -> dict[str, float]:
         row = self._rows.get(tool)
         if row is None:
             name = tool if len(self._rows) < _MAX_TOOLS else OTHER
-            row = self._rows.setdefault(name, _Row())
+            row = self._rows.setdefault(name, dict(_ZERO))
         return row

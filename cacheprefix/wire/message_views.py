@@ -13,7 +13,7 @@ from typing import Any
 from cacheprefix.bounded import PerOwner
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt import dumps, estimate_tokens
-from cacheprefix.prompt.views import Count, MessageView, ResultView, digest_of
+from cacheprefix.prompt.views import Count, MessageView, ResultView, digest_of, with_parts
 from cacheprefix.wire.apis import CHATS
 from cacheprefix.wire.frozen import FrozenDict
 from cacheprefix.wire.messages import Form
@@ -63,20 +63,7 @@ def view_of(message: Mapping[str, Any], api: Form, count: Count, path: str) -> M
 def named(view: MessageView, names: Mapping[str, str]) -> MessageView:
     """The view with its results' tool names filled in from the calls they answer."""
     results = tuple([_with_name(result, names.get(result.call_id, "")) for result in view.results])
-    return MessageView(
-        view.role,
-        view.digest,
-        view.tokens,
-        view.calls,
-        results,
-        view.thinking,
-        view.key,
-        view.pinned,
-        view.texts,
-        view.media,
-        view.summary,
-        view.item,
-    )
+    return with_parts(view, view.tokens, view.calls, results, view.thinking)
 
 
 def _with_name(result: ResultView, name: str) -> ResultView:
