@@ -55,19 +55,36 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
     if joined.off:
         return target
     if isinstance(target, Router):
-        router: Any = unwrap(target)
-        if _ATTEMPTS:
-            router.__class__ = adapter.derived(type(router), **{n: _attempts(n, joined, bound) for n in _ATTEMPTS})
-        else:
-            for each in _OWN:
-                own = getattr(router, each)
-                made: Any = adapter.inside(partial(_BOUND.within, (joined, bound)), own, own)
-                made.cacheprefix_own = vars(router).get(each)
-                # In this way it reaches what the router itself asks by, as of a batch.
-                setattr(router, each, made)
+        with _WRAPPING:
+            _wrap_router(target, joined, bound)
         return target
     wrapped: T = adapter.inside(partial(_BOUND.within, (joined, bound)), partial(_call, name), _OWN[name])
     return wrapped
+
+
+_WRAPPING = adapter.RLock()
+"""Several threads may wrap one router at once, each for a request of its own."""
+
+
+def _wrap_router(router: Any, joined: adapter.AdapterSession, bound: adapter.Role | None) -> None:
+    """Have a router ask in a session from now on."""
+    if _ATTEMPTS:
+        own = _own_class(router)
+        # At once: requests that another thread has under way ask in the session before or in this one.
+        router.__class__ = adapter.derived(own, **{name: _attempts(name, joined, bound) for name in _ATTEMPTS})
+        return
+    unwrap(router)
+    for each in _OWN:
+        own = getattr(router, each)
+        made: Any = adapter.inside(partial(_BOUND.within, (joined, bound)), own, own)
+        made.cacheprefix_own = vars(router).get(each)
+        # In this way it reaches what the router itself asks by, as of a batch.
+        setattr(router, each, made)
+
+
+def _own_class(router: Any) -> Any:
+    """LiteLLM's own class, or the application's, of a router that may be wrapped."""
+    return getattr(type(router), "__unwrapped__", type(router))
 
 
 def known(target: object) -> str:
@@ -80,9 +97,10 @@ def known(target: object) -> str:
 
 def unwrap(router: T) -> T:
     """The router with LiteLLM's own class and methods again."""
-    router.__class__ = getattr(router.__class__, "__unwrapped__", router.__class__)
-    for name, held in [each for each in vars(router).items() if hasattr(each[1], "cacheprefix_own")]:
-        setattr(router, name, own) if (own := held.cacheprefix_own) else delattr(router, name)
+    with _WRAPPING:
+        router.__class__ = _own_class(router)
+        for name, held in [each for each in vars(router).items() if hasattr(each[1], "cacheprefix_own")]:
+            setattr(router, name, own) if (own := held.cacheprefix_own) else delattr(router, name)
     return router
 
 
