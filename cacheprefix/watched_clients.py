@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from cacheprefix.adapter_session import AdapterSession
 from cacheprefix.bodies import AsyncWatched, ForkBody, Role, Watched, fork_body, gone_on, well_formed
 from cacheprefix.calls.pending import PendingCall
+from cacheprefix.locks import Lock
 from cacheprefix.prompt import Api
 
 C = TypeVar("C")
@@ -228,9 +229,20 @@ def tapped(sdk: Any, tap: Tap) -> bool:
     own: Any = getattr(sdk, "post", None)
     if not callable(own):
         return False
+    with _TAPPING:
+        _have_tapped(sdk, own, tap)
+    return True
+
+
+_TAPPING = Lock()
+"""Two threads may wrap agents of one client at once; each of its requests would be begun twice."""
+
+
+def _have_tapped(sdk: Any, own: Any, tap: Tap) -> None:
+    """``tapped``, once for each client."""
     kind: Any = type(sdk)
     if tap in _taps_of(kind):
-        return True
+        return
     sdk.__class__ = _tapping_class(kind, tap)
     # What the application gave this one client would hide the class's.
     if "post" in vars(sdk):
@@ -238,7 +250,6 @@ def tapped(sdk: Any, tap: Tap) -> bool:
     # Parts that were made before took the method with them. No others are made here: they would be copied along.
     for part in _parts_made(sdk, sdk):
         part._post = sdk.post if part._post == own else tap(sdk, part._post)
-    return True
 
 
 @functools.lru_cache(maxsize=64)

@@ -22,11 +22,21 @@ def _reads(*paths):
     return Reply(tool_calls=tuple(ToolCall("read_file", {"path": path}, id=f"c-{path}") for path in paths))
 
 
+def _told(call_id, text, *, by_user=False):
+    """A tool's result: LangChain's message of it, or the block that Anthropic's API has in a message of the user's."""
+    if by_user:
+        return HumanMessage([{"type": "tool_result", "tool_use_id": call_id, "content": text}])
+    return ToolMessage(text, tool_call_id=call_id)
+
+
 def _cleared(messages):
     """The messages with all results cleared but the newest one."""
+    blocks = [isinstance(one.content, list) and one.content and one.content[0].get("tool_use_id") for one in messages]
     return [
-        message.model_copy(update={"content": "[cleared]"}) if isinstance(message, ToolMessage) else message
-        for message in messages[:-1]
+        _told(block or message.tool_call_id, "[cleared]", by_user=bool(block))
+        if block or isinstance(message, ToolMessage)
+        else message
+        for message, block in zip(messages[:-1], blocks, strict=False)
     ] + messages[-1:]
 
 
@@ -34,8 +44,11 @@ def _is_fork(body):
     return b'<role name=\\"critic\\">' in body
 
 
-def test_a_node_that_clears_its_last_result_in_its_own_loop_sends_valid_requests(bench):
+@pytest.mark.parametrize("by_user", [False, True])
+def test_a_node_that_clears_its_last_result_in_its_own_loop_sends_valid_requests(bench, by_user):
     """The role's text stands behind that result, as it was in the request before: it is not put behind its call."""
+    if by_user and bench.api != "anthropic":
+        pytest.skip("only Anthropic's API has results in messages of the user's")
     bench.script([_reads("a"), _reads("b"), _reads("c"), Reply("Done."), Reply("Still done.")])
     session = bench.session(HANDBOOK)
     session.adapter.join("another")
@@ -48,7 +61,7 @@ def test_a_node_that_clears_its_last_result_in_its_own_loop_sends_valid_requests
             said.append(answer)
             if not answer.tool_calls:
                 return {"messages": said[len(state["messages"]) :]}
-            said += [ToolMessage("A long result. " * 50, tool_call_id=call["id"]) for call in answer.tool_calls]
+            said += [_told(call["id"], "A long result. " * 50, by_user=by_user) for call in answer.tool_calls]
 
     graph = StateGraph(State).add_node("critic", forked(session, role="critic")(critic)).add_edge(START, "critic")
     app = graph.compile(checkpointer=InMemorySaver())

@@ -680,3 +680,24 @@ def test_what_fails_around_a_call_leaves_it_as_it_was_asked(fresh, monkeypatch, 
         assert [record.json["messages"] for record in provider.requests] == [messages(name) for name in ROLES]
     assert len(answers) == len(provider.requests) == 3
     assert own.failures == {"stream" if stream else "body": 3}
+
+
+def test_a_router_that_threads_wrap_at_once_is_wrapped_once(fresh):
+    """Each of a server's threads wraps it for its request; what one derived from another's asked itself for ever."""
+    own, router = session(), router_for(("openai", fresh("openai")))
+    plain, threads, before = type(router), 4, sys.getswitchinterval()
+    together = Barrier(threads)
+
+    def wraps(_):
+        together.wait()
+        wrap(router, own)
+
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            sys.setswitchinterval(1e-6)
+            for _ in range(40):
+                list(pool.map(wraps, range(threads)))
+                unwrap(router)
+                assert type(router) is plain
+    finally:
+        sys.setswitchinterval(before)

@@ -261,14 +261,17 @@ async def test_agents_that_are_asked_in_one_short_conversation_after_another_rea
 
 @pytest.mark.parametrize("api", tuple(RULES))
 @pytest.mark.parametrize("results", [1, 2])
-async def test_no_role_text_parts_a_call_from_its_result_where_that_was_rewritten(servers, api, results):
+@pytest.mark.parametrize("who", ["tool", "user"])
+async def test_no_role_text_parts_a_call_from_its_result_where_that_was_rewritten(servers, api, results, who):
     """Another agent's last result, which the application cleared since: the text is not put in front of it."""
+    if who == "user" and api == "openai-chat":
+        pytest.skip("this client makes no tool's message of it")
     calls = [Content.from_function_call(f"c{number}", "look", arguments="{}") for number in range(results)]
     found = "A long result. " * 100
 
     def said(*found):
         told = zip(calls, found, strict=True)
-        results = [Message("tool", [Content.from_function_result(one.call_id, result=text)]) for one, text in told]
+        results = [Message(who, [Content.from_function_result(one.call_id, result=text)]) for one, text in told]
         return [Message("user", ["Begin. " * 50]), Message("assistant", calls, author_name="critic"), *results]
 
     session = session_for(api)

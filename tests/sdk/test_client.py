@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from json import loads
+from threading import Barrier, BrokenBarrierError
 from types import SimpleNamespace
 
 import anthropic
@@ -32,6 +34,7 @@ from cacheprefix.layout.plan import OwnTools
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Latency, Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix.stores import MemoryStore, ResultStore
+from cacheprefix.watched_clients import tapped
 from cacheprefix.wire import decode
 from cacheprefix_sdk import role, wrap
 from tests.blocking import Hanging
@@ -1188,3 +1191,42 @@ async def test_a_client_that_makes_its_parts_at_once_is_watched(later, session_f
     assert answer.content[0].text == "so be it"
     assert [(call.agent, call.layout) for call in session.calls] == [("critic", "fork")] * 2
     assert asked == ["claude-sonnet-4-6"] * 2
+
+
+class _Post:
+    """An SDK's ``post``, by which two threads look at once whether it is watched."""
+
+    def __init__(self):
+        self.together = Barrier(2)
+
+    def __get__(self, sdk, _):
+        return self if sdk is None else partial(self, sdk)
+
+    async def __call__(self, _, path, **request):
+        return path, request
+
+    @property
+    def cacheprefix_tap(self):
+        """None: it is the SDK's own."""
+        with suppress(BrokenBarrierError):
+            self.together.wait(0.5)
+
+
+async def test_a_client_that_threads_watch_at_once_is_watched_once():
+    """AutoGen's and ag2's agents share a client; each of its requests was begun twice, the second time as laid out."""
+    heard = []
+
+    def tap(_, post):
+        async def asked(path, **request):
+            heard.append(path)
+            return await post(path, **request)
+
+        return asked
+
+    sdk = type("Sdk", (), {"post": _Post()})()
+    sdk.chat = SimpleNamespace(_client=sdk, _post=sdk.post)
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(lambda _: tapped(sdk, tap), range(2)))
+    await sdk.chat._post("/chat/completions")
+    await sdk.post("/responses")
+    assert heard == ["/chat/completions", "/responses"]

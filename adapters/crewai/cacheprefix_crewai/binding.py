@@ -316,10 +316,13 @@ def binding_of(target: Any) -> Binding | None:
 
 def bind(target: Any, binding: Binding) -> None:
     """Put an installation on a crew or agent."""
-    found = vars(target).get(KEY)
-    if not isinstance(found, Bound):
-        found = vars(target)[KEY] = Bound()
-    found.add(binding)
+    # Privacy: threads may install at once on an agent that their crews share. One that was lost there would have the
+    # other one's session answer for it.
+    with _CHANGING:
+        found = vars(target).get(KEY)
+        if not isinstance(found, Bound):
+            found = vars(target)[KEY] = Bound()
+        found.add(binding)
 
 
 def bound_to(target: Any, binding: Binding) -> bool:
@@ -330,11 +333,12 @@ def bound_to(target: Any, binding: Binding) -> bool:
 
 def unbind(target: Any, binding: Binding) -> bool:
     """Take one off again; whether the object is free then."""
-    found = vars(target).get(KEY)
-    free = not isinstance(found, Bound) or found.discard(binding)
-    if free:
-        vars(target).pop(KEY, None)
-    return free
+    with _CHANGING:
+        found = vars(target).get(KEY)
+        free = not isinstance(found, Bound) or found.discard(binding)
+        if free:
+            vars(target).pop(KEY, None)
+        return free
 
 
 def owners_of(llm: Any) -> Owners | None:

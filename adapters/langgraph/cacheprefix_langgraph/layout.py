@@ -98,8 +98,13 @@ def _digest(message: BaseMessage) -> str:
 
 
 def _joined(_before: BaseMessage, behind: BaseMessage) -> bool:
-    """Whether a provider refuses a text between two messages: the second is a tool's result."""
-    return isinstance(behind, ToolMessage)
+    """Whether a provider refuses a text between two messages: the second is a tool's result.
+
+    Or holds one, as Anthropic's API has them: in a message of the user's.
+    """
+    blocks = behind.content if isinstance(behind.content, list) else ()
+    held = any(isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks)
+    return held or isinstance(behind, ToolMessage)
 
 
 def history_of(done: Decided, frame: Frame, model: str, text: str) -> CountedHistory[BaseMessage]:

@@ -7,7 +7,6 @@ attempt, with that attempt's model. Both functions are replaced: outside of a se
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -36,6 +35,8 @@ _BODY = {"cached_content", "model", "messages", "previous_response_id", "prompt_
 """Names of the arguments that go into the request's body."""
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
 """Fields that a fork may add, and that LiteLLM refuses for a provider that does not know them."""
+_WRAPPING = adapter.RLock()
+"""Several threads may wrap one router at once, each for a request of its own."""
 _ATTEMPTS = [each for each in ("_completion", "_acompletion") if each in vars(Router)]
 """Names of a router's methods for one attempt. Up to LiteLLM 1.108 they are in its class, and may run in another thread
 than the caller's. From 1.110 on there are none: attempts run in the caller's, and no class may derive from Router."""
@@ -48,18 +49,19 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
     forks of the shared prefix; all others are measured as they were asked. Raises ``SetupError`` for anything else,
     and for a conversation without a role.
     """
-    name = known(target)
-    if not name:
+    if not (name := known(target)):
         raise SetupError(f"wrap takes completion or acompletion of litellm, or a Router, not {type(target).__name__}")
     joined, bound = _bound(session, role, conversation)
     if joined.off:
         return target
     if isinstance(target, Router):
-        router: Any = unwrap(target)
-        if _ATTEMPTS:
-            router.__class__ = adapter.derived(type(router), **{n: _attempts(n, joined, bound) for n in _ATTEMPTS})
-        else:
-            for each in _OWN:
+        with _WRAPPING:
+            router: Any = target if _ATTEMPTS else unwrap(target)
+            if _ATTEMPTS:
+                # At once: what other threads have under way asks in the session before, or in this one.
+                kind = getattr(type(router), "__unwrapped__", type(router))
+                router.__class__ = adapter.derived(kind, **{n: _attempts(n, joined, bound) for n in _ATTEMPTS})
+            for each in () if _ATTEMPTS else _OWN:
                 own = getattr(router, each)
                 made: Any = adapter.inside(partial(_BOUND.within, (joined, bound)), own, own)
                 made.cacheprefix_own = vars(router).get(each)
@@ -80,9 +82,10 @@ def known(target: object) -> str:
 
 def unwrap(router: T) -> T:
     """The router with LiteLLM's own class and methods again."""
-    router.__class__ = getattr(router.__class__, "__unwrapped__", router.__class__)
-    for name, held in [each for each in vars(router).items() if hasattr(each[1], "cacheprefix_own")]:
-        setattr(router, name, own) if (own := held.cacheprefix_own) else delattr(router, name)
+    with _WRAPPING:
+        router.__class__ = getattr(router.__class__, "__unwrapped__", router.__class__)
+        for name, held in [each for each in vars(router).items() if hasattr(each[1], "cacheprefix_own")]:
+            setattr(router, name, own) if (own := held.cacheprefix_own) else delattr(router, name)
     return router
 
 
@@ -180,8 +183,7 @@ def _read(session: adapter.AdapterSession, own: Any, given: Any, named: Any) -> 
     over = asked.get("extra_body") or {}
     body |= {name: value for name, value in over.items() if name in _BODY - adapter.LAID_OUT}
     said, custom, schema = body.get("messages"), asked.get("custom_llm_provider"), body.get("response_format")
-    if isinstance(said, (list, tuple)):
-        body["messages"] = [_plain(one) for one in said]
+    body |= {"messages": [_plain(one) for one in said]} if isinstance(said, (list, tuple)) else {}
     if not body.get("model") or not adapter.well_formed(body, "openai-chat"):
         return None
     body |= {"response_format": type_to_response_format_param(schema)} if isinstance(schema, type) else {}
@@ -211,7 +213,7 @@ def _plain(value: Any) -> Any:
         return value if all(made[name] is one for name, one in value.items()) else made
     if isinstance(value, (list, tuple)):
         made = [_plain(one) for one in value]
-        return value if all(map(operator.is_, made, value)) else made
+        return value if all(one is given for one, given in zip(made, value, strict=True)) else made
     return value
 
 

@@ -184,7 +184,7 @@ def _digest(message: Message) -> str:
 
 def _joined(_before: Message, behind: Message) -> bool:
     """Whether a provider refuses a text between two messages: the second is a tool's result."""
-    return behind.role == "tool"
+    return behind.role == "tool" or any(one.type == "function_result" for one in behind.contents)
 
 
 def _tokens(message: Message, session: AdapterSession, model: str) -> int:
