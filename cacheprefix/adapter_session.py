@@ -427,14 +427,25 @@ class AdapterSession:
         """
         return self._planner.held(role, conversation, self.scope if scope is None else scope)
 
-    def lanes(self, seats: Sequence[Seat], model: str, *, opening: int, rounds: float | None = None) -> dict[str, Lane]:
+    def lanes(
+        self,
+        seats: Sequence[Seat],
+        model: str,
+        *,
+        opening: int,
+        rounds: float | None = None,
+        speakers: int | None = None,
+    ) -> dict[str, Lane]:
         """With whom each agent of a team that is known beforehand shares, by its name.
 
-        ``opening`` are the tokens that were said before the first request, ``rounds`` how often each agent will speak;
-        None where nobody knows.
+        ``opening`` are the tokens that were said before the first request, ``rounds`` how often each agent will speak,
+        ``speakers`` how many do in a run at most; None where nobody knows.
         """
         rules, shared = self.profile(model), opening + self.count(self.prefix.text, model)
-        found = economics.lanes(seats, read=rules.read, opening=shared, least=rules.min_tokens, rounds=rounds)
+        found = economics.lanes(
+            seats, read=rules.read, opening=shared, least=rules.min_tokens, rounds=rounds, speakers=speakers,
+            whole=rules.match == "unit",
+        )  # fmt: skip
         return {name: lane for lane in found for name in lane.names}
 
     def selector_lane(

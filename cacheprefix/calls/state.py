@@ -133,18 +133,18 @@ class SharedState:
             self.let_go(*each)
         return found
 
-    def let_go(self, owner: Owner, conversation: str) -> None:
-        """Forget a conversation that nobody comes back to."""
+    def let_go(self, owner: Owner, conversation: str, *, again: bool = False) -> None:
+        """Forget a conversation that nobody comes back to, but ``again`` for another one under its name."""
         with self.lock:
             self.conversations.pop((*owner, conversation), None)
-        self.positions.forget(owner[1], conversation)
+        self.positions.forget(owner[1], conversation, again=again)
         self.tool_sets.forget(conversation)
         self.kept.forget((*owner, conversation))
         self.model.let_go(conversation)
 
     def forget(self, owner: Owner, conversation: str) -> None:
         """Forget a conversation whose messages are gone, and hold no text that only it held."""
-        self.let_go(owner, conversation)
+        self.let_go(owner, conversation, again=True)
         key = (*owner, conversation)
         with self.lock:
             self.forgets[key] = self.forgets.get(key, 0) + 1

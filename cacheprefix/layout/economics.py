@@ -194,7 +194,14 @@ class Lane:
 
 
 def lanes(
-    seats: Sequence[Seat], *, read: float, opening: int, least: int = 0, rounds: float | None = None
+    seats: Sequence[Seat],
+    *,
+    read: float,
+    opening: int,
+    least: int = 0,
+    rounds: float | None = None,
+    speakers: int | None = None,
+    whole: bool = False,
 ) -> list[Lane]:
     """Who shares with whom: agents whose tools or role text would cost more than that saves stay by themselves.
 
@@ -213,6 +220,12 @@ def lanes(
     the tokens of the tools that only b has, read from the cache; and ``tail``, the text of a role that was alone until
     now, which moves behind the transcript, where it is not read from the cache. A text that keeps its place once it is
     written counts as nothing.
+
+    Where a run has fewer ``speakers`` than there are seats, the tools of those who do not speak are written for nobody.
+    Then f tokens of others' tools are to be little beside the o tokens of an agent's own request, as where nobody knows
+    who comes (``union_starts``, with ``whole``):
+
+        f  <=  FIRST * (o + f)
     """
     found: list[tuple[Seat, ...]] = [(seat,) for seat in seats]
     # Of a plan that is known beforehand nothing is taken for granted but what surely comes.
@@ -224,6 +237,10 @@ def lanes(
         kept = opening >= least
         costs = [_added(a, b, read, cached=kept) + _added(b, a, read, cached=kept) for a, b in pairs]
         gains = [saving - cost for cost in costs]
+        if speakers is not None and speakers < len(seats):
+            # Money: nobody may ever read what the first one writes of others' tools.
+            starts = [_starts(a, b, opening, whole=whole) and _starts(b, a, opening, whole=whole) for a, b in pairs]
+            gains = [gain if start else 0.0 for gain, start in zip(gains, starts, strict=True)]
         best = max(gains, default=0.0)
         if best <= 0:
             return [_lane(lane, pairs, costs, saving) for lane in found]
@@ -238,6 +255,17 @@ def _lane(
     names = tuple(seat.name for seat in lane)
     least = min((cost for pair, cost in zip(pairs, costs, strict=True) if lane in pair), default=None)
     return Lane(names) if least is None else Lane(names, round(least), round(saving))
+
+
+def _starts(lane: Sequence[Seat], other: Sequence[Seat], opening: int, *, whole: bool) -> bool:
+    """Whether each of a lane loses little by the tools of another one, should none of that speak."""
+
+    def loses_little(seat: Seat) -> bool:
+        foreign = sum({n: t for one in (*lane, *other) for n, t in one.tools.items() if n not in seat.tools}.values())
+        own = opening + seat.tail + sum(seat.tools.values())
+        return union_starts(foreign=foreign, opening=own, before=0, write=1.0, whole=whole)
+
+    return all(map(loses_little, lane))
 
 
 def _added(lane: Sequence[Seat], other: Sequence[Seat], read: float, *, cached: bool) -> float:

@@ -531,7 +531,11 @@ class Planner:
         profile = rules_in(asked.conversation, self.services, asked.model, asked.api)
         key = (asked.conversation.scope, asked.model, self.team.key)
         begins = (asked.role, asked.conversation.id, digest_of(asked.instruction))
-        if run is not None and not asked.played and profile.match == "block" and self.runs.again(key, *begins):
+        brought = asked.tools.names if asked.tools else ()
+        again = self.positions.told_before(
+            asked.conversation, self.team.role(asked.role), asked.instruction, brought
+        ) or self.runs.again(key, *begins)
+        if run is not None and not asked.played and profile.match == "block" and again:
             # Money: without us each role's beginning is read of the run before, which the simulated cache begins
             # without. Where texts stand then, in front of what is said, is for what all conversations have told.
             return None

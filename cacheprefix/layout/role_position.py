@@ -192,6 +192,26 @@ class _LastRequest:
     """Whether the role's text was another one before."""
 
 
+class _Met(NamedTuple):
+    """How a role began a conversation. Names and digests alone: it stays when what was said is forgotten."""
+
+    text: str
+    """The name of its text."""
+    said: str
+    """A digest of all that was said then."""
+    others: int
+    """How many others it had begun before with this text, and with something else."""
+
+
+class _ToldBefore(NamedTuple):
+    """What a role was told last in a conversation of the same name that was forgotten. No word of it is held."""
+
+    text: str
+    began: Beginnings
+    forked: bool
+    """Whether its last request was a fork, or one in such a conversation before that."""
+
+
 @dataclass(slots=True)
 class _Talk:
     """What the requests of one conversation with one model and tool set come to so far."""
@@ -218,6 +238,21 @@ class _Talk:
     """By which layout those go whose own text is new."""
     seats: Bounded[str, _LastRequest] = field(default_factory=lambda: Bounded(_SEATS))
     """The last request of each role."""
+    met: Bounded[str, _Met] = field(default_factory=lambda: Bounded(_SEATS))
+    """How each role began it, or one of this name that was forgotten."""
+    told: Bounded[str, _ToldBefore] = field(default_factory=lambda: Bounded(_SEATS))
+    """What each role was told in one of this name that was forgotten."""
+
+    def forgotten(self) -> _Talk:
+        """What stays of it for a conversation that begins under its name."""
+        news = _Talk(texts=self.texts)
+        news.met.update(self.met)
+        news.told.update(self.told)
+        for role, seat in self.seats.items():
+            before = self.told.get(role)
+            forked = seat.at is not None or (before is not None and before.text == seat.text and before.forked)
+            news.told[role] = _ToldBefore(seat.text, seat.began, forked)
+        return news
 
     def overspent(self, saves: int) -> bool:
         """Whether short texts at the end, with one more that saves (or costs) so much, have cost too much in all.
@@ -573,6 +608,7 @@ class RolePositions:
             here = name == conversation and (began == first or (scope, conversation) in self._restored)
             others += not here and heard != said
             self._begun[scope, lane, due.text] = begins, others
+            self._new_or_held(key).met[due.role] = _Met(due.text, said, others)
         return others
 
     def _texts(self, key: tuple[str, str, str], due: RoleText[M], known: _Known[M]) -> Texts:
@@ -756,13 +792,45 @@ class RolePositions:
             talks.clear()
             talks.update(found)
             self._restored[scope, conversation] = True
+            for lane, talk in found.items():
+                self._meet(scope, conversation, lane, talk)
 
-    def forget(self, scope: str, conversation: str) -> None:
-        """Let a conversation go, with all models."""
+    def _meet(self, scope: str, conversation: str, lane: str, talk: _Talk) -> None:
+        """Know of the roles of a conversation that was saved, or is forgotten, what the process before knew of them."""
+        for role, met in talk.met.items():
+            # Of one that was forgotten none goes on.
+            name = conversation if role in talk.seats else ""
+            self._begun[scope, lane, met.text] = (name, "", met.said), met.others
+        told = {role: (one.text, one.began) for role, one in talk.told.items()}
+        told |= {role: (seat.text, seat.began) for role, seat in talk.seats.items()}
+        for role, one in told.items():
+            self._told[scope, lane, role] = one
+
+    def forget(self, scope: str, conversation: str, *, again: bool = False) -> None:
+        """Let a conversation go, with all models.
+
+        With ``again`` another one may begin under its name, as a task of the same team. How its roles began this one
+        stays, to be saved with that: a process that takes it up lays out the same.
+        """
         with self._lock:
-            self._talks.pop((scope, conversation), None)
-            # Another process that takes up what is said next under this name has met nobody: neither has this one.
-            self._restored[scope, conversation] = True
+            talks = self._talks.pop((scope, conversation), {})
+            self._restored.pop((scope, conversation), None)
+            if not again:
+                return
+            for lane, talk in talks.items():
+                news = self._talks.of((scope, conversation), dict)[lane] = talk.forgotten()
+                # Money: what is said next is another conversation, in front of which texts that come again are read.
+                self._meet(scope, conversation, lane, news)
+
+    def told_before(self, conversation: Decided, role: str, instruction: str, tools: Iterable[str]) -> bool:
+        """Whether a role was a fork, with the same text, in a conversation of this name that was forgotten.
+
+        In a process before, too. ``tools`` are the names of the role's own ones.
+        """
+        began = beginnings_of(instruction, tools)
+        with self._lock:
+            told = [talk.told.get(role) for talk in self._held(conversation).values()]
+        return any(one is not None and one.forked and one.began == began for one in told)
 
     def asked_by(self, conversation: Decided) -> set[str]:
         """The roles that asked in a conversation."""
@@ -776,10 +844,14 @@ class RolePositions:
     def _talk(self, key: tuple[str, str, str]) -> _Talk:
         """What is held of a conversation with one model and tool set; new where nothing is."""
         with self._lock:
-            known: dict[str, _Talk] = self._talks.of(key[:2], dict)
-            # Money: one that begins goes by what the team's texts were like in the last one.
-            began = _Talk(texts=Texts(own=self._owning.get((key[0], key[2]), False)))
-            return known.setdefault(key[2], began)
+            return self._new_or_held(key)
+
+    def _new_or_held(self, key: tuple[str, str, str]) -> _Talk:
+        """``_talk``, under the lock."""
+        known: dict[str, _Talk] = self._talks.of(key[:2], dict)
+        # Money: one that begins goes by what the team's texts were like in the last one.
+        began = _Talk(texts=Texts(own=self._owning.get((key[0], key[2]), False)))
+        return known.setdefault(key[2], began)
 
 
 def _is_read_again(due: RoleText[M], known: _Known[M]) -> bool:
@@ -1052,6 +1124,12 @@ def _plain(talk: _Talk) -> dict[str, Any]:
         **({"anew": talk.anew} if talk.anew else {}),
         **({"texts": list(talk.texts)} if any(talk.texts) else {}),
         "seats": {role: _plain_seat(seat) for role, seat in talk.seats.items()},
+        **({"met": {role: list(met) for role, met in talk.met.items()}} if talk.met else {}),
+        **(
+            {"told": {role: [one.text, list(one.began), one.forked] for role, one in talk.told.items()}}
+            if talk.told
+            else {}
+        ),
     }
 
 
@@ -1074,6 +1152,10 @@ def _talk_of(saved: Mapping[str, Any]) -> _Talk:
         talk.seats[role] = _LastRequest(
             **{**seat, "at": at, "end": _Point(**seat["end"]), "said": said, "began": began}
         )
+    # An earlier version saved neither of these.
+    talk.met.update({role: _Met(*met) for role, met in saved.get("met", {}).items()})
+    for role, (text, told, forked) in saved.get("told", {}).items():
+        talk.told[role] = _ToldBefore(text, tuple(told), forked)
     return talk
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.layout.economics import Seat, lanes, selector_lane
+from cacheprefix.profiles import profile_for
 from cacheprefix_autogen import session_of, wrap
 
 SEATS = st.lists(
@@ -54,6 +55,19 @@ def test_an_agent_with_many_tools_does_not_make_the_others_carry_them():
     """The others still share among themselves."""
     seats = [*(Seat(name, "m", {}, 100) for name in ROLES), Seat("coder", "m", {"p": 9000}, 100)]
     assert [lane.names for lane in lanes(seats, read=0.5, opening=1000)] == [ROLES, ("coder",)]
+
+
+def test_tools_of_agents_that_never_speak_are_little_beside_what_is_sent():
+    """Where one of three speaks in a run, nobody reads what its requests write of the others' tools."""
+
+    def made(tools, speakers, **rules):
+        seats = [Seat(name, "m", {name: tools}, 100) for name in ROLES]
+        return lanes(seats, read=0.1, opening=2_000, speakers=speakers, **rules)
+
+    assert [len(made(tools, 1)) for tools in (100, 2_000)] == [1, 3]
+    assert [len(made(2_000, speakers)) for speakers in (None, 3)] == [1, 1]
+    # Whole requests are read from the third one on.
+    assert len(made(100, 1, whole=True)) == 3
 
 
 def test_a_selector_joins_where_reading_is_cheap_or_the_system_text_short():
@@ -170,3 +184,29 @@ async def test_a_team_that_is_made_later_shares_its_own_tools(provide, new_clien
     reads = [call.usage.cache_read_tokens > 1_000 for call in session.calls]
     assert reads == [False, True, False, True, True, True]
     assert session.failures == {}
+
+
+async def test_a_team_with_large_tools_that_takes_one_turn_a_run_is_not_dearer(provide, new_client):
+    """Each task goes to the first agent alone: it would write all others' tools for nobody."""
+
+    def made(client):
+        def tool(name):
+            def look_up(query: str) -> str:
+                return query
+
+            return FunctionTool(look_up, name=f"{name}_search", description=f"The {name} looks it up in detail. " * 120)
+
+        agents = [role(name, client, tools=[tool(name)]) for name in ROLES]
+        return RoundRobinGroupChat(agents, termination_condition=TextMentionTermination("never said"), max_turns=1)
+
+    async def units(wrapped):
+        provider = provide("openai", Says())
+        team = made(new_client(provider, model="gpt-5.2"))
+        team = wrap(team, Session(SharedPrefix(system=HANDBOOK))) if wrapped else team
+        for task in ("one", "two"):
+            await team.run(task=f"Look up {task}. " * 10)
+            await team.reset()
+        profile = profile_for(provider.requests[0].model, api="openai-chat")
+        return sum(one.outcome.cost_units(profile) for one in provider.requests)
+
+    assert await units(wrapped=True) <= 1.01 * await units(wrapped=False)

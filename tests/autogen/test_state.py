@@ -18,7 +18,7 @@ from autogen_agentchat.agents import (
     PerSourceFilter,
     SocietyOfMindAgent,
 )
-from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.conditions import MaxMessageTermination, TextMentionTermination
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_core.model_context import UnboundedChatCompletionContext
 from autogen_core.models import AssistantMessage, UserMessage
@@ -68,6 +68,48 @@ async def test_a_resumed_team_sends_the_same_bytes(provide, new_client):
     await other.run(task="Go on.")
     assert _bodies(provider.requests) == uninterrupted
     assert session_of(other).failures == {}
+
+
+@pytest.mark.parametrize("saved", ["at once", "after a run"])
+async def test_a_team_that_is_reset_and_taken_up_sends_the_same_bytes(provide, new_client, saved):
+    """Long texts stand where the run before has left them in the cache, and in another process there too."""
+    prefix = SharedPrefix(system=HANDBOOK)
+
+    def made():
+        text = "Never leave out who said what, and when. " * 120
+        agents = [role(name, client, system_message=f"You are {name}. {text}\n\n{HANDBOOK}") for name in ROLES]
+        ends = MaxMessageTermination(3) | TextMentionTermination("never said")
+        return wrap(RoundRobinGroupChat(agents, termination_condition=ends), Session(prefix))
+
+    async def asked(task, team):
+        provider.simulator.script = Says()
+        provider.requests.clear()
+        await team.run(task=task)
+        return _bodies(provider.requests)
+
+    provider = provide("openai", Says())
+    client = new_client(provider)
+    team = made()
+    await asked("Which day was it? " * 40, team)
+    if saved == "after a run":
+        # The process that resets it took it up itself.
+        state = json.loads(json.dumps(await team.save_state()))
+        other = made()
+        await other.load_state(state)
+        await team.reset()
+        await other.reset()
+    else:
+        await team.reset()
+        state = json.loads(json.dumps(await team.save_state()))
+        other = made()
+        await other.load_state(state)
+    task = "Who came by then? " * 40
+    on, resumed = await asked(task, team), await asked(task, other)
+    assert on == resumed
+    # The role's text goes in front of what is said: the run before has left it there.
+    assert "Never leave out" in json.dumps(on[0]["messages"][1])
+    assert not any("Which day" in json.dumps(body) for body in on)
+    assert "Which day" not in json.dumps(state) or saved == "after a run"
 
 
 async def test_a_team_that_goes_back_to_a_state_sends_what_a_fresh_one_sends(provide, new_client):

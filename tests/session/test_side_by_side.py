@@ -175,6 +175,36 @@ def test_a_second_conversation_reads_texts_that_were_long_beside_the_first_ones_
         assert forked <= 1.01 * own
 
 
+@pytest.mark.parametrize("preamble", [[], [said("preamble", 200)]], ids=["another task", "the same preamble"])
+@pytest.mark.parametrize("rules", ["openai", "vllm"])
+def test_a_conversation_that_is_forgotten_and_begun_anew_reads_its_roles_texts(rules, preamble):
+    """As ``team.reset()`` has it: each task is another conversation of the same name, and no going back."""
+    profile = default_registry().get(rules)
+    registry = default_registry().copy()
+    registry.register(profile)
+    session = Session(
+        SharedPrefix(system=HANDBOOK), caching=Caching(provider=rules, counter=ESTIMATE, profiles=registry)
+    )
+    text, names = words(2_000, "text"), ("planner", "critic")
+    for name in names:
+        session.adapter.join(name)
+    sums, caches = [0.0, 0.0], [ProviderCache(profile, count=ESTIMATE.count) for _ in range(2)]
+    for number in range(8):
+        for name in names:
+            system = {"role": "system", "content": f"{HANDBOOK}\n\n{name}{text}"}
+            asked = {"model": "gpt-5.2", "messages": [system, *preamble, said(f"task{number}", 60)]}
+            turn = fork_body(session.adapter, asked, "openai-chat", Role(name, conversation="team")).begin()
+            for side, (cache, sent) in enumerate(zip(caches, (asked, turn.body), strict=True)):
+                serving = cache.begin(decode(sent, "openai-chat", count=ESTIMATE.count), number * 2.0)
+                serving.ended(number * 2.0 + 1.0)
+                sums[side] += serving.outcome.cost_units(profile)
+            turn.finish(None)
+        session.forget("team")
+    own, forked = sums
+    # The second task pays each text once more where the first did not send it in front of what was said.
+    assert forked <= own + 2_100 * len(names)
+
+
 @pytest.mark.parametrize("rules", ["openai", "vllm"])
 def test_texts_that_are_in_front_on_a_guess_go_behind_a_conversation_that_grows(rules):
     """A wave of six roles with long answers: the second one shares them as if the texts had never been in front."""

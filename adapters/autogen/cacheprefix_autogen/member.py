@@ -995,7 +995,8 @@ class Group:
         if len(seats) < 2 and (self.nested or not self.team):
             return {seat.name: Lane(("", seat.name)) for seat in seats}
         rounds = None if self.plan is None or self._has_run else self.plan.rounds
-        return session.lanes(seats, model, opening=opening, rounds=rounds)
+        speakers = None if self.plan is None else self.plan.speakers
+        return session.lanes(seats, model, opening=opening, rounds=rounds, speakers=speakers)
 
     async def enter(self, member: Member, messages: Sequence[BaseChatMessage]) -> None:
         """Note that a member's turn begins; if that fails, its requests keep their own layout until it is reset.

@@ -41,6 +41,11 @@ class RunPlan:
             return None
         return most / max(1, len(team._participants))
 
+    @property
+    def speakers(self) -> int | None:
+        """How many agents speak in one run at most; None where the team sets no limit."""
+        return self._most
+
     def ahead(self, rank: int, had: int, asked: Callable[[int], bool]) -> list[TurnAhead] | None:
         """The turns from the current one to the end of the first run; None where not all of them are known.
 
