@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -224,12 +225,17 @@ def test_a_temperature_reaches_anthropic(servers, new_llm) -> None:
 
 
 def narrower(shape: str) -> Any:
-    """An application's own class of CrewAI's for OpenAI, whose ``call`` takes less than that."""
+    """An application's own class of CrewAI's for OpenAI, whose ``call`` and ``acall`` take less than those."""
     from crewai.llms.providers.openai.completion import OpenAICompletion
 
     def asked(llm: Any, messages: Any) -> str:
         plain = [{key: one[key] for key in ("role", "content")} for one in messages]
         answer = llm._get_sync_client().chat.completions.create(model=llm.model, messages=plain)
+        return str(answer.choices[0].message.content)
+
+    async def aasked(llm: Any, messages: Any) -> str:
+        plain = [{key: one[key] for key in ("role", "content")} for one in messages]
+        answer = await llm._get_async_client().chat.completions.create(model=llm.model, messages=plain)
         return str(answer.choices[0].message.content)
 
     class ByKeyword(OpenAICompletion):
@@ -239,6 +245,10 @@ def narrower(shape: str) -> Any:
             """One answer."""
             return asked(self, messages)
 
+        async def acall(self, messages: Any, tools: Any = None, callbacks: Any = None, **_: Any) -> str:
+            """One answer, later."""
+            return await aasked(self, messages)
+
     class OtherOrder(OpenAICompletion):
         """Callbacks stand where CrewAI has tools."""
 
@@ -246,6 +256,11 @@ def narrower(shape: str) -> Any:
             """One answer."""
             assert callbacks is None or isinstance(callbacks, list)
             return asked(self, messages)
+
+        async def acall(self, messages: Any, callbacks: Any = None, from_agent: Any = None, **_: Any) -> str:
+            """One answer, later."""
+            assert callbacks is None or isinstance(callbacks, list)
+            return await aasked(self, messages)
 
     class MessagesOnly(OpenAICompletion):
         """Nothing else, as an application calls it itself."""
@@ -259,17 +274,23 @@ def narrower(shape: str) -> Any:
 
 @pytest.mark.parametrize("mode", ["observe", "fork"])
 @pytest.mark.parametrize("shape", ["by keyword", "other order"])
-def test_a_subclass_whose_call_takes_less_is_called_as_it_was(servers, shape, mode) -> None:
+@pytest.mark.parametrize("way", ["kickoff", "akickoff"])
+def test_a_subclass_whose_call_takes_less_is_called_as_it_was(servers, shape, mode, way) -> None:
     """CrewAI's arguments come as they came, and what it asks past CrewAI's class goes out so; the report says it."""
     server = servers("openai")
     llm = narrower(shape)(model="gpt-5", base_url=server.openai_base_url, api_key="any")
     who = agents(lambda: llm, tools=False)
     team = crew(who, tasks(who))
-    expected = outputs(team.kickoff(inputs=INPUTS))
+
+    def run() -> Any:
+        done = getattr(team, way)(inputs=INPUTS)
+        return outputs(asyncio.run(done) if way == "akickoff" else done)
+
+    expected = run()
     before = raw(server)
     server.reset()
     with install(team, Session(mode=mode)) as installed:
-        assert outputs(team.kickoff(inputs=INPUTS)) == expected
+        assert run() == expected
     assert raw(server) == before
     assert any("its own call answers without CrewAI's" in note for note in installed.session.report().notes)
     assert installed.session.failures == {}
