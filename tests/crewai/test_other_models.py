@@ -269,28 +269,26 @@ def narrower(shape: str) -> Any:
             """One answer."""
             return asked(self, messages)
 
+        async def acall(self, messages: Any) -> str:  # type: ignore[override]
+            """One answer, later."""
+            return await aasked(self, messages)
+
     return {"by keyword": ByKeyword, "other order": OtherOrder, "messages only": MessagesOnly}[shape]
 
 
 @pytest.mark.parametrize("mode", ["observe", "fork"])
 @pytest.mark.parametrize("shape", ["by keyword", "other order"])
-@pytest.mark.parametrize("way", ["kickoff", "akickoff"])
-def test_a_subclass_whose_call_takes_less_is_called_as_it_was(servers, shape, mode, way) -> None:
+def test_a_subclass_whose_call_takes_less_is_called_as_it_was(servers, shape, mode) -> None:
     """CrewAI's arguments come as they came, and what it asks past CrewAI's class goes out so; the report says it."""
     server = servers("openai")
     llm = narrower(shape)(model="gpt-5", base_url=server.openai_base_url, api_key="any")
     who = agents(lambda: llm, tools=False)
     team = crew(who, tasks(who))
-
-    def run() -> Any:
-        done = getattr(team, way)(inputs=INPUTS)
-        return outputs(asyncio.run(done) if way == "akickoff" else done)
-
-    expected = run()
+    expected = outputs(team.kickoff(inputs=INPUTS))
     before = raw(server)
     server.reset()
     with install(team, Session(mode=mode)) as installed:
-        assert run() == expected
+        assert outputs(team.kickoff(inputs=INPUTS)) == expected
     assert raw(server) == before
     assert any("its own call answers without CrewAI's" in note for note in installed.session.report().notes)
     assert installed.session.failures == {}
@@ -307,3 +305,27 @@ def test_a_subclass_that_takes_messages_only_still_answers(servers, mode) -> Non
     with install(crew(who, tasks(who)), Session(mode=mode)) as installed:
         assert llm.call(asked) == llm.call(messages=asked) == expected
     assert installed.session.failures == {}
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+@pytest.mark.parametrize("shape", ["by keyword", "other order", "messages only"])
+def test_a_subclass_whose_acall_takes_less_still_answers(servers, shape, mode) -> None:
+    """As the application asks it: by position, by name, and as an agent of the crew's where it takes that."""
+    server = servers("openai")
+    llm = narrower(shape)(model="gpt-5", base_url=server.openai_base_url, api_key="any")
+    who = agents(lambda: llm, tools=False)
+    asked = [{"role": "user", "content": "Are you there?"}]
+    more = {} if shape == "messages only" else {"callbacks": [], "from_agent": who[0], "available_functions": None}
+
+    async def run() -> list[Any]:
+        server.reset()
+        answers = [await llm.acall(asked), await llm.acall(messages=asked, **more)]
+        return [answers, raw(server)]
+
+    async def both() -> None:
+        plain = await run()
+        with install(crew(who, tasks(who)), Session(mode=mode)) as installed:
+            assert await run() == plain
+        assert installed.session.failures == {}
+
+    asyncio.run(both())
