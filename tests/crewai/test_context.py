@@ -163,14 +163,18 @@ def test_an_error_in_giving_volatile_text_is_the_applications(servers, new_llm, 
     who = agents(lambda: new_llm(provider))
     team: Any = crew(who, tasks(who))
     given: dict[str, str] = {}
+
+    def run() -> None:
+        if way == "agent":
+            who[0].kickoff(BRIEF)
+        elif way == "kickoff":
+            team.kickoff(inputs=INPUTS)
+        else:
+            asyncio.run(getattr(team, way)(inputs=INPUTS))
+
     with install(who if way == "agent" else team, volatile=lambda: {"now": given["missing"]}) as installed:
         with pytest.raises(KeyError, match="missing"):
-            if way == "agent":
-                who[0].kickoff(BRIEF)
-            elif way == "kickoff":
-                team.kickoff(inputs=INPUTS)
-            else:
-                asyncio.run(getattr(team, way)(inputs=INPUTS))
+            run()
         assert installed.session.failures == {}
     assert not provider.requests
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -224,12 +225,17 @@ def test_a_temperature_reaches_anthropic(servers, new_llm) -> None:
 
 
 def narrower(shape: str) -> Any:
-    """An application's own class of CrewAI's for OpenAI, whose ``call`` takes less than that."""
+    """An application's own class of CrewAI's for OpenAI, whose ``call`` and ``acall`` take less than those."""
     from crewai.llms.providers.openai.completion import OpenAICompletion
 
     def asked(llm: Any, messages: Any) -> str:
         plain = [{key: one[key] for key in ("role", "content")} for one in messages]
         answer = llm._get_sync_client().chat.completions.create(model=llm.model, messages=plain)
+        return str(answer.choices[0].message.content)
+
+    async def aasked(llm: Any, messages: Any) -> str:
+        plain = [{key: one[key] for key in ("role", "content")} for one in messages]
+        answer = await llm._get_async_client().chat.completions.create(model=llm.model, messages=plain)
         return str(answer.choices[0].message.content)
 
     class ByKeyword(OpenAICompletion):
@@ -239,6 +245,10 @@ def narrower(shape: str) -> Any:
             """One answer."""
             return asked(self, messages)
 
+        async def acall(self, messages: Any, tools: Any = None, callbacks: Any = None, **_: Any) -> str:
+            """One answer, later."""
+            return await aasked(self, messages)
+
     class OtherOrder(OpenAICompletion):
         """Callbacks stand where CrewAI has tools."""
 
@@ -247,12 +257,21 @@ def narrower(shape: str) -> Any:
             assert callbacks is None or isinstance(callbacks, list)
             return asked(self, messages)
 
+        async def acall(self, messages: Any, callbacks: Any = None, from_agent: Any = None, **_: Any) -> str:
+            """One answer, later."""
+            assert callbacks is None or isinstance(callbacks, list)
+            return await aasked(self, messages)
+
     class MessagesOnly(OpenAICompletion):
         """Nothing else, as an application calls it itself."""
 
         def call(self, messages: Any) -> str:  # type: ignore[override]
             """One answer."""
             return asked(self, messages)
+
+        async def acall(self, messages: Any) -> str:  # type: ignore[override]
+            """One answer, later."""
+            return await aasked(self, messages)
 
     return {"by keyword": ByKeyword, "other order": OtherOrder, "messages only": MessagesOnly}[shape]
 
@@ -286,3 +305,27 @@ def test_a_subclass_that_takes_messages_only_still_answers(servers, mode) -> Non
     with install(crew(who, tasks(who)), Session(mode=mode)) as installed:
         assert llm.call(asked) == llm.call(messages=asked) == expected
     assert installed.session.failures == {}
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+@pytest.mark.parametrize("shape", ["by keyword", "other order", "messages only"])
+def test_a_subclass_whose_acall_takes_less_still_answers(servers, shape, mode) -> None:
+    """As the application asks it: by position, by name, and as an agent of the crew's where it takes that."""
+    server = servers("openai")
+    llm = narrower(shape)(model="gpt-5", base_url=server.openai_base_url, api_key="any")
+    who = agents(lambda: llm, tools=False)
+    asked = [{"role": "user", "content": "Are you there?"}]
+    more = {} if shape == "messages only" else {"callbacks": [], "from_agent": who[0], "available_functions": None}
+
+    async def run() -> list[Any]:
+        server.reset()
+        answers = [await llm.acall(asked), await llm.acall(messages=asked, **more)]
+        return [answers, raw(server)]
+
+    async def both() -> None:
+        plain = await run()
+        with install(crew(who, tasks(who)), Session(mode=mode)) as installed:
+            assert await run() == plain
+        assert installed.session.failures == {}
+
+    asyncio.run(both())

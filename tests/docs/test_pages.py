@@ -67,6 +67,18 @@ def test_every_adapter_has_a_page_that_the_first_page_and_the_navigation_lead_to
         assert f" {adapter}.md\n" in named, adapter
 
 
+@pytest.mark.parametrize("adapter", sorted(path.parent.name for path in ROOT.glob("adapters/*/pyproject.toml")))
+def test_the_page_of_an_adapter_is_enough(adapter):
+    """A line that installs, lines to begin with, what changes, what is left out, when not to use it, how to undo it."""
+    page = (ROOT / "docs" / f"{adapter}.md").read_text("utf-8")
+    assert f"./adapters/{adapter}" in next(line for line in page.splitlines() if line.startswith("pip install"))
+    assert "```python\n" in page
+    for part in ("What is sent", "What changes in your application", "When not to use it"):
+        assert f"\n## {part}\n" in page
+    assert re.search(r"\n## (Limits|What is not covered|What it leaves out)\n", page)
+    assert re.search(r"\n(## (How to undo it|Undo)\n|\*\*How to undo\*\*)", page)
+
+
 @pytest.mark.parametrize("name", ["write-a-plugin", "write-an-adapter", "test-in-ci"])
 def test_a_program_on_a_how_to_page_runs(name, tmp_path, capsys):
     """Its tests too, where it has some."""

@@ -1,9 +1,11 @@
 """``PrefixMiddleware`` beside everything else that LangChain agents carry, on the wire."""
 
 import asyncio
+import sys
 import warnings
 from itertools import pairwise
 
+import httpx
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
@@ -399,6 +401,33 @@ def test_a_supervisor_stays_in_the_lane_of_its_workers(kind, servers):
     assert reads_of[0] == 0
     assert all(read > 1_200 for read in reads_of[1:])
     bench.release()
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_model_that_is_not_wrapped_is_copied_once_and_makes_no_clients(bench, monkeypatch, later):
+    """However many requests an agent makes by it, and whatever runs it has."""
+    model, made, copies = bench.model(), [], []
+
+    def counted(found, function):
+        return lambda *given, **named: (found.append(given), function(*given, **named))[1]
+
+    for kind in (httpx.Client, httpx.AsyncClient):
+        monkeypatch.setattr(kind, "__init__", counted(made, kind.__init__))
+    where = sys.modules[PrefixMiddleware.__module__]
+    monkeypatch.setattr(where, "shadow", counted(copies, where.shadow))
+    session = bench.session(HANDBOOK)
+    session.adapter.join("another")
+    agent = create_agent(model, bench.tools, middleware=[PrefixMiddleware(session, role="reader")])
+
+    async def run():
+        for _ in range(3):
+            bench.script(reads(3))
+            await agent.ainvoke({"messages": [BEGIN]}) if later else agent.invoke({"messages": [BEGIN]})
+
+    asyncio.run(run())
+    assert len(bench.bodies) == 12
+    assert {call.layout for call in session.calls} == {"fork"}
+    assert (len(copies), len(made)) == (1, 0)
 
 
 def test_a_model_that_keeps_its_tools_to_itself_is_asked_once_to_bind_them(claude):

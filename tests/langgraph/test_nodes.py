@@ -638,6 +638,42 @@ def test_objects_whose_state_is_elsewhere_or_whose_class_cannot_be_derived_from_
     assert planner.times == 1
 
 
+def test_a_role_without_a_name_has_one_that_can_be_read(chat, session, model):
+    """Of lambdas, partials, methods and chains, in calls and in the report."""
+
+    class Desk:
+        def write(self, state, mood="calm"):
+            return {"messages": [AIMessage(model.invoke([WORK, *state["messages"]]).text)]}
+
+    nodes = [
+        lambda state: {"messages": [AIMessage(model.invoke([PLAN, *state["messages"]]).text)]},
+        functools.partial(Desk().write, mood="bright"),
+        Desk().write,
+        functools.partial(lambda state, one: Desk().write(state), one=1),
+        RunnableLambda(lambda state: Desk().write(state)),
+    ]
+    for node in [forked(session)(node) for node in nodes]:
+        node.invoke({"messages": [BEGIN]}) if isinstance(node, RunnableLambda) else node({"messages": [BEGIN]})
+    assert [call.agent for call in session.calls] == ["role 1", "write", "write", "role 3", "role 4"]
+    assert "<lambda>" not in str(session.report())
+
+
+def test_a_system_message_behind_the_conversation_is_the_roles_text(bench):
+    """Anthropic's class takes one there, and would put it in front of all."""
+    session = bench.session(HANDBOOK)
+    session.adapter.join("another")
+    model = wrap_model(bench.model(), session)
+    said = [BEGIN, AIMessage("Yes."), HumanMessage("And now?")]
+    asks = forked(session, role="planner")(lambda state: {"messages": [model.invoke([*state["messages"], PLAN])]})
+    asks({"messages": said})
+    (prompt,), (call,) = bench.prompts(), session.calls
+    texts = [section.text for section in prompt.tier("messages")]
+    assert call.layout == "fork"
+    assert [text for text in texts[:-1] if text in ("Yes.", "And now?")] == ["Yes.", "And now?"]
+    assert PLAN.text in texts[-1]
+    assert not any(PLAN.text in section.text for section in prompt.tier("system"))
+
+
 def test_observed_runnables_are_the_very_same_objects(chat):
     """A chain, a compiled graph and a model as nodes; their calls are told by the names of the nodes."""
     session = chat.session(HANDBOOK, mode="observe")

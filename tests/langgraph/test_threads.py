@@ -1,9 +1,12 @@
 """Whose words stand in a prompt: threads that are cleared or rewound, runs without a thread, pairs of conversations."""
 
+import asyncio
 import json
+import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AnyMessage, HumanMessage, RemoveMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
@@ -13,7 +16,9 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE
+from cacheprefix.server import Reply
 from cacheprefix_langgraph import PrefixState, forked, wrap_model
+from tests.talks import BOUNDS, LONG, USERS, asking, check, question, turns
 
 HANDBOOK = "The handbook of the house, rule by rule. " * 150
 
@@ -285,33 +290,67 @@ def test_what_parallel_nodes_say_to_themselves_parts_no_run(chat):
     assert len({call.conversation for call in session.calls}) == 2
 
 
+def _answer(request):
+    """What the model says to someone: their own words, where it was told any."""
+    number, named = request.index, re.search("|".join(USERS), request.text)
+    return Reply(f"{named.group()} is answered: {named.group()}-answer-{number}." if named else f"Well {number}.")
+
+
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.sampled_from(["threads", "none", "model"]),
-    st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=12, max_size=30),
+@BOUNDS
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("way", ["threads", "none", "model"])
+@settings(
+    max_examples=1,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_no_section_of_one_conversation_is_in_anothers_prompt(chat, way, turns):
-    """People with equal texts among theirs, in threads, in runs without one, and by a bound model alone."""
-    session = _session(chat)
-    users = ("alice", "bob", "carol")
+@given(given_turns=turns(), people=st.integers(2, 3))
+@example(given_turns=LONG, people=2)
+def test_no_section_of_one_conversation_is_in_anothers_prompt_and_no_message_is_missing(
+    chat, way, bounds, later, given_turns, people
+):
+    """People with equal texts among theirs, by turns and at a time.
+
+    In threads, in runs without one, and by a bound model alone.
+    """
+    chat.provider.reset()
+    chat.script(_answer)
+    session = chat.session(HANDBOOK, gate=None, **bounds)
     app = _graph(chat, session, InMemorySaver() if way == "threads" else None, roles=("helper",))
     model = wrap_model(chat.model(), session, role="helper")
-    talks = {user: [] for user in users}
-    for number, (who, wordy) in enumerate(turns):
-        user = users[who]
-        said = _said(user, number) if wordy else HumanMessage("Go on.")
-        before = len(chat.bodies)
-        if way == "threads":
-            app.invoke({"messages": [said]}, _thread(user))
-        elif way == "none":
-            talks[user] = app.invoke({"messages": [*talks[user], said]})["messages"]
-        else:
-            system = SystemMessage(f"{HANDBOOK}\n\nYou are helper.")
-            talks[user] = [*talks[user], said]
-            talks[user].append(model.invoke([system, *talks[user]]))
-        for body in _bodies(chat, before):
-            assert not any(other in body for other in users if other != user)
+    talks = {user: [] for user in USERS[:people]}
+    compacted = 0
+
+    def asked(user):
+        if way == "model":
+            return model, [SystemMessage(f"{HANDBOOK}\n\nYou are helper."), *talks[user]], None
+        said = talks[user][-1:] if way == "threads" else talks[user]
+        return app, {"messages": list(said)}, _thread(user) if way == "threads" else None
+
+    def ask(user):
+        target, given, config = asked(user)
+        return target.invoke(given, config)
+
+    async def aask(now):
+        return await asyncio.gather(*(target.ainvoke(given, config) for target, given, config in map(asked, now)))
+
+    loop = asyncio.new_event_loop()
+    with ThreadPoolExecutor(people) as pool:
+        for number, turn in enumerate(given_turns):
+            now, start = asking(turn, people), len(chat.provider.requests)
+            for user in now:
+                talks[user].append(HumanMessage(question(user, number, turn)))
+            answers = loop.run_until_complete(aask(now)) if later else list(pool.map(ask, now))
+            compacted += check(
+                chat.provider.requests[start:], {user: [one.text for one in talks[user]] for user in now}
+            )
+            for user, answer in zip(now, answers, strict=True):
+                talks[user].append(answer if way == "model" else answer["messages"][-1])
+    chat.release()
+    loop.close()
+    assert compacted or given_turns is not LONG or "compaction" not in bounds
     assert not session.failures
 
 

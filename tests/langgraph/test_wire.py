@@ -1,6 +1,7 @@
 """The invariants on recorded wire bytes: fork identity, inert observing, failing open."""
 
 import asyncio
+import json
 from itertools import pairwise
 
 import pytest
@@ -132,6 +133,22 @@ def test_a_wrapped_model_outside_a_fork_sends_what_it_always_sent(bench):
     bench.model().invoke(messages)
     wrap_model(bench.model(), bench.session(HANDBOOK)).invoke(messages)
     assert bench.bodies[0] == bench.bodies[1]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_stream_asks_for_its_usage_only_where_the_application_does(chat, asked):
+    """Outside a fork and in one: a gateway that knows no ``stream_options`` refuses a request with them."""
+    messages = [SystemMessage(f"{HANDBOOK}\n\nYou are alone."), HumanMessage("Hello")]
+    session = chat.session(HANDBOOK)
+    session.adapter.join("another")
+    plain = chat.model(stream_usage=asked)
+    for model in (plain, wrap_model(plain, session), wrap_model(plain, session, role="writer")):
+        list(model.stream(messages))
+    outside, fork = chat.bodies[1:]
+    assert outside == chat.bodies[0]
+    assert json.loads(fork)["messages"] != json.loads(outside)["messages"]
+    assert [call.layout for call in session.calls][-1] == "fork"
+    assert [b"stream_options" in body for body in chat.bodies] == [asked] * 3
 
 
 def test_a_call_inside_a_graph_without_a_fork_is_named_once(bench):

@@ -119,6 +119,18 @@ def test_processes_follow_one_leader_and_a_killed_one_is_replaced(where, start):
 
 
 @pytest.mark.slow
+def test_a_leader_that_lives_leads_beyond_its_lease(where, start):
+    """Its lease is renewed while its answer is awaited; by default it is no longer than two seconds without that."""
+    assert StoreGate(MemoryStore(), 20.0, failed=lambda error: None).lease <= 2
+    first, second = start(2, where, lease=0.5)
+    assert first.ask("enter", "key")["leads"]
+    second.send("enter", "key")
+    assert not second.line.poll(3)
+    first.ask("release", "ok")
+    assert not second.answer()["leads"]
+
+
+@pytest.mark.slow
 def test_a_leader_that_failed_is_replaced_at_once(where, start):
     """Release without success hands the lead over before the lease ends."""
     first, second = start(2, where, lease=15.0)

@@ -405,6 +405,24 @@ async def test_a_repeated_tool_call_is_answered_from_the_cache(servers):
     assert sum(texts(prompt)[-1] == f"read for q: {LONG}" for prompt in prompts(provider)) == 3
 
 
+@pytest.mark.parametrize("arguments", [{}, {"query": "page {at}"}], ids=["polls", "pages"])
+async def test_an_agent_that_pages_or_polls_works_as_without_us(servers, arguments):
+    """The same call five times, or page after page, declared by nobody: five answers."""
+    asked = [{name: text.format(at=at) for name, text in arguments.items()} for at in range(5)]
+    polls, session = iter(range(9)), session_for("openai-chat", tool_cache=True)
+
+    def state(query: str = "") -> str:
+        return f"{query}: {next(polls)}"
+
+    tool = FunctionTool(name="state", description="A job's state.", func=state)
+    steps = {"planner": [*(call("state", **one) for one in asked), "Done."]}
+    async with served(servers, "openai-chat", **steps) as (client, provider):
+        planner = team(client, session, tools=[tool])[NAMES.index("planner")]
+        assert (await planner.run(TASK)).text == "Done."
+    said = [f"{one.get('query', '')}: {at}" for at, one in enumerate(asked)]
+    assert [text for text in texts(prompts(provider)[-1]) if text in said] == said
+
+
 async def test_what_reads_a_tools_answer_for_one_user_is_part_of_the_tool(servers):
     """The function is the same for both: nobody gets what was read for the other."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -115,8 +117,6 @@ def test_locked_hashes_belong_to_pinned_files():
 
 def test_the_lock_names_a_file_that_changed(tmp_path, monkeypatch, capsys):
     """The same name with another hash fails; a file of another platform is only counted."""
-    import runpy
-
     script = runpy.run_path(str(ROOT / "constraints" / "lock.py"))
     main = script["main"]
     same = {"a-1-py3-none-any.whl": "0" * 64}
@@ -132,9 +132,6 @@ def test_the_lock_names_a_file_that_changed(tmp_path, monkeypatch, capsys):
 
 def test_what_pip_reports_as_installed_is_held_against_the_lock(tmp_path, monkeypatch, capsys):
     """A file with another hash fails by its name; the project's own folders have none."""
-    import json
-    import runpy
-
     main = runpy.run_path(str(ROOT / "constraints" / "lock.py"))["main"]
     monkeypatch.setitem(main.__globals__, "locked", lambda: {"b-1.tar.gz": "0" * 64})
     for digest, code in (("0", 0), ("1", 1)):
@@ -143,3 +140,21 @@ def test_what_pip_reports_as_installed_is_held_against_the_lock(tmp_path, monkey
         (tmp_path / "report.json").write_text(json.dumps({"install": items}), "utf-8")
         assert main(["check", str(tmp_path / "report.json")]) == code
     assert capsys.readouterr().err.startswith("b-1.tar.gz: sha256 111")
+
+
+def test_the_locked_files_are_checked_by_an_interpreter_that_they_cannot_influence(tmp_path):
+    """Code that what is checked left on a path of Python's could end the check as if all were well."""
+    asked = re.findall(r"(\S+(?: -\S+)*) constraints/lock\.py (?:check|verify)", (ROOT / "Makefile").read_text("utf-8"))
+    assert len(asked) > 2
+    assert set(asked) == {"$(PYTHON) -I -S"}
+    (tmp_path / "sitecustomize.py").write_text("import os; os._exit(0)", "utf-8")
+    name = next(iter(runpy.run_path(str(ROOT / "constraints" / "lock.py"))["locked"]()))
+    info = {"url": f"https://files.example/x/{name}", "archive_info": {"hashes": {"sha256": "1" * 64}}}
+    (tmp_path / "report.json").write_text(json.dumps({"install": [{"download_info": info}]}), "utf-8")
+    check = [str(ROOT / "constraints" / "lock.py"), "check", str(tmp_path / "report.json")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ends = [
+        subprocess.run([sys.executable, *flags, *check], env=environment, capture_output=True, check=False).returncode
+        for flags in ((), ("-I", "-S"))
+    ]
+    assert ends == [0, 1]
