@@ -304,7 +304,7 @@ async def test_no_role_text_parts_a_thought_from_what_it_led_to(servers, rewritt
         first = [Message("user", ["What is there?"]), Message("assistant", [thought], author_name="critic")]
         return [*first, Message("assistant", answer(output), author_name="critic")]
 
-    async with served(servers, "openai-responses") as (client, provider):
+    async with served(servers, "openai-responses") as (client, _):
         session = session_for("openai-responses")
         planner, _ = wrap(
             [
