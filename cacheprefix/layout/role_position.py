@@ -1057,7 +1057,7 @@ def _plain(talk: _Talk) -> dict[str, Any]:
 
 def _plain_seat(seat: _LastRequest) -> dict[str, Any]:
     """A role's last request as plain data."""
-    # By hand: all roles are written at the end of each node, and ``asdict`` took half a run of a thousand of them.
+    # By hand: all roles are written at the end of each node, and ``asdict`` took a fifth of a run of 200 of them.
     found = {
         **{name: getattr(seat, name) for name in _OF_SEAT},
         "at": None if seat.at is None else _plain_point(seat.at),
@@ -1101,7 +1101,7 @@ def merged_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
         held = [each[name] for each in (one, other) if name in each]
         asked = max(talk.get("asked", 0) for talk in held)
         newest = [talk for talk in held if talk.get("asked", 0) == asked]
-        # Written out only where it decides: a run of a thousand roles saves that many places at each node's end.
+        # Written out only where it decides: a run of many roles saves that many places at each node's end.
         return newest[0] if len(newest) == 1 else max(newest, key=lambda talk: json.dumps(talk, sort_keys=True))
 
     return {name: later(name) for name in sorted({*one, *other})}
