@@ -290,3 +290,35 @@ async def test_no_role_text_parts_a_call_from_its_result_where_that_was_rewritte
     assert len(provider.requests) == 3
     assert all("<role" in texts(prompt)[-1] for prompt in prompts(provider)[1:])
     assert session.failures == {}
+
+
+@pytest.mark.parametrize("rewritten", ["picture", "hosted"])
+async def test_no_role_text_parts_a_thought_from_what_it_led_to(servers, rewritten):
+    """What the model answered behind a thought that is a message of its own, and the application rewrote since."""
+    thought = Content("text_reasoning", id="rs_1", text="Hm.", protected_data=json.dumps("SEALED"))
+
+    def answer(output):
+        if rewritten == "picture":
+            return ["Look.", Content.from_uri(f"https://example.test/{output}.png", media_type="image/png")]
+        call = Content.from_mcp_server_tool_call("m1", "SERVICE", server_name="there", arguments={})
+        return [call, Content.from_mcp_server_tool_result("m1", output=output)]
+
+    def said(output):
+        first = [Message("user", ["What is there?"]), Message("assistant", [thought], author_name="critic")]
+        return [*first, Message("assistant", answer(output), author_name="critic")]
+
+    async with served(servers, "openai-responses") as (client, _):
+        session = session_for("openai-responses")
+        planner, _ = wrap(
+            [
+                role(client, name, instructions=f"{long_text(name)}\n\n{HANDBOOK}", default_options={"store": False})
+                for name in NAMES[:2]
+            ],
+            session,
+            conversation="c",
+        )
+        await planner.run(said("long"))
+        await planner.run([*said("cleared"), Message("user", ["And now?"])])
+    # The provider is strict, and the fixture ``valid_requests`` looks at each body.
+    assert [call.layout for call in session.calls] == ["fork", "fork"]
+    assert session.failures == {}

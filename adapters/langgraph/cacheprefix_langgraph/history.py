@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from cacheprefix.adapter import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
-from cacheprefix_langgraph.views import CALLS, KEY, SUMMARY, THINKING, is_text
+from cacheprefix.wire import apply
+from cacheprefix_langgraph.views import CALLS, KEY, SUMMARY, THINKING, is_raw, is_text, raw_form, text_in
 
 
 class Decided(NamedTuple):
@@ -53,8 +55,9 @@ def carried_out(messages: Sequence[BaseMessage], decisions: Sequence[Decision], 
         changed = message if mine is None else _changed(message, mine)
         if changed is None:
             continue
-        if mine and isinstance(mine[-1], ReplaceResult):
-            restored.append((mine[-1].text, message.text))
+        restored += [
+            (one.text, _result_text(message, one.part)) for one in mine or () if isinstance(one, ReplaceResult)
+        ]
         out.append(changed)
     lossless = all(isinstance(decision, ReplaceResult) for decision in decisions)
     return Decided(out, moved, tuple(restored), lossless)
@@ -69,6 +72,9 @@ def _inserted(new: Insert) -> BaseMessage:
 
 def _changed(message: BaseMessage, decisions: Sequence[Decision]) -> BaseMessage | None:
     """A message after its decisions: a changed copy, or nothing."""
+    if is_raw(message):
+        form = apply([raw_form(message)], [replace(one, index=0) for one in decisions], "anthropic")
+        return message.model_copy(update={"content": form[0]["content"]}) if form else None
     if any(isinstance(decision, (Drop, DropResult)) for decision in decisions):
         return None
     for decision in decisions:
@@ -77,6 +83,16 @@ def _changed(message: BaseMessage, decisions: Sequence[Decision]) -> BaseMessage
     calls = {decision.call_id for decision in decisions if isinstance(decision, DropCall)}
     parts = {decision.part for decision in decisions if isinstance(decision, DropThinking)}
     return without(message, calls, parts) if calls or parts else message
+
+
+def _result_text(message: BaseMessage, part: int) -> str:
+    """The text of a tool's result: of a message, or of a block of one in Anthropic's shape."""
+    content: Any = message.content
+    block = content[part] if isinstance(content, list) and part < len(content) else None
+    if not (isinstance(block, Mapping) and block.get("type") == "tool_result"):
+        return message.text
+    inner = block.get("content") or ""
+    return inner if isinstance(inner, str) else "\n".join(text_in(one) for one in inner if is_text(one))
 
 
 def _replaced(content: Any, decision: ReplaceResult) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from cacheprefix import Prompt
 from cacheprefix.adapter import (
@@ -26,7 +26,7 @@ from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.fork_context import Frame, Rewritten
 from cacheprefix_langgraph.history import Decided, carried_out
 from cacheprefix_langgraph.parts import Parts, paused
-from cacheprefix_langgraph.views import Views
+from cacheprefix_langgraph.views import Views, is_answer, is_raw
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -87,6 +87,8 @@ def _ends_a_request(message: BaseMessage, behind: Sequence[BaseMessage], *, shar
 
 def _said(message: BaseMessage) -> list[str]:
     """What a message says, its tool calls among it."""
+    if is_raw(message):
+        return [dumps(message.content, "content").decode()]
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     return [message.text, *(f"{call['name']} {dumps(call['args'], 'tool call').decode()}" for call in calls)]
 
@@ -98,13 +100,8 @@ def _digest(message: BaseMessage) -> str:
 
 
 def _joined(_before: BaseMessage, behind: BaseMessage) -> bool:
-    """Whether a provider refuses a text between two messages: the second is a tool's result.
-
-    Or holds one, as Anthropic's API has them: in a message of the user's.
-    """
-    blocks = behind.content if isinstance(behind.content, list) else ()
-    held = any(isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks)
-    return held or isinstance(behind, ToolMessage)
+    """Whether a provider refuses a text between two messages: the second is a tool's result."""
+    return is_answer(behind)
 
 
 def history_of(done: Decided, frame: Frame, model: str, text: str) -> CountedHistory[BaseMessage]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from itertools import dropwhile, takewhile
 from typing import Any, Final, Literal, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from cacheprefix.adapter import context_block, find_text, mostly_holds
 from cacheprefix.wire import paused_turn
 from cacheprefix_langgraph.fork_context import Frame
-from cacheprefix_langgraph.views import is_text, text_in
+from cacheprefix_langgraph.views import is_answer, is_text, text_in
 
 Found = Literal["whole", "behind", "part"]
 """How far a node's messages hold the state's conversation: all of it from the start, all of it behind or between
@@ -208,7 +208,7 @@ def instruction_of(parts: Parts, frame: Frame) -> str:
 
 def paused(messages: Sequence[BaseMessage]) -> int:
     """How many messages at the end are a turn that the provider runs on from there, behind which no text may stand."""
-    results = sum(1 for _ in takewhile(lambda one: isinstance(one, ToolMessage), reversed(messages)))
+    results = sum(1 for _ in takewhile(is_answer, reversed(messages)))
     turn = messages[-results - 1] if results < len(messages) else None
     if not isinstance(turn, AIMessage):
         return 0

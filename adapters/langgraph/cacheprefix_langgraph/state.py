@@ -39,7 +39,11 @@ def merge_state(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) ->
 
 def update_of(session: AdapterSession, talk: Conversation, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """What ``merge_state`` brings the saved value ``before`` up to date with; empty where nothing changed."""
-    update, places = update_json(before, talk.ledger), session.places(talk)
+    return _update(talk, session.places(talk), before)
+
+
+def _update(talk: Conversation, places: dict[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
+    update = update_json(before, talk.ledger)
     if not places or places == (before or {}).get(_PLACES):
         return update
     return {**(update or Ledger().to_json()), _PLACES: places}
@@ -47,9 +51,9 @@ def update_of(session: AdapterSession, talk: Conversation, before: Mapping[str, 
 
 def handed_on(session: AdapterSession, talk: Conversation, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """``update_of`` for the state of the graph in which a node or subgraph is, which takes it."""
-    update = update_of(session, talk, before)
-    _given_back(session)[talk.scope, talk.id] = session.places(talk)
-    return update
+    places = session.places(talk)
+    _given_back(session)[talk.scope, talk.id] = places
+    return _update(talk, places, before)
 
 
 def _given_back(session: AdapterSession) -> Bounded[tuple[str, str], Any]:

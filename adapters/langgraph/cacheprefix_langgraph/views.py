@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
 
 from cacheprefix.adapter import MessageRole as Role
 from cacheprefix.adapter import MessageView, dumps, make_call, make_message, make_result
+from cacheprefix.wire import views_of
 
 _KEEP = 20_000
 
@@ -34,9 +36,9 @@ class Views:
         names: dict[str, str] = {}
         views = []
         for message in messages:
-            if isinstance(message, AIMessage):
-                names.update((call["id"] or "", call["name"]) for call in message.tool_calls)
-            views.append(self._view(message, names, count))
+            view = self._view(message, names, count)
+            names.update((call.id, call.name) for call in view.calls)
+            views.append(view)
         return views
 
     def _view(self, message: BaseMessage, names: Mapping[str, str], count: Callable[[str], int]) -> MessageView:
@@ -55,6 +57,8 @@ class Views:
 
 def view_of(message: BaseMessage, names: Mapping[str, str], count: Callable[[str], int]) -> MessageView:
     """The view of one message; ``names`` gives the tool of a call id."""
+    if is_raw(message):
+        return _raw_view(message, names, count)
     texts, media, thinking = _parts(message.content)
     if isinstance(message, ToolMessage):
         name = message.name or names.get(message.tool_call_id, "")
@@ -79,6 +83,39 @@ def view_of(message: BaseMessage, names: Mapping[str, str], count: Callable[[str
         pinned=bool(marks.get(PINNED)),
         summary=bool(marks.get(SUMMARY)),
     )
+
+
+def is_raw(message: BaseMessage) -> bool:
+    """Whether an application wrote a message in Anthropic's shape: results, or calls that LangChain has not read."""
+    content = message.content
+    if isinstance(content, str):
+        return False
+    kinds = {block.get("type") for block in content if isinstance(block, Mapping)}
+    return "tool_result" in kinds or ("tool_use" in kinds and not getattr(message, "tool_calls", None))
+
+
+def is_answer(message: BaseMessage) -> bool:
+    """Whether a message answers calls of tools: providers refuse a text between those and it."""
+    return isinstance(message, ToolMessage) or (
+        isinstance(message.content, list)
+        and any(isinstance(block, Mapping) and block.get("type") == "tool_result" for block in message.content)
+    )
+
+
+def raw_form(message: BaseMessage) -> dict[str, Any]:
+    """A message in Anthropic's shape as the API has it, each part of it where it stands in the content."""
+    blocks = [{"type": "text", "text": block} if isinstance(block, str) else block for block in message.content]
+    return {"role": "assistant" if isinstance(message, AIMessage) else "user", "content": blocks}
+
+
+def _raw_view(message: BaseMessage, names: Mapping[str, str], count: Callable[[str], int]) -> MessageView:
+    form = raw_form(message)
+    # The calls whose results stand in it: those do not repeat their tools' names.
+    ids = [block["tool_use_id"] for block in form["content"] if block.get("tool_use_id") in names]
+    asked = [{"type": "tool_use", "id": one, "name": names[one], "input": {}} for one in ids]
+    view = views_of([{"role": "assistant", "content": asked}, form], "anthropic", count)[1]
+    marks = message.additional_kwargs
+    return replace(view, key=marks.get(KEY), pinned=bool(marks.get(PINNED)), summary=bool(marks.get(SUMMARY)))
 
 
 THINKING = ("thinking", "redacted_thinking", "reasoning")

@@ -85,7 +85,7 @@ def history_of(messages: Sequence[Message], name: str, memory: ToolMemory, *, th
                     private += [(len(shared), _nameless(one, name)) for one in said]
                 else:
                     shared += said
-            elif thoughts and _thinks(message):
+            elif thoughts and thinks(message):
                 before = [*thought, message]
         elif message.role == "tool":
             mine = [content for content in message.contents if content.call_id in own_calls]
@@ -120,12 +120,12 @@ def _turn_start(messages: Sequence[Message], name: str) -> int:
         at -= 1
     while at < len(messages) and messages[at].role == "tool":
         at += 1
-    while 0 < at < len(messages) and _thinks(messages[at - 1]):
+    while 0 < at < len(messages) and thinks(messages[at - 1]):
         at -= 1
     return at
 
 
-def _thinks(message: Message) -> bool:
+def thinks(message: Message) -> bool:
     """Whether a message holds nothing but what the model thought before the next one."""
     kinds = {content.type for content in message.contents}
     return message.role == "assistant" and kinds == {"text_reasoning"}

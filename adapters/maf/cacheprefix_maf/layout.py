@@ -30,7 +30,7 @@ from cacheprefix.adapter import (
     provider_tools,
     reason,
 )
-from cacheprefix_maf.history import history_of, own_history
+from cacheprefix_maf.history import history_of, own_history, thinks
 from cacheprefix_maf.member import Member
 from cacheprefix_maf.tools import carried, plain
 
@@ -182,9 +182,10 @@ def _digest(message: Message) -> str:
     return digest_of(message.role, *said)
 
 
-def _joined(_before: Message, behind: Message) -> bool:
-    """Whether a provider refuses a text between two messages: the second is a tool's result."""
-    return behind.role == "tool" or any(one.type == "function_result" for one in behind.contents)
+def _joined(before: Message, behind: Message) -> bool:
+    """Whether a provider refuses a text between two messages: a call or a thought, and what came of it."""
+    held = any(one.type == "function_result" for one in behind.contents)
+    return held or behind.role == "tool" or thinks(before)
 
 
 def _tokens(message: Message, session: AdapterSession, model: str) -> int:
