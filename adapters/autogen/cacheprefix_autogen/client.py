@@ -118,8 +118,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
     for all agents, and the tools are the session's union. In ``observe`` mode, and whenever something of
     ours fails, the request is the application's own. ``prompt_tokens`` of a fork's answer are its whole input, also
     where AutoGen's client leaves out what was read from the cache and written to it; ``last_usage`` has those too.
-    Use ``ChatCompletionCache(PrefixClient(...))`` in this order, one a role; ``wrap`` takes a team with caches as it is.
-    A stored answer is no call.
+    Use ``ChatCompletionCache(PrefixClient(...))`` in this order, one a role; ``wrap`` takes a team with such a cache
+    as it is. A stored answer is no call.
     """
 
     component_type = "model"
