@@ -553,7 +553,7 @@ class Requests:
             seen = turn.seen
             try:
                 if seen is not None:
-                    state.totals.unanswered += 1
+                    state.totals.unanswered += turn.sent
                     state.notices.attempt("fail", lambda: state.model.fail(seen.observation), None)
                     state.notices.attempt("estimate", lambda: state.unmodified.failed(seen.observation), None)
             finally:

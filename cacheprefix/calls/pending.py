@@ -79,6 +79,8 @@ class PendingCall:
     """Leave to go on, which siblings may wait for."""
     unmarked: Mapping[str, Any] | None = None
     """``body`` before it was marked; None where nothing was done to it."""
+    sent: bool = True
+    """Whether a provider was asked at all."""
     _open: list[Context] = field(default_factory=lambda: [copy_context()])
     """Holds the context that the request was made in until the answer has ended: of several threads that take it, one
     gets it."""
@@ -127,16 +129,17 @@ class PendingCall:
             self.call = context.run(self._finish, self, usage, at, diagnostics)
         return None if self.call is None else self.call.verdict
 
-    def fail(self) -> None:
-        """The request failed, or its answer was broken off.
+    def fail(self, *, sent: bool = True) -> None:
+        """The request failed, or its answer was broken off; or it was never ``sent``: a store of answers had one.
 
         Whose answer had begun was paid for, and is a call without usage; any other leaves no trace in expectations or
-        sums, and is counted as unanswered.
+        sums, and is counted as unanswered where it was sent.
         """
         context = self._take()
         if context is None:
             return
-        if self.first_token_at is not None and self._finish is not None:
+        self.sent = sent
+        if sent and self.first_token_at is not None and self._finish is not None:
             self.cut = True
             self.call = context.run(self._finish, self, None, None, None)
         elif self._fail is not None:

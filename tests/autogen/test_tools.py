@@ -16,7 +16,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_core.memory import ListMemory, MemoryContent
 from autogen_core.model_context import BufferedChatCompletionContext
-from autogen_core.models import SystemMessage, UserMessage
+from autogen_core.models import CreateResult, RequestUsage, SystemMessage, UserMessage
 from autogen_core.tools import FunctionTool, Workbench
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 from pydantic import BaseModel
@@ -378,6 +378,24 @@ async def test_a_response_cache_around_the_client_answers_without_a_call(provide
     for _ in range(2):
         await client.create([UserMessage(content=TASK, source="user")])
     assert len(provider.requests) == len(session.calls) == 1
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_response_cache_in_a_wrapped_team_answers_without_a_call(provide, new_client, mode, own):
+    """Nor has the provider failed to give it; also around a client of the application's own class."""
+    from autogen_core import InMemoryStore
+    from autogen_ext.models.cache import ChatCompletionCache
+    from autogen_ext.models.replay import ReplayChatCompletionClient
+
+    answers = [CreateResult(finish_reason="stop", content=c, usage=RequestUsage(90, 7), cached=False) for c in "ab"]
+    inner = ReplayChatCompletionClient(answers) if own else new_client(provide("openai"))
+    client, session = ChatCompletionCache(inner, InMemoryStore()), Session(mode=mode)
+    for _ in range(2):
+        agents = [role(name, client) for name in ("planner", "critic")]
+        await wrap(RoundRobinGroupChat(agents, max_turns=2), session).run(task=TASK)
+    assert [call.agent for call in session.calls] == ["planner", "critic"]
+    assert session.report().unanswered == 0
 
 
 def look(q: str) -> str:

@@ -8,6 +8,7 @@ import pickle
 import runpy
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 from pathlib import Path
 from threading import Barrier
 
@@ -641,15 +642,17 @@ def test_litellms_functions_are_pickled_by_their_names(name):
     assert wrap(held, session()) is not held
 
 
-def test_an_answer_of_litellms_own_cache_is_no_call(monkeypatch):
-    """No provider was asked."""
-    hit = litellm.ModelResponse()
-    hit._hidden_params["cache_hit"] = True
-    monkeypatch.setitem(calls._OWN, "completion", lambda *given, **named: hit)
+@pytest.mark.parametrize("hit", [True, False])
+def test_an_answer_of_litellms_own_cache_is_no_call(monkeypatch, hit):
+    """No provider was asked, and none failed to answer."""
+    answer = litellm.ModelResponse()
+    answer._hidden_params["cache_hit"] = hit
+    # The request is read by LiteLLM's own parameters.
+    monkeypatch.setitem(calls._OWN, "completion", wraps(litellm.completion)(lambda *given, **named: answer))
     own = session()
     with role("critic", conversation="t"):
-        assert wrap(litellm.completion, own)(MODELS["openai"], messages("critic")) is hit
-    assert not own.calls
+        assert wrap(litellm.completion, own)(MODELS["openai"], messages("critic")) is answer
+    assert (len(own.calls), own.report().unanswered) == (0 if hit else 1, 0)
 
 
 @pytest.mark.parametrize(("pattern", "api"), [("function", "openai"), ("router", "anthropic")])

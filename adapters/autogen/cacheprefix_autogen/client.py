@@ -118,7 +118,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
     for all agents, and the tools are the session's union. In ``observe`` mode, and whenever something of
     ours fails, the request is the application's own. ``prompt_tokens`` of a fork's answer are its whole input, also
     where AutoGen's client leaves out what was read from the cache and written to it; ``last_usage`` has those too.
-    Use ``ChatCompletionCache(PrefixClient(...))`` in this order: a stored answer is no call.
+    Use ``ChatCompletionCache(PrefixClient(...))`` in this order, one a role; ``wrap`` takes a team with such a cache
+    as it is. A stored answer is no call.
     """
 
     component_type = "model"
@@ -399,7 +400,11 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             # Without an SDK to watch only AutoGen's counts are known: the whole input, and nothing about the cache.
             own = result.usage
             said = {"prompt_tokens": own.prompt_tokens, "completion_tokens": own.completion_tokens}
-            sending.pending.finish(said if own.prompt_tokens and not result.cached else None)
+            if result.cached and self._innermost() is not self.client:
+                # Money: a store of answers had this one, and no provider was asked. A replay says so of all of its own.
+                sending.pending.fail(sent=False)
+            else:
+                sending.pending.finish(said if own.prompt_tokens and not result.cached else None)
         if sending.pending is None and sending.missed:
             self._session.note(
                 f"{type(self.client).__name__} changes its agents' system texts: their requests go out as it makes "

@@ -221,7 +221,7 @@ def _streamed(watch: Callable[..., Any], answer: Any, fork: adapter.ForkBody, tu
     stream = isinstance(answer, litellm.CustomStreamWrapper)
     cached = answer.custom_llm_provider == "cached_response" if stream else _hidden(answer).get("cache_hit")
     if cached:
-        turn.fail()  # LiteLLM's own cache has answered, and no provider
+        turn.fail(sent=False)  # LiteLLM's own cache has answered, and no provider
         return answer
     return adapter.watched_stream(answer, lambda chunks: watch(fork, turn, chunks, _usage)) if stream else None
 
