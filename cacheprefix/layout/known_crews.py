@@ -11,6 +11,7 @@ of earlier tasks. In the application's own layout, and as a fork with the agent'
     tools of all | shared texts | results | agent's text
     tools of all | shared texts | agent's text | results
 
+Of the task's own words there is only what a later run has too, where a provider keeps what no mark stands behind.
 Of size tokens, the known ones are read that an earlier request begins with too, where they are as many as the provider
 keeps at least. With r the price of a read token, and L further requests of the task, which read all of it:
 
@@ -63,13 +64,17 @@ class CrewTask:
     beside: int
     """Of the shared texts that stand in the agent's own text."""
     begins: tuple[Part, ...]
-    """The shared texts that its words begin with; each key stands for these words up to the end of that text."""
+    """The shared texts that its words begin with; each key stands for these words up to the end of that text. And the
+    beginning of its own words, where a later run has the same (``words``)."""
     rest: int
     """Of all else that it shares, the results of earlier tasks among it."""
     shared: tuple[Part, ...]
     """What a fork begins with: the tools of all, and the shared texts."""
     results: tuple[Part, ...] = ()
     """Of earlier tasks."""
+    words: tuple[Part, ...] = ()
+    """The beginning of its own words that a later run has too, if any. They stand in both layouts: no more than what is
+    read of them is reckoned."""
     logs: bool = True
     """Whether it is given the results of the tasks before it."""
 
@@ -98,8 +103,8 @@ class CrewAhead:
     """Later runs that are known to come."""
     likely: int = 0
     """Others that may come: forks must pay with them and without."""
-    repeats: bool = False
-    """Whether it was asked before, so that it is likely to be asked once more."""
+    repeats: int = 0
+    """How often it ran before, and so is likely to run once more: who rents as long as it has so far, buys in time."""
     loops: float = 0.0
     """L: further requests of each task, at most, as far as is known."""
     overhead: int = 0
@@ -142,7 +147,7 @@ class KnownCrews:
         in_front = play.keeping()
         forks_whatever_it_costs = wanted or (declared and not play.stays())
         if not forks_whatever_it_costs:
-            likely = max(ahead.likely, int(ahead.repeats and not ahead.left))
+            likely = max(ahead.likely, 0 if ahead.left else ahead.repeats)
             # Money: forks must pay both in the runs that are known to come and with those that may come.
             for runs in dict.fromkeys((ahead.left, ahead.left + likely)):
                 loses = play.loses(in_front, runs)
@@ -209,10 +214,10 @@ class _Play:
     def fork(self, task: CrewTask, kept: frozenset[str], new: Sequence[Part] = ()) -> list[Part]:
         """The parts of a task's request as a fork, with ``new`` results of tasks that are still to come."""
         if task.agent in kept:
-            return [*task.shared, task.text, *task.results, *new]
+            return [*task.shared, task.text, *task.results, *new, *task.words]
         # A mark stands in front of the text, so that only who keeps all by itself has it.
         text = task.text if self.ahead.blocks else Part("", task.text.size)
-        return [*task.shared, *task.results, *new, text]
+        return [*task.shared, *task.results, *new, text, *task.words]
 
     def own(self, task: CrewTask, new: Sequence[Part] = ()) -> list[Part]:
         """Those of the application's own."""
@@ -252,6 +257,7 @@ class _Play:
             parts = self.own(task, logged) if kept is None else self.fork(task, kept, logged)
             # In one loop with what ``keys`` does: a crew of many tasks has as many results.
             whole, known, going, key = ahead.overhead if kept is not None else 0, 0, True, hash(ahead.model)
+            whole -= sum([part.size for part in task.words])
             for name, tokens in parts:
                 whole += tokens
                 key = hash((key, name))

@@ -164,6 +164,37 @@ def test_a_text_first_and_an_item_last_cost_no_more_than_they_did(servers, new_l
     assert spent[1] <= spent[0]
 
 
+def with_another_brief_each(servers: Any, new_llm: Any, words: str, tokens: int) -> tuple[list[list[float]], Session]:
+    """What each of six kickoffs cost, as the crew is and installed; each has another brief, of so many tokens."""
+    spent, session = [], Session()
+    for installed in (False, True):
+        provider = servers("openai", CrewModel())
+        made = specialists(new_llm(provider), words, 20)
+        with install(made, session) if installed else nullcontext():
+            for number in range(6):
+                made.kickoff(inputs={"brief": prose(tokens, 100 * number), "number": "one"})
+        costs = units(provider, "openai")
+        each = len(costs) // 6
+        spent.append([sum(costs[at : at + each]) for at in range(0, len(costs), each)])
+    return spent, session
+
+
+def test_a_long_beginning_that_a_text_pushes_back_is_not_paid_anew_for_ever(servers, new_llm) -> None:
+    """A crew reads each task's long words of the kickoff before, up to the text that changes; a fork does not."""
+    words = f"PART {prose(1_600, 7)}\n{{brief}}"
+    (own, forked), _ = with_another_brief_each(servers, new_llm, words, 1_500)
+    assert forked[0] < own[0]
+    assert forked[-1] <= own[-1]
+
+
+def test_texts_that_changed_are_not_taken_for_one_with_items(servers, new_llm) -> None:
+    """A text first and an item last stay as they are, until kickoffs show that it is the text that changes."""
+    (own, forked), session = with_another_brief_each(servers, new_llm, "{brief}\nPART for {number}.", 1_800)
+    assert forked[0] == own[0]
+    assert forked[-1] < 0.8 * own[-1]
+    assert session.calls[-1].layout == "fork"
+
+
 def test_a_crew_that_the_provider_counts_below_its_minimum_is_left_alone(servers, new_llm) -> None:
     """It counts four tokens for five of ours, as its first answer tells: no later task of any kickoff is a fork."""
     counter = Counter("five for four", exact=False, count=lambda text, model: estimate_tokens(text, model) * 5 // 4)

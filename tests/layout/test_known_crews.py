@@ -57,7 +57,7 @@ crews = st.builds(
     blocks=st.booleans(),
     left=st.integers(0, 3),
     likely=st.sampled_from([0, 20]),
-    repeats=st.booleans(),
+    repeats=st.integers(0, 3),
     loops=st.floats(0, 6),
     overhead=st.integers(0, 60),
     grows=st.integers(0, 800),
@@ -86,7 +86,7 @@ def test_a_crew_that_runs_once_is_not_dear(one) -> None:
     first fork is to be paid for by later ones that then cost less in the crew's own layout; in all others forks cost
     no more than unmodified.
     """
-    once = replace(one, left=0, likely=0, repeats=False, grows=0)
+    once = replace(one, left=0, likely=0, repeats=0, grows=0)
     assert play(once, forks=True) <= play(once, forks=False) * 1.1
 
 

@@ -5,7 +5,6 @@ The session plays them in the application's own layout and as forks, and takes w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -22,7 +21,6 @@ from cacheprefix.adapter import (
     Part,
     digest_of,
     dumps,
-    find_text,
     once,
 )
 from cacheprefix_crewai.framing import input_label, result_label
@@ -41,7 +39,6 @@ _REFERENCE_TOKENS = 14
 _LIMITS_TOKENS = 8
 """About what the sentence on a role's tools costs."""
 _KEEP_COUNTS = 2_000
-_INPUT_NAME = re.compile(r"\{([^{}]+)\}")
 
 
 class SentTexts:
@@ -57,6 +54,19 @@ class SentTexts:
         """The tools of each agent's last request in the application's own layout, by its role."""
         self._listed: Bounded[tuple[str, ...], Part] = Bounded(_KEEP_COUNTS)
         self._tokens: Bounded[tuple[str, str], int] = Bounded(_KEEP_COUNTS)
+        self._kickoffs: Bounded[str, None] = Bounded(_KEEP_COUNTS)
+        self._inputs: Bounded[str, _KeptInput] = Bounded(_KEEP_COUNTS)
+
+    def further_runs(self, inputs: dict[str, Any], names: Iterable[str]) -> int:
+        """In how many further kickoffs the inputs of these ``names`` are likely to stay, by earlier ones."""
+        kickoff = self.binding.kickoff_id
+        with self.binding.lock:
+            if kickoff and kickoff not in self._kickoffs:
+                self._kickoffs[kickoff] = None
+                for name, value in inputs.items():
+                    if isinstance(value, str):
+                        self._inputs.of(name, _KeptInput).learn(value)
+            return min((self._inputs.of(name, _KeptInput).further for name in names), default=0)
 
     def tokens(self, text: str, model: str) -> int:
         """The tokens of a text, counted once: a crew's tasks carry the same ones."""
@@ -77,6 +87,30 @@ class SentTexts:
         """An agent's text: as it was sent, or about what it will be."""
         known = self.agent_texts.get(role_of(agent))
         return known or "\n".join(str(getattr(agent, name, "")) for name in ("role", "goal", "backstory"))
+
+
+@dataclass(slots=True)
+class _KeptInput:
+    """How often an input of a crew was the same in its next kickoffs, and how often another one."""
+
+    seen: Bounded[bytes | str, None] = field(default_factory=lambda: Bounded(_KEEP_COUNTS))
+    """Digests of what it was so far."""
+    same: int = 0
+    other: int = 0
+
+    def learn(self, value: str) -> None:
+        """Enter what it is in one more kickoff. One that comes back is in the provider's cache as well."""
+        name = digest_of(value)
+        if name in self.seen:
+            self.same += 1
+        elif len(self.seen):
+            self.other += 1
+        self.seen[name] = None
+
+    @property
+    def further(self) -> int:
+        """In how many further kickoffs it is likely to be what it is: as in the mean so far."""
+        return self.same // self.other if self.other else ITEMS
 
 
 @dataclass(frozen=True)
@@ -125,6 +159,10 @@ class _TaskTexts:
     """Whether it reads results of earlier tasks at all."""
     at: int | None = None
     """Its place among the crew's tasks; None for the task that is due."""
+    others: frozenset[SharedText] = frozenset()
+    """Shared texts in whose place a later run has others, taken to be as long."""
+    same: int | None = None
+    """Index in the words up to which a later run says the same; None in this run."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +174,8 @@ class TasksAhead:
         own  = its own tools + agent's text, with what is shared of it + shared texts and results in the task's words
         fork = tools of all + beginning of the system text + shared texts + results + rest of the agent's text
 
-    The task's own words stand in both and are left out. The agent's text may stand in front of the results.
+    The task's own words stand in both and are left out, but for what a later kickoff reads of their beginning. The
+    agent's text may stand in front of the results.
     """
 
     sent: SentTexts
@@ -168,8 +207,8 @@ class TasksAhead:
             units=rules.match == "unit",
             long=self._has_long_text(),
             left=binding.runs_left if crew is not None else 0,
-            likely=ITEMS if self._items else 0,
-            repeats=crew is None or binding.ran_before(crew),
+            likely=self._further if self._items else 0,
+            repeats=1 if crew is None else binding.runs_before(crew),
             loops=binding.part(Executions).loops if layout.has_tools else 0,
             overhead=_REFERENCE_TOKENS * len(references) + _LIMITS_TOKENS * (layout.offer.said is not None),
             peers=self.others_asked,
@@ -274,47 +313,62 @@ class TasksAhead:
         """The names of inputs that change from run to run, as a question does that is put to one long text.
 
         They are the inputs that are not shared themselves, where a long input is and a task's template holds one of
-        them: further runs with the same long text are likely then. Empty where that is not so, and where it is known
-        how many runs there will be.
+        them: further runs with the same long text are likely then. Empty where that is not so, where earlier kickoffs
+        had another long text each, and where it is known how many runs there will be.
         """
         sharing = self.sharing
-        if self.sent.binding.runs_known or sharing.at is None:
+        items = set(sharing.inputs) - self._shared_inputs
+        if self.sent.binding.runs_known or sharing.at is None or not self._further:
             return set()
-        names = set(sharing.inputs)
-        shared = {input_label(name) for name in names} & {text.label for text in sharing.common.texts}
-        items = {name for name in names if input_label(name) not in shared}
-        named = shared and any(f"{{{name}}}" in words.template for name in items for words in sharing.words)
-        return items if named else set()
+        return items if any(f"{{{name}}}" in words.template for name in items for words in sharing.words) else set()
+
+    @once
+    def _shared_inputs(self) -> set[str]:
+        """The names of inputs that tasks share."""
+        labels = {text.label for text in self.sharing.common.texts}
+        return {name for name in self.sharing.inputs if input_label(name) in labels}
+
+    @once
+    def _further(self) -> int:
+        """In how many further kickoffs the shared inputs are likely to be what they are; 0 where none is shared."""
+        return self.sent.further_runs(self.sharing.inputs, self._shared_inputs)
+
+    @property
+    def _varying(self) -> set[str]:
+        """The names of inputs that a later run is taken to have others of."""
+        return self._items or set(self.sharing.inputs) - self.sent.binding.constant_inputs
 
     def _later_run(self) -> list[CrewTask]:
         """The tasks of a later run of this crew, at most ``AHEAD``; without a crew, this one task once more.
 
-        By then inputs have other values: a text of such an input is left out of what the run can share, and so is what
-        stands behind its place in a task.
+        By then inputs have other values, which that run shares in their turn: texts as long, which nobody has sent yet.
         """
         sharing, common = self.sharing, self.sharing.common
         if sharing.crew is None:
             return [self.due]
-        varying = self._items or set(sharing.inputs) - self.sent.binding.constant_inputs
-        changed = {input_label(name) for name in varying}
+        changed = {input_label(name) for name in self._varying}
         tasks = []
         for at, words in enumerate(sharing.words[:AHEAD]):
-            same = self._unchanged(words.template, varying)
-            held = {text for text in common.held[at] if text.label not in changed}
-            ends = [(end, text) for end, text in common.ends[at] if text in held and _in_template(text, same)]
-            shared = [text for text in common.carried(at) if text.label not in changed]
-            reads = reads_results(sharing.tasks[at])
-            texts = _TaskTexts(words, self._text_of(at), held, ends, shared, reads=reads, at=at)
-            tasks.append(self._counted(texts))
+            held = set(common.held[at])
+            others = frozenset(text for text in common.texts if text.label in changed)
+            same, text, reads = self._same_until(words), self._text_of(at), reads_results(sharing.tasks[at])
+            ends = common.ends[at] if same else ()
+            found = _TaskTexts(words, text, held, ends, common.carried(at), (), reads, at, others, same)
+            tasks.append(self._counted(found))
         return tasks
 
-    def _unchanged(self, template: str, varying: Iterable[str]) -> str:
-        """The beginning of a task's template that a later run sends again and can find in the provider's cache."""
-        starts = [start for name in varying if (start := template.find(f"{{{name}}}")) >= 0]
-        if not starts:
-            return template
+    def _same_until(self, words: TaskWords) -> int:
+        """Index in a task's words up to which a later run says the same and can find it in the provider's cache."""
+        places = [at for name in self._varying if (at := words.template.find(f"{{{name}}}")) >= 0]
+        if not places:
+            return len(words.task)
         # The provider's rule: where marks decide, they stand at a task's end. One that ends otherwise is not read.
-        return template[: min(starts)] if self._rules.match == "block" else ""
+        if self._rules.match != "block":
+            return 0
+        start = words.template[: min(places)]
+        for name, value in self.sharing.inputs.items():
+            start = start.replace(f"{{{name}}}", str(value))
+        return len(start) if words.task.startswith(start) else 0
 
     # ------------------------------------------------------------------ in tokens
 
@@ -323,6 +377,16 @@ class TasksAhead:
         words, text = task.words, task.agent_text
         in_background = task.held & self.sharing.common.backgrounds
         begun = [(end, one) for end, one in task.ends if one not in in_background]
+        start = self._same_until(words) if self.sharing.at is not None else 0
+        own = self._own_beginning(task, start)
+
+        def begins_with(end: int) -> bytes | str:
+            """Stands for the task's words up to there, in this run or in one that says something else by then."""
+            name = digest_of(words.agent, words.task[:end])
+            return name if task.same is None or end <= task.same else digest_of("later", str(name))
+
+        begins = [Part(begins_with(end), self.count(one.text)) for end, one in begun]
+        place = sum(end <= start for end, _ in begun)
         tools = self.own_tools
         if words.agent != self.layout.role:
             # What an agent that asked before has in the provider's cache begins with its own tools, and not with these.
@@ -332,17 +396,35 @@ class TasksAhead:
             text=Part(digest_of("text", text), self.count(text) if text else 0),
             tools=tools,
             beside=self.count(self.moved) + self._size_of(in_background),
-            begins=tuple(Part(digest_of(words.agent, words.task[:end]), self.count(one.text)) for end, one in begun),
+            begins=(*begins[:place], *own, *begins[place:]),
+            words=own,
             rest=self._size_of(task.held - in_background - {one for _, one in begun}),
-            shared=self._beginning(task.shared),
+            shared=self._beginning(task.shared, task.others),
             # Mostly those of the task that is due: they are counted once.
             results=self._results if task.results == self.layout.results else self._blocks(task.results),
             logs=task.reads,
         )
 
-    def _beginning(self, shared: Sequence[SharedText]) -> tuple[Part, ...]:
-        """What a fork begins with, in parts each of which a later request can find in the cache."""
-        parts = [self._first_part, *self._blocks(shared)]
+    def _own_beginning(self, task: _TaskTexts, end: int) -> tuple[Part, ...]:
+        """What the beginning of a task's words, up to there, says but for shared texts; nothing where it is empty.
+
+        The provider's rule: where marks decide, it stands behind none, so that nobody reads it.
+        """
+        start = task.words.task[:end]
+        if self._rules.match != "block" or not start.strip():
+            return ()
+        # Money: the application's own requests begin with it each time; behind a text that changes it is paid anew.
+        size = self.count(start) - self._size_of(texts_in(start, task.held - self.sharing.common.backgrounds))
+        return (Part(digest_of("words", task.words.agent, start), size),) if size > 0 else ()
+
+    def _beginning(self, shared: Sequence[SharedText], others: frozenset[SharedText]) -> tuple[Part, ...]:
+        """What a fork begins with, in parts each of which a later request can find in the cache.
+
+        In the place of ``others`` stand texts that are as long.
+        """
+        blocks = zip(shared, self._blocks(shared), strict=True)
+        later = [Part(digest_of("later", str(part.key)), part.size) if one in others else part for one, part in blocks]
+        parts = [self._first_part, *later]
         # The provider's rule: one that caches by itself (in blocks) reads what two system texts have in common, so that
         # each text counts alone. Where marks decide, a system text that goes on otherwise is not read at all.
         if self._rules.match == "block":
@@ -368,11 +450,6 @@ class TasksAhead:
     def _size_of(self, texts: Iterable[SharedText]) -> int:
         """The tokens of texts without their headings, as they stand in a task's words."""
         return sum(self.count(text.text) for text in texts)
-
-
-def _in_template(text: SharedText, template: str) -> bool:
-    """Whether a text stands in a task's words, in which an input has only its name."""
-    return find_text(text.text, template) is not None or text.label in map(input_label, _INPUT_NAME.findall(template))
 
 
 def _schema_text(tool: Any) -> str:

@@ -93,6 +93,7 @@ class Binding:
         self._parts: dict[Any, Any] = {}
         self._earlier_outputs: Bounded[int, list[Any]] = Bounded(_KEEP_CREWS)
         """What a crew's tasks held when its run began, by crew: of the run before."""
+        self._earlier_runs: Bounded[int, int] = Bounded(_KEEP_CREWS)
         self._same_tools: Bounded[int, bool] = Bounded(_KEEP_CREWS)
 
     def part(self, kind: Callable[[Binding], T]) -> T:
@@ -144,7 +145,9 @@ class Binding:
     def began(self, crew: Any) -> None:
         """A run of a crew starts: the outputs that its tasks hold now are an earlier run's."""
         with self.lock:
-            self._earlier_outputs[id(crew)] = [task.output for task in crew.tasks if task.output is not None]
+            held = [task.output for task in crew.tasks if task.output is not None]
+            self._earlier_outputs[id(crew)] = held
+            self._earlier_runs[id(crew)] = 1 + self._earlier_runs.get(id(crew), 0) if held else 0
 
     def joined(self, crew: Any, *, same_tools: bool) -> None:
         """A crew becomes part of the installation; ``same_tools`` says whether all its tasks carry the same ones."""
@@ -155,9 +158,9 @@ class Binding:
         """Whether all tasks of a crew carried the same tools when it was installed."""
         return self._same_tools.get(id(crew), False)
 
-    def ran_before(self, crew: Any) -> bool:
-        """Whether the crew has run before, and so may once more."""
-        return bool(self._earlier_outputs.get(id(crew)))
+    def runs_before(self, crew: Any) -> int:
+        """How often the crew has run before; it may run as often once more."""
+        return self._earlier_runs.get(id(crew), 0)
 
     def finished(self, crew: Any, task: Any) -> bool:
         """Whether a task has its output in the run under way."""
