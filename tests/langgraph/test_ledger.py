@@ -63,7 +63,7 @@ def test_the_decision_is_made_once_and_kept_in_the_graphs_state(bench, shape):
     sent = "".join(s.text for s in bench.prompts()[0].sections)
     assert "1999: a line" in sent
     assert "1000: a line" not in sent
-    assert len(str(out["cacheprefix"])) < 1_000
+    assert len(str(out["cacheprefix"])) < 1_100
     assert out["messages"][2].content == LONG
 
 
