@@ -115,6 +115,7 @@ def test_the_plugin_loads_nothing_until_it_is_used():
     assert [name for name in loaded if name.startswith("cacheprefix")] == [
         "cacheprefix",
         "cacheprefix._version",
+        "cacheprefix.lazy_names",
         "cacheprefix.testing",
         "cacheprefix.testing.pytest_plugin",
     ]
