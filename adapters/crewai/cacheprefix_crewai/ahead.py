@@ -378,7 +378,7 @@ class TasksAhead:
         in_background = task.held & self.sharing.common.backgrounds
         begun = [(end, one) for end, one in task.ends if one not in in_background]
         start = self._same_until(words) if self.sharing.at is not None else 0
-        own = self._own_beginning(task, start)
+        own = self._own_beginning(words, start, [one for end, one in begun if end <= start])
 
         def begins_with(end: int) -> bytes | str:
             """Stands for the task's words up to there, in this run or in one that says something else by then."""
@@ -405,17 +405,17 @@ class TasksAhead:
             logs=task.reads,
         )
 
-    def _own_beginning(self, task: _TaskTexts, end: int) -> tuple[Part, ...]:
-        """What the beginning of a task's words, up to there, says but for shared texts; nothing where it is empty.
+    def _own_beginning(self, words: TaskWords, end: int, shared: Sequence[SharedText]) -> tuple[Part, ...]:
+        """What the beginning of a task's words, up to there, says but for ``shared`` texts; nothing where it is empty.
 
         The provider's rule: where marks decide, it stands behind none, so that nobody reads it.
         """
-        start = task.words.task[:end]
+        start = words.task[:end]
         if self._rules.match != "block" or not start.strip():
             return ()
         # Money: the application's own requests begin with it each time; behind a text that changes it is paid anew.
-        size = self.count(start) - self._size_of(texts_in(start, task.held - self.sharing.common.backgrounds))
-        return (Part(digest_of("words", task.words.agent, start), size),) if size > 0 else ()
+        size = self.count(start) - self._size_of(shared)
+        return (Part(digest_of("words", words.agent, start), size),) if size > 0 else ()
 
     def _beginning(self, shared: Sequence[SharedText], others: frozenset[SharedText]) -> tuple[Part, ...]:
         """What a fork begins with, in parts each of which a later request can find in the cache.
