@@ -65,6 +65,11 @@ OF_LITELLM = (
 )
 
 
+def pytest_unconfigure():
+    """LiteLLM keeps its asynchronous clients open to the end, which is found out when the last test is over."""
+    warnings.filterwarnings("ignore", "unclosed", ResourceWarning)
+
+
 def pytest_collection_modifyitems(items):
     """What LiteLLM itself warns of, with cacheprefix and without."""
     for item in items:
