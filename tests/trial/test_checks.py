@@ -116,6 +116,9 @@ def test_a_question_that_is_missing_or_doubled_is_found(options):
 def test_a_request_that_is_never_made_or_made_twice_is_found():
     """Fail open: each of the application's goes out."""
     assert forked(sent(FORK)) == {5}
+    for fault, broken in (("500", set()), ("", {5})):
+        turns = (APP.turns[0], replace(APP.turns[1], fault=fault, together=True))
+        assert forked(sent(FORK), app=replace(APP, turns=turns)) == broken
     assert forked(sent(FORK), sent(FORK), sent(grown(FORK), 1)) == {5}
 
 
