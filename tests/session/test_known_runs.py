@@ -218,19 +218,26 @@ def test_nobody_counts_on_a_role_that_is_not_shown_the_shared_text(rules, plan, 
     test_a_known_run_is_never_dearer(rules, replace(plan, book_first=plan.outlier != 3), marked)
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
 @pytest.mark.parametrize("rules", ["openai", "vllm"])
-def test_a_run_that_comes_again_and_again_does_not_get_dearer(rules):
-    """Eight known runs with the same texts: without us each role's beginning is read of the run before."""
+def test_a_run_that_comes_again_and_again_does_not_get_dearer(rules, forgotten):
+    """Eight known runs with the same texts: without us each role's beginning is read of the run before.
+
+    In conversations of their own, or in one that is forgotten after each, as a team that is reset.
+    """
     plan = Plan(1_500, (300, 300, 300), tuple((who, 120) for who in range(3)), known=True, tagged=True)
     profile, count = profile_of(rules), counter_of(plan).count
     session, caches, sums = session_for(plan, rules), [ProviderCache(profile, count=count) for _ in "ab"], [0.0, 0.0]
     calls = tuple(RunCall(f"role{who}", 300) for who in range(3))
     for number in range(24):
         talk, who = divmod(number, 3)
+        name = "" if forgotten else str(talk)
+        if forgotten and not who:
+            session.forget("talk")
         said = [f"task{talk} ~100~", *(f"said{talk}of{each} ~120~" for each in range(who))]
         history = [{"role": "user", "content": text} for text in said]
-        body = own_body(plan, role_plans.Asked(who, f"talk{talk}", history), rules, "openai-chat")
-        role = Role(f"role{who}", conversation=f"talk{talk}", ahead=RunAhead(calls[who:]))
+        body = own_body(plan, role_plans.Asked(who, f"talk{name}", history), rules, "openai-chat")
+        role = Role(f"role{who}", conversation=f"talk{name}", ahead=RunAhead(calls[who:]))
         turn = fork_body(session.adapter, body, "openai-chat", role).begin()
         for at, sent in enumerate((body, turn.body)):
             serving = caches[at].begin(decode(sent, "openai-chat", count=count), number * 2.0)
