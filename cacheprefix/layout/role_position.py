@@ -12,7 +12,7 @@ All weighing here is in tokens that are paid in full. The symbols, the same in e
     e  the conversation so far
     s  the role's text, with all that moves with it
     n  what was said since the role's last request
-    u  what was said since anybody's last request
+    u  what was said since anybody's last request; where whole requests are kept, since the one before
     v  what of the conversation nobody has sent in front of a role's text yet, so that it cannot be read there
     S  the stake, (o + e) / 4: what may be paid beforehand for others to read
 
@@ -222,6 +222,8 @@ class _Talk:
     """The one before that was sent so."""
     last: _Point = _START
     """Where the conversation ended when somebody last asked."""
+    earlier: _Point = _START
+    """Where it ended when somebody asked the time before; the start where that decides nothing."""
     spoken: int = 0
     """Tokens up to there."""
     missed: int = 0
@@ -423,6 +425,8 @@ class _Known(Generic[M]):
     readable: _Point
     """Of that, what the provider reads."""
     last: _Point
+    sendable: _Point
+    """How far requests would be read by now, had they all been sent in front of a role's text."""
     end: _Point
     spoken: int
     """e"""
@@ -442,16 +446,18 @@ class _Known(Generic[M]):
     def of(cls, talk: _Talk, due: RoleText[M]) -> _Known[M]:
         """What holds of a conversation's places among the messages of a request."""
         history, seat = due.history, talk.seats.get(due.role)
-        line, before, last = map(history.held, (talk.line, talk.before, talk.last))
+        line, before, last, earlier = map(history.held, (talk.line, talk.before, talk.last, talk.earlier))
         sent, seat = seat, None if seat is None else _held(seat, due)
         spoken = history.since(last) + (talk.spoken if last.index else 0)
         return cls(
             talk=talk,
             seat=seat,
             line=line,
-            # A provider's rule (DeepSeek): what requests have in common is kept only from the second one on.
+            # A provider's rule (DeepSeek): what requests have in common is kept only from the second one on. So is what
+            # they would have had in common.
             readable=before if due.rules.units else line,
             last=last,
+            sendable=earlier if due.rules.units else last,
             end=history.point(len(history.messages)),
             spoken=spoken,
             stake=(due.opening + spoken) // _STAKE,
@@ -679,7 +685,10 @@ class RolePositions:
         said = gone_on(sent.said if sent is not None else (), due.said)
         with self._lock:
             talk.fresh += fresh
-            talk.last, talk.spoken, talk.asked = known.end, known.spoken, talk.asked + 1
+            if due.rules.units:
+                talk.earlier = known.last
+            talk.last = known.end
+            talk.spoken, talk.asked = known.spoken, talk.asked + 1
             talk.missed, talk.saved = talk.missed + choice.missed, talk.saved + choice.saves
             talk.texts = known.texts
             if at is not None and at.index >= known.line.index and not (seat is not None and seat.at == at):
@@ -1010,7 +1019,7 @@ def _leaving(due: RoleText[M], known: _Known[M], seat: _LastRequest, behind: _Ch
     """A role's request after one in the application's own layout: behind the conversation, or in that layout again."""
     history = due.history
     gains = history.since(seat.end) - due.size  # n - s: what going behind saves where all of it can be read there
-    since_last = history.since(known.last)
+    since_last = history.since(known.sendable)
     # Who would follow others misses nothing that it could have begun itself.
     missed = 0 if known.line.index else gains - since_last
     if not shares:
@@ -1120,6 +1129,7 @@ def _plain(talk: _Talk) -> dict[str, Any]:
     """The places of one model's requests as plain data."""
     return {
         **{name: _plain_point(getattr(talk, name)) for name in ("line", "before", "last")},
+        **({"earlier": _plain_point(talk.earlier)} if talk.earlier.index else {}),
         **{name: getattr(talk, name) for name in ("spoken", "missed", "saved", "asked", "fresh")},
         **({"anew": talk.anew} if talk.anew else {}),
         **({"texts": list(talk.texts)} if any(talk.texts) else {}),
@@ -1157,7 +1167,9 @@ def _talk_of(saved: Mapping[str, Any]) -> _Talk:
     """The places of one model's requests, from plain data."""
     line, before, last = (_Point(**saved[name]) for name in ("line", "before", "last"))
     counts = {name: saved.get(name, 0) for name in ("spoken", "missed", "saved", "asked", "fresh", "anew")}
-    talk = _Talk(line, before, last, **counts, texts=Texts(*saved.get("texts", ())))
+    # An earlier version did not save where the request before the last one ended.
+    earlier = _Point(**saved["earlier"]) if "earlier" in saved else _START
+    talk = _Talk(line, before, last, earlier, **counts, texts=Texts(*saved.get("texts", ())))
     for role, seat in saved["seats"].items():
         at = None if seat["at"] is None else _Point(**seat["at"])
         # An earlier version saved nothing of what was said.

@@ -55,6 +55,11 @@ def taken_up(positions):
 @example("automatic", [("a", [40], False), ("b", [], True)], [("a", [3], True)])
 @example("automatic", [("c", [3], True)], [("c", [3], True)])
 @example("automatic", [("b", [40], True)], [("b", [3, 3], True), ("b", [3, 3], True), ("b", [3, 3], True)])
+@example(
+    "whole requests",
+    [("c", [], False), ("b", [40, 3], False), ("a", [], False), ("c", [900, 40], False), ("d", [40], False)],
+    [("a", [900], True), ("d", [], True)],
+)
 @settings(max_examples=examples(600))
 @given(st.sampled_from(sorted(RULES)), st.lists(TURNS, min_size=1, max_size=7), st.lists(TURNS, min_size=1, max_size=4))
 def test_who_takes_it_up_before_each_request_places_all_alike(rules, turns, then):

@@ -74,6 +74,10 @@ def allowed(plan, profile):
     return known
 
 
+TWO_WITHOUT_A_TEXT = ((0, 5), (1, 500), (0, 5), (1, 5), (0, 500), (1, 30), (0, 500), (1, 5), (0, 5))
+"""Two that take turns: where whole requests alone are kept, each would read only what its own last one held too."""
+
+
 QUICK = settings(max_examples=25, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck))
 
 
@@ -84,6 +88,7 @@ QUICK = settings(max_examples=25, phases=(Phase.explicit, Phase.generate), suppr
 @example(Plan(1_100, (2_500, 2_500, 2_500), tuple((n % 3, 30) for n in range(30))))
 @example(Plan(4_000, (400, 400), tuple((n % 2, 5) for n in range(30))))
 @example(Plan(1_100, (2_500, 1_000), ((0, 120), (1, 2_000), (0, 2_000), (1, 2_000), (0, 120), (1, 120))))
+@example(Plan(0, (40, 40), TWO_WITHOUT_A_TEXT))
 def test_a_completed_plan_is_never_dearer(rules, plan):
     """Long role texts or short ones, many short messages or a few long ones, everyone once or one alone."""
     profile, session = default_registry().get(rules), session_for(plan, rules)
