@@ -190,8 +190,15 @@ def named(name: str) -> str:
 
     A damaged body may hold prompt text in place of a name; what is shown of it tells two of them apart and no more.
     """
-    if not name or _NAME.fullmatch(name):
-        return name
+    return name if not name or _NAME.fullmatch(name) else _hidden(name)
+
+
+def named_field(name: str) -> str:
+    """The name of a field where it is written like one; else as ``named`` has it. An address of a person's is none."""
+    return name if _FIELD.fullmatch(name) else _hidden(name)
+
+
+def _hidden(name: str) -> str:
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
     return f"<{len(name)} characters, {digest}>"
 
@@ -213,4 +220,5 @@ def told(error: BaseException) -> str:
 
 # ASCII alone: a sentence in a script that writes no spaces would be one word.
 _NAME = re.compile(r"[\w./:@$+-]{1,100}", re.ASCII)
+_FIELD = re.compile(r"[A-Za-z_$][\w$-]{0,99}", re.ASCII)
 _WITHOUT_PROMPTS = (BudgetError, MissingExtraError, ProfileError, ConfigError, StoreError)

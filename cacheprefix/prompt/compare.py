@@ -9,7 +9,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, AnyStr, Literal
 
-from cacheprefix.errors import BodyError, named
+from cacheprefix.errors import BodyError, named_field
 from cacheprefix.prompt.canonical_json import dumps, loads
 from cacheprefix.prompt.sections import DIGEST_BYTES, TIERS, CountTokens, Prompt, Section, Tier
 
@@ -20,6 +20,8 @@ DEFAULT_PLACEMENT = "*"
 """The key of a placement mapping that holds for settings it does not name."""
 
 _AROUND = 24
+_GIVEN = frozenset({"input", "arguments", "args", "response"})
+"""Fields of a call, and Gemini's of its result, below which names are content too."""
 
 _FIRST_STEP, _LONGER = 64, 8
 """Characters that are compared first, and how many times more are next: most texts part early or not at all."""
@@ -222,21 +224,24 @@ def _deepest(path: str, a: Section, b: Section) -> tuple[str, str, str]:
         left, right = loads(a.data, path), loads(b.data, path)
     except BodyError:
         return path, a.text, b.text
-    deeper, left, right = _walk(path, left, right)
+    deeper, left, right = _walk(path, left, right, said=b.tier == "messages")
     return deeper, _written(left), _written(right)
 
 
-def _walk(path: str, a: Any, b: Any) -> tuple[str, Any, Any]:
-    """Go down while exactly one place explains the difference; key order counts."""
+def _walk(path: str, a: Any, b: Any, *, said: bool) -> tuple[str, Any, Any]:
+    """Go down while exactly one place explains the difference; key order counts. ``said``: among messages."""
     while True:
+        # Privacy: the path stands in logs, and the model chose the names of what it calls a tool with.
+        if said and path.rpartition(".")[2] in _GIVEN:
+            return path, a, b
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             if list(a) != list(b):
                 return path, a, b
             step = next((key for key in a if not _same(a[key], b[key])), None)
             if step is None:
                 return path, a, b
-            shown = named(str(step))
-            path = f"{path}.{shown}" if re.fullmatch(r"[A-Za-z_$][\w$-]*", shown) else f"{path}[{shown!r}]"
+            shown = named_field(str(step))
+            path = f"{path}.{shown}" if shown == step else f"{path}[{shown!r}]"
             a, b = a[step], b[step]
         elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
             index = next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if not _same(x, y)), None)

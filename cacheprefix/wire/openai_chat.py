@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cacheprefix.errors import BodyError, named
+from cacheprefix.errors import BodyError, named_field
 from cacheprefix.prompt.canonical_json import loads
 from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, DropThinking, ReplaceResult
 from cacheprefix.prompt.sections import Kind, Marker, Prompt, Section, Tier
@@ -116,7 +116,7 @@ def split_message(reader: Reader, tier: Tier, path: str, message: Any) -> list[S
 
     for name, value in fields.items():
         if name not in _HANDLED and value is not None:
-            made.append(reader.json(tier, f"{path}.{named(name)}", "block", next_head(), {name: value}))
+            made.append(reader.json(tier, f"{path}.{named_field(name)}", "block", next_head(), {name: value}))
     calls = items(fields.get("tool_calls") or [], f"{path}.tool_calls")
     content = fields.get("content")
     if isinstance(content, str):

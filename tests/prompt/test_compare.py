@@ -49,6 +49,11 @@ def tool(name: str = "n", **fields: Any) -> dict:
     return {"name": name, "description": "d", "input_schema": {"type": "object"}, **fields}
 
 
+def call(given: dict) -> dict:
+    """A call of a tool."""
+    return {"type": "tool_use", "id": "1", "name": "n", "input": given}
+
+
 drawn = st.builds(
     prompt,
     st.text(max_size=2),
@@ -180,6 +185,23 @@ def test_shared_sections_are_equal_and_the_next_are_not(a, b):
             "tools[0].input_schema.properties['<3 characters, 7faae47c>'].enum[1]",
             "y",
             "z",
+            0,
+        ),
+        # A person's address is no field's name, and what a call is given is content, names included.
+        (
+            prompt("x", tools=[tool(input_schema={"properties": {"a@b.c": {"enum": ["x", "y"]}}})]),
+            prompt("x", tools=[tool(input_schema={"properties": {"a@b.c": {"enum": ["x", "z"]}}})]),
+            "tools[0].input_schema.properties['<5 characters, 51d63405>'].enum[1]",
+            "y",
+            "z",
+            0,
+        ),
+        (
+            prompt("x", ("assistant", [call({"alice": 1})])),
+            prompt("x", ("assistant", [call({"alice": 2})])),
+            "messages[1].content[0].input",
+            '{"alice":1}',
+            '{"alice":2}',
             0,
         ),
         (
