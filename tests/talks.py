@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from cacheprefix import Compaction, ToolResultBudget
@@ -30,6 +31,22 @@ def turns() -> st.SearchStrategy[list[Turn]]:
 
 LONG: list[Turn] = [(number, "Go on.", number % 3 > 0, number % 2 > 0) for number in range(24)]
 """Enough for a compaction."""
+
+
+def played(test: Callable[..., None]) -> Callable[..., None]:
+    """Have a test play ``given_turns`` of two and of three ``people``: a long talk of each, and some that are drawn.
+
+    What is drawn first is always the simplest, two people of whom one says the same four times: it shows nothing.
+    """
+    for people in (2, 3):
+        test = example(given_turns=LONG, people=people)(test)
+    drawn = given(given_turns=turns(), people=st.integers(2, 3))(test)
+    return settings(
+        max_examples=2,
+        deadline=None,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )(drawn)
 
 
 def asking(turn: Turn, people: int) -> tuple[str, ...]:

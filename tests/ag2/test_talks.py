@@ -8,13 +8,11 @@ import re
 import pytest
 from ag2 import MemoryStream
 from ag2_driver import RULES, agent, configured
-from hypothesis import HealthCheck, Phase, example, given, settings
-from hypothesis import strategies as st
 from test_layout import session
 
 from cacheprefix.server import Reply
 from cacheprefix_ag2 import PrefixState, session_of, wrap
-from tests.talks import BOUNDS, LONG, USERS, asking, check, question, turns
+from tests.talks import BOUNDS, LONG, USERS, asking, check, played, question
 
 
 def answer(request):
@@ -38,14 +36,7 @@ async def moved(stream):
 @BOUNDS
 @pytest.mark.parametrize("api", tuple(RULES))
 @pytest.mark.parametrize("kept", [True, False], ids=["streams", "saved"])
-@settings(
-    max_examples=1,
-    deadline=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(given_turns=turns(), people=st.integers(2, 3))
-@example(given_turns=LONG, people=2)
+@played
 def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(
     servers, api, bounds, kept, given_turns, people
 ):

@@ -1,6 +1,8 @@
 """The matrix of faults on a LangGraph application: its result is that of the unmodified one."""
 
 import asyncio
+from functools import reduce
+from operator import add
 
 import httpx
 import pytest
@@ -82,9 +84,27 @@ def test_the_result_is_that_of_the_unmodified_application(case, application, mon
     check(case, application, monkeypatch, KNOWN)
 
 
-@pytest.fixture(params=["ainvoke", "astream"])
+async def _by(way, target, given):
+    """What a graph, an agent or a model gives for an input, asked in one of LangChain's ways."""
+    if way == "ainvoke":
+        return await target.ainvoke(given)
+    if way == "abatch":
+        (said,) = await target.abatch([given])
+        return said
+    if way == "astream_events":
+        events = [event async for event in target.astream_events(given, version="v2")]
+        return events[-1]["data"]["output"]
+    parts = [part async for part in target.astream(given)]
+    if not isinstance(parts[0], dict):
+        return reduce(add, parts)
+    # Of a graph: what each node wrote.
+    return {"messages": [message for part in parts for node in part.values() for message in node["messages"]]}
+
+
+@pytest.fixture(params=["ainvoke", "astream", "astream_events", "abatch"])
 def async_application(request, provider):
-    """The same agent and node in an event loop; the node answers at once or streams."""
+    """The same agent and node in an event loop; graph, agent and model are all asked in one way."""
+    way = request.param
 
     async def go(session, replies):
         provider.reset()
@@ -108,25 +128,22 @@ def async_application(request, provider):
         )
 
         async def find(state):
-            return {"messages": (await finder.ainvoke({"messages": state["messages"]}))["messages"][-1:]}
+            return {"messages": (await _by(way, finder, {"messages": state["messages"]}))["messages"][-1:]}
 
         async def write(state):
             asked = [SystemMessage(f"{HANDBOOK}\n\nYou are the writer."), *state["messages"]]
-            if request.param == "ainvoke":
-                return {"messages": [await model.ainvoke(asked)]}
-            whole = None
-            async for chunk in model.astream(asked):
-                whole = chunk if whole is None else whole + chunk
-            return {"messages": [whole]}
+            return {"messages": [await _by(way, model, asked)]}
 
         graph = StateGraph(State)
         graph.add_node("find", find)
         graph.add_node("write", write if session is None else forked(session, role="writer")(write))
         graph.add_edge(START, "find").add_edge("find", "write").add_edge("write", END)
         try:
-            out = await graph.compile().ainvoke({"messages": [HumanMessage("Find it and write it down.")]})
+            out = await _by(way, graph.compile(), {"messages": [HumanMessage("Find it and write it down.")]})
         finally:
             await client.aclose()
+        if session is not None:
+            assert [call.agent for call in session.calls] == ["finder", "finder", "writer"]
         return [message.text for message in out["messages"]]
 
     return lambda session, replies: asyncio.run(go(session, replies))
@@ -138,7 +155,6 @@ def test_a_store_that_hangs_never_holds_the_event_loop(async_application):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("async_application", ["astream"], indirect=True)
 def test_the_event_loop_goes_on_while_a_store_takes_its_time(async_application):
     """Longer for each call than the gate waits for one: no event loop stands still for it, agent's or stream's."""
     check_stall(async_application)

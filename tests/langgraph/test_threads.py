@@ -6,8 +6,6 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, settings
-from hypothesis import strategies as st
 from langchain_core.messages import AnyMessage, HumanMessage, RemoveMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
@@ -18,7 +16,7 @@ from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply
 from cacheprefix_langgraph import PrefixState, forked, wrap_model
-from tests.talks import BOUNDS, LONG, USERS, asking, check, question, turns
+from tests.talks import BOUNDS, LONG, USERS, asking, check, played, question
 
 HANDBOOK = "The handbook of the house, rule by rule. " * 150
 
@@ -300,14 +298,7 @@ def _answer(request):
 @BOUNDS
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("way", ["threads", "none", "model"])
-@settings(
-    max_examples=1,
-    deadline=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(given_turns=turns(), people=st.integers(2, 3))
-@example(given_turns=LONG, people=2)
+@played
 def test_no_section_of_one_conversation_is_in_anothers_prompt_and_no_message_is_missing(
     chat, way, bounds, later, given_turns, people
 ):

@@ -7,15 +7,13 @@ import re
 
 import litellm
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, settings
-from hypothesis import strategies as st
 from litellm_driver import HANDBOOK, MODELS, RULES, place, router_for
 
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply
 from cacheprefix_litellm import role, unwrap, wrap
-from tests.talks import BOUNDS, LONG, USERS, asking, check, question, turns
+from tests.talks import BOUNDS, LONG, USERS, asking, check, played, question
 
 
 def answer(request):
@@ -28,14 +26,7 @@ def answer(request):
 @BOUNDS
 @pytest.mark.parametrize("vendor", tuple(RULES))
 @pytest.mark.parametrize("way", ["function", "router", "named"])
-@settings(
-    max_examples=1,
-    deadline=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(given_turns=turns(), people=st.integers(2, 3))
-@example(given_turns=LONG, people=2)
+@played
 def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(
     fresh, vendor, bounds, way, given_turns, people
 ):

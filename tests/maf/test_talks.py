@@ -8,15 +8,13 @@ import re
 import pytest
 from agent_framework import Message
 from agent_framework.orchestrations import SequentialBuilder
-from hypothesis import HealthCheck, Phase, example, given, settings
-from hypothesis import strategies as st
 from maf_driver import RULES
 from maf_teams import HANDBOOK, NAMES, role, served
 
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.server import Reply
 from cacheprefix_maf import wrap
-from tests.talks import BOUNDS, LONG, USERS, asking, check, question, turns
+from tests.talks import BOUNDS, LONG, USERS, asking, check, played, question
 
 
 async def test_workflows_of_two_people_are_two_conversations(servers):
@@ -46,14 +44,7 @@ def answer(request):
 @BOUNDS
 @pytest.mark.parametrize("api", tuple(RULES))
 @pytest.mark.parametrize("held", [False, True], ids=["messages", "sessions"])
-@settings(
-    max_examples=1,
-    deadline=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(given_turns=turns(), people=st.integers(2, 3))
-@example(given_turns=LONG, people=2)
+@played
 def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(
     servers, api, bounds, held, given_turns, people
 ):

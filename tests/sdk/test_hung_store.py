@@ -9,7 +9,7 @@ import threading
 import warnings
 
 import pytest
-from sdk_driver import MODELS, creator, make_client
+from sdk_driver import MODELS, RULES, creator, make_client, streamer
 
 from cacheprefix import Caching, Gate, History, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.adapter import ToolUse
@@ -67,16 +67,28 @@ def session(hung):
         each.close()
 
 
-def asked(number):
+def asked(number, api="anthropic"):
     """A request with a large result that no other one has."""
+    result = f"{BIG}{number}"
+    if api == "openai-responses":
+        call = {"type": "function_call", "call_id": f"t{number}", "name": "read", "arguments": "{}"}
+        output = {"type": "function_call_output", "call_id": f"t{number}", "output": result}
+        return {"model": MODELS[api], "input": [{"role": "user", "content": "Look."}, call, output]}
+    if api == "openai-chat":
+        call = {"id": f"t{number}", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        messages = [
+            {"role": "user", "content": "Look."},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": f"t{number}", "content": result},
+        ]
+        return {"model": MODELS[api], "messages": messages}
     use = {"type": "tool_use", "id": f"t{number}", "name": "read", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": f"{BIG}{number}"}
     messages = [
         {"role": "user", "content": "Look."},
         {"role": "assistant", "content": [use]},
-        {"role": "user", "content": [result]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"t{number}", "content": result}]},
     ]
-    return {"model": MODELS["anthropic"], "max_tokens": 20, "messages": messages}
+    return {"model": MODELS[api], "max_tokens": 20, "messages": messages}
 
 
 def use(number):
@@ -106,27 +118,40 @@ def test_each_store_that_hangs_is_waited_for_once(session, hung):
 
 
 @pytest.mark.slow
-def test_the_event_loop_goes_on_while_a_store_takes_its_time():
+@pytest.mark.parametrize("way", ["create", "create, streamed", "helper"])
+@pytest.mark.parametrize("api", tuple(MODELS))
+def test_the_event_loop_goes_on_while_a_store_takes_its_time(api, way):
     """Longer for each call than the gate waits for one: requests with large results and a kept tool result."""
 
     async def found():
         return "found"
 
+    async def answer(client, number):
+        if way == "helper":
+            async with streamer(client, api)(**asked(number, api)) as stream:
+                said = [event async for event in stream]
+        elif way == "create":
+            said = [await creator(client, api)(**asked(number, api))]
+        else:
+            said = [event async for event in await creator(client, api)(**asked(number, api), stream=True)]
+        return [type(one).__name__ for one in said]
+
     async def ask(session, provider):
-        client = make_client("anthropic", provider, later=True)
-        create = creator(client if session is None else wrap(client, session), "anthropic")
+        plain = make_client(api, provider, later=True)
+        client = plain if session is None else wrap(plain, session)
         said = []
         for number in range(2):
             with role(f"role {number}"):
-                said.append((await create(**asked(number))).stop_reason)
+                said.append(await answer(client, number))
         if session is not None:
             look = ToolUse("look", {"at": "here"}, agent="reader", conversation="t")
             assert await session.tool_calls.arun(look, found) == "found"
-        await client.close()
+            assert [call.agent for call in session.calls] == ["role 0", "role 1"]
+        await plain.close()
         return said
 
     def run(session, replies):
-        with SimulatedProvider("anthropic", replies) as provider:
+        with SimulatedProvider(RULES[api], replies) as provider:
             return asyncio.run(ask(session, provider))
 
     check_stall(run)

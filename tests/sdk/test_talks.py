@@ -1,24 +1,23 @@
-"""Whose words stand in a prompt: one wrapped client that serves several people, asynchronously and at a time."""
+"""Whose words stand in a prompt: one wrapped client that serves several people, by turns and at a time."""
 
 import asyncio
 import gc
-import json
+import re
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from sdk_driver import MODELS, RULES, creator, make_client
 
-from cacheprefix import Caching, Compaction, Session, SharedPrefix, ToolResultBudget, hookimpl
+from cacheprefix import Caching, Session, SharedPrefix, hookimpl
 from cacheprefix.errors import StateError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, SimulatedProvider
 from cacheprefix.wire.apis import chat_of
 from cacheprefix_sdk import role, wrap
+from tests.talks import BOUNDS, LONG, USERS, asking, check, played, question
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
-USERS = ("alice", "bob")
 
 
 @pytest.fixture(scope="module")
@@ -43,51 +42,87 @@ def _said(user, number, *, wordy):
     return {"role": "user", "content": f"{user} {number}: {words}" if wordy else "Go on."}
 
 
+def _answer(request):
+    """What the model says to someone: their own words, where it was told any."""
+    number, named = request.index, re.search("|".join(USERS), request.text)
+    return Reply(f"{named.group()} is answered: {named.group()}-answer-{number}." if named else f"Well {number}.")
+
+
+def _reply(answer, api):
+    """The text of an answer."""
+    if api == "openai-responses":
+        return answer.output_text
+    return answer.content[0].text if api == "anthropic" else answer.choices[0].message.content
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("bounds", ["compaction", "budget", "none"])
+@BOUNDS
 @pytest.mark.parametrize("api", tuple(RULES))
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=10, max_size=16))
-def test_no_section_of_one_conversation_is_in_anothers_prompt_and_no_message_is_missing(servers, api, bounds, turns):
-    """Two people with equal texts among theirs ask through one asynchronous client, also at the same time."""
-    server = servers[api]
+@pytest.mark.parametrize("way", ["messages", "named"])
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+@played
+def test_no_section_of_one_conversation_is_in_anothers_prompt_and_no_message_is_missing(
+    servers, api, bounds, way, later, given_turns, people
+):
+    """Two and three people with equal texts ask the same two roles by one client, by turns and at a time.
+
+    By their messages alone, or with an id of each one's conversation.
+    """
+    server, script = servers[api], servers[api].simulator.script
     server.reset()
-    options = {
-        "compaction": {"compaction": Compaction(trigger=3_600, horizon=1_000)},
-        "budget": {"budget": ToolResultBudget(max_tokens=300)},
-        "none": {},
-    }[bounds]
-    session = Session(
-        SharedPrefix(system=HANDBOOK), caching=Caching(provider=RULES[api], counter=ESTIMATE), gate=None, **options
-    )
-    talks = {user: [] for user in USERS}
+    caching = Caching(provider=RULES[api], counter=ESTIMATE)
+    session = Session(SharedPrefix(system=HANDBOOK), caching=caching, gate=None, **bounds)
+    talks = {user: [] for user in USERS[:people]}
+    compacted = 0
 
-    async def go():
-        async with make_client(api, server, later=True) as plain:
-            client = wrap(plain, session, role="helper")
-            for number, (wordy, together) in enumerate(turns):
-                asking = USERS if together else (USERS[number % 2],)
-                for user in asking:
-                    talks[user].append(_said(user, number, wordy=wordy))
-                await asyncio.gather(*(creator(client, api)(**_body(api, talks[user])) for user in asking))
-                for user in asking:
-                    words = " ".join(f"{user}-answer-{number}-{k}" for k in range(60 if wordy else 1))
-                    talks[user].append({"role": "assistant", "content": words})
+    def asked(user, name):
+        return role(name, conversation=user if way == "named" else ""), _body(api, talks[user])
 
-    asyncio.run(go())
-    for record in server.requests:
-        text = record.body.decode()
-        whose = [user for user in USERS if user in text]
-        assert len(whose) < 2
-        said = json.dumps(record.json.get("messages") or record.json["input"])
-        if not whose or "Earlier messages were removed" in said:
-            continue
-        # The longest beginning that this request can be: every message of it stands there, in order.
-        history = [message["content"] for message in talks[whose[0]]]
-        texts = [section.text for section in record.prompt.tier("messages")]
-        mine = [text for text in texts if text in history]
-        assert mine == history[: len(mine)]
-        assert len(mine) >= len(texts) - 2
+    def ask(client, user, name):
+        block, body = asked(user, name)
+        with block:
+            return creator(client, api)(**body)
+
+    async def aask(client, user, name):
+        block, body = asked(user, name)
+        with block:
+            return await creator(client, api)(**body)
+
+    def play(all_ask):
+        nonlocal compacted
+        for number, turn in enumerate(given_turns):
+            now, start = asking(turn, people), len(server.requests)
+            for user in now:
+                talks[user].append({"role": "user", "content": question(user, number, turn)})
+            answers = all_ask(now, ("helper", "critic")[number % 3 // 2])
+            said = {user: [message["content"] for message in talks[user]] for user in now}
+            compacted += check(server.requests[start:], said)
+            for user, made in zip(now, answers, strict=True):
+                talks[user].append({"role": "assistant", "content": _reply(made, api)})
+
+    def synchronous():
+        with make_client(api, server) as plain, ThreadPoolExecutor(people) as pool:
+            client = wrap(plain, session)
+            play(lambda now, name: list(pool.map(lambda user: ask(client, user, name), now)))
+
+    def asynchronous():
+        loop = asyncio.new_event_loop()
+        plain = make_client(api, server, later=True)
+        client = wrap(plain, session)
+
+        async def all_ask(now, name):
+            return await asyncio.gather(*(aask(client, user, name) for user in now))
+
+        play(lambda now, name: loop.run_until_complete(all_ask(now, name)))
+        loop.run_until_complete(plain.close())
+        loop.close()
+
+    server.simulator.script = _answer
+    try:
+        (asynchronous if later else synchronous)()
+    finally:
+        server.simulator.script = script
+    assert compacted or given_turns is not LONG or "compaction" not in bounds
     assert not session.failures
 
 
