@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+from ag2 import MemoryStream
 from ag2_driver import HANDBOOK, agent, configured
 
 from cacheprefix import Session, SharedPrefix
@@ -28,3 +29,36 @@ async def test_a_session_goes_with_its_agents(fresh):
     session = await run()
     gc.collect()
     assert session() is None
+
+
+async def test_an_agent_goes_while_its_session_lives(fresh):
+    """A program that wraps agents for each of its users keeps one session for all of them."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+
+    async def run():
+        async with configured("openai-chat", fresh("openai-chat")) as config:
+            wrapped = wrap([agent("planner", config), agent("critic", config)], session)
+            for each in wrapped:
+                await each.ask("What now?")
+            return [weakref.ref(each) for each in wrapped]
+
+    agents = await run()
+    gc.collect()
+    assert len(session.calls) == 2
+    assert [each() for each in agents] == [None, None]
+
+
+async def test_streams_that_ended_go_while_their_session_lives(fresh):
+    """Except the last one, which may stand in a frame or a context of ag2's that has not ended."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    streams = []
+    async with configured("openai-chat", fresh("openai-chat")) as config:
+        for _ in range(10):
+            stream = MemoryStream()
+            streams.append(weakref.ref(stream))
+            for each in wrap([agent("planner", config), agent("critic", config)], session):
+                await each.ask("What now?", stream=stream)
+        del stream, each
+    gc.collect()
+    assert len(session.calls) == 20
+    assert sum(each() is not None for each in streams) <= 1
