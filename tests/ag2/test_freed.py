@@ -49,7 +49,7 @@ async def test_an_agent_goes_while_its_session_lives(fresh):
 
 
 async def test_streams_that_ended_go_while_their_session_lives(fresh):
-    """Except the last one, which may stand in a frame or a context of ag2's that has not ended."""
+    """Except the last one, which ag2 holds by itself, without us too."""
     session = Session(SharedPrefix(system=HANDBOOK))
     streams = []
     async with configured("openai-chat", fresh("openai-chat")) as config:
