@@ -108,6 +108,42 @@ def test_whoever_listens_hears_of_every_call(provide, new_llm) -> None:
     assert BRIEF[:100] not in str([event.model_dump() for event in heard])
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["class unknown", "class known"])
+def test_who_listens_to_all_of_crewais_events_hears_no_other(provide, new_llm, tmp_path, monkeypatch, known) -> None:
+    """Nor does a checkpoint hold one, whose listener asks for every kind; nobody asked for ours."""
+    from crewai import CheckpointConfig
+    from crewai.events import crewai_event_bus
+    from crewai.events.base_events import BaseEvent
+    from crewai.state import checkpoint_listener
+
+    def kinds(of: type[Any] = BaseEvent) -> set[type[Any]]:
+        return {one for each in of.__subclasses__() for one in ({each} | kinds(each))}
+
+    cache_event.cache_clear()
+    before = kinds()
+    if known:
+        cache_event()
+    provider = provide("openai")
+    heard: list[str] = []
+    for checkpoint in (None, CheckpointConfig(location=str(tmp_path), on_events=["*"])):
+        # CrewAI registers its own once a process.
+        monkeypatch.setattr(checkpoint_listener, "_handlers_registered", False)
+        with crewai_event_bus.scoped_handlers():
+            who = agents(lambda: new_llm(provider), tools=False)
+            team = crew(who, tasks(who), checkpoint=checkpoint)
+            for kind in kinds() if not known else ():
+                crewai_event_bus.on(kind)(lambda source, event: heard.append(event.type))
+            with install(team):
+                team.kickoff(inputs=INPUTS)
+            crewai_event_bus.flush()
+    monkeypatch.setattr(checkpoint_listener, "_handlers_registered", False)
+    assert known or kinds() == before
+    assert "cacheprefix_call" not in heard
+    kept = [file.read_text() for file in tmp_path.rglob("*.json")]
+    assert kept
+    assert not any("cacheprefix_call" in text for text in kept)
+
+
 @pytest.mark.slow
 def test_tasks_that_start_together_wait_for_the_first_to_write(provide, new_llm) -> None:
     """Of three tasks that start at once the second and third read what the first wrote."""

@@ -41,8 +41,8 @@ def _emit(llm: Any, task: str, call: Call) -> None:
     """``announce``, raising where it fails."""
     from crewai.events.event_bus import crewai_event_bus  # noqa: PLC0415
 
-    event = cache_event()
-    if not _listened(crewai_event_bus, event):
+    # Nobody has asked for its class: it would be found by who listens to all kinds of events that there are.
+    if not cache_event.cache_info().currsize or not _listened(crewai_event_bus, event := cache_event()):
         return
     crewai_event_bus.emit(
         llm,
@@ -63,6 +63,11 @@ def _emit(llm: Any, task: str, call: Call) -> None:
 
 
 def _listened(bus: Any, event: type[Any]) -> bool:
-    """Whether a handler waits for these events; an event nobody waits for would only stand in CrewAI's order."""
+    """Whether the application waits for these events; else one would only stand in CrewAI's order and checkpoints."""
     tables = [getattr(bus, name, None) for name in ("_sync_handlers", "_async_handlers")]
-    return any(table is None or table.get(event) for table in tables)
+    return any(table is None or any(map(_applications, table.get(event, ()))) for table in tables)
+
+
+def _applications(handler: Any) -> bool:
+    """Whether a handler is the application's: CrewAI's own for checkpoints waits for every kind of event there is."""
+    return not str(getattr(handler, "__module__", "")).startswith("crewai.")
