@@ -182,3 +182,65 @@ def test_a_declared_handbook_is_not_said_twice(servers, new_llm, style) -> None:
     assert {call.layout for call in session.calls} == {"fork"}
     for own, fork in zip(plain, sent, strict=True):
         assert words(fork) == words(own)
+
+
+ABOUT = said("about")
+NESTED = {
+    "one within the other": ({"brief": ABOUT, "whole": f"head\n{ABOUT}\ntail"}, ("brief", "brief", "whole", "whole")),
+    "both in each task": ({"whole": f"head\n{ABOUT}\ntail", "brief": ABOUT}, ("brief whole",) * 4),
+    "two of the same words": ({"brief": ABOUT, "again": ABOUT}, ("again",) * 4),
+    "one or the other": ({"brief": ABOUT, "again": f"{ABOUT}\n"}, ("brief", "again", "brief", "again")),
+}
+
+
+@pytest.mark.parametrize(("inputs", "held"), NESTED.values(), ids=NESTED)
+@pytest.mark.parametrize("kind", ["exact", "openai"])
+def test_an_input_that_stands_in_another_is_not_said_twice(servers, new_llm, inputs, held, kind) -> None:
+    """A task is told, and pays for, the longer one alone; where both stand by themselves, each of them."""
+    found = []
+    session = Session(caching=Caching(provider=None if kind == "openai" else kind))
+    for installed in (False, True):
+        provider = servers(kind, answering)
+        llms = [new_llm(provider) for _ in held]
+        who = [Agent(role=f"Role{k}", goal="Go.", backstory="Past.", llm=llm) for k, llm in enumerate(llms)]
+        work = [
+            Task(
+                description=f"Do step {k}.\n" + "\n\n".join(f"{{{name}}}" for name in names.split()),
+                expected_output="Some.",
+                agent=agent,
+                context=[],
+            )
+            for k, (agent, names) in enumerate(zip(who, held, strict=True))
+        ]
+        team = Crew(agents=who, tasks=work, verbose=False)
+        if installed:
+            install(team, session)
+        team.kickoff(inputs=inputs)
+        found.append(list(provider.requests))
+    assert session.failures == {}
+    assert kind == "openai" or [call.layout for call in session.calls].count("fork") > 1
+    for own, fork in zip(*found, strict=True):
+        assert words(fork).keys() == words(own).keys()
+        assert not words(fork) - words(own)
+
+
+def test_a_result_that_quotes_an_input_is_said_once(servers, new_llm) -> None:
+    """The task refers to the whole result, not to the input in its midst."""
+    kept = []
+    session = Session(caching=Caching(provider="exact"))
+    for installed in (False, True):
+        provider = servers("exact", lambda request: Reply(f"before\n{ABOUT}\nbehind"))
+        who = [Agent(role=f"Role{k}", goal="Go.", backstory="Past.", llm=new_llm(provider)) for k in range(3)]
+        work = [
+            Task(description=f"Do step {k}.\n{{brief}}", expected_output="Some.", agent=agent)
+            for k, agent in enumerate(who)
+        ]
+        team = Crew(agents=who, tasks=work, verbose=False)
+        if installed:
+            install(team, session)
+        team.kickoff(inputs={"brief": ABOUT})
+        kept.append(list(provider.requests))
+    assert "(see result of task 1 above)" in kept[1][2].body.decode()
+    for own, fork in zip(*kept, strict=True):
+        assert words(fork).keys() == words(own).keys()
+        assert not words(fork) - words(own)

@@ -102,6 +102,20 @@ def test_a_result_that_only_begins_another_is_not_shared() -> None:
     assert [[one.text for one in each] for each in found] == [[result], []]
 
 
+def test_of_two_texts_that_overlap_the_longer_one_is_held() -> None:
+    """Whichever was found first; an equal one is another name for it."""
+    short = SharedText("shared input 'part'", "y" * 300)
+    whole = SharedText("shared input 'whole'", f"x {short.text} z")
+    same = SharedText("shared input 'same'", short.text)
+    for shared in ([short, whole, same], [whole, short, same]):
+        said = f"First: {whole.text}!"
+        assert texts_in(said, shared) == [whole]
+        assert with_references(said, shared) == "First: (see shared input 'whole' above)!"
+        both = f"{said} Then: {short.text}"
+        assert texts_in(both, shared) == [one for one in shared if one is not same]
+        assert with_references(both, shared).endswith("Then: (see shared input 'part' above)")
+
+
 def test_a_reference_names_its_text() -> None:
     """What stands in a task in place of a text is found above under the same words."""
     shared = SharedText("shared input 'brief'", "x" * 300)

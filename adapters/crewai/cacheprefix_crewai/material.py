@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from types import MappingProxyType
 
 from cacheprefix.adapter import SearchedText, digest_of, find_text, majority_text
@@ -108,26 +109,33 @@ def _equal_lines(a: Sequence[str], i: int, b: Sequence[str], j: int) -> int:
 def with_references(text: str, shared: Iterable[SharedText]) -> str:
     """The text with each shared text in it replaced by the words that refer to it, whatever its white space.
 
-    Takes time in proportion to all of them. Of two that overlap there the first is taken.
+    Takes time in proportion to all of them.
     """
-    found: list[tuple[int, int, str]] = []
-    """Where they start and end, in order, and what replaces them."""
+    parts, done = [], 0
+    for start, end, one in _places(text, shared):
+        parts += [text[done:start], one.reference]
+        done = end
+    return "".join([*parts, text[done:]])
+
+
+def _places(text: str, shared: Iterable[SharedText]) -> list[tuple[int, int, SharedText]]:
+    """Where shared texts stand in a text: start, end, and which one, in their order.
+
+    One that stands there within a longer one, or is equal to an earlier one, is not there: it would be said twice.
+    """
+    found: list[tuple[int, int, SharedText]] = []
     searched = SearchedText(text)
     first: dict[str, SharedText] = {}
     for one in shared:
-        first.setdefault(one.text, one)  # two tasks may have found the same
-    for one in first.values():
+        first.setdefault(one.text, one)  # two tasks may have found the same, and two inputs may say it
+    for one in sorted(first.values(), key=lambda one: -len(one.text)):
         for start, end in searched.spans(one.text):
             if one.on_lines and not on_lines(text, start, end):
                 continue
-            at = bisect(found, (start, end, ""))
+            at = bisect(found, start, key=itemgetter(0))
             if (at == 0 or found[at - 1][1] <= start) and (at == len(found) or end <= found[at][0]):
-                found.insert(at, (start, end, one.reference))
-    parts, done = [], 0
-    for start, end, reference_to in found:
-        parts += [text[done:start], reference_to]
-        done = end
-    return "".join([*parts, text[done:]])
+                found.insert(at, (start, end, one))
+    return found
 
 
 def on_lines(text: str, start: int, end: int) -> bool:
@@ -137,8 +145,10 @@ def on_lines(text: str, start: int, end: int) -> bool:
 
 
 def texts_in(text: str, shared: Iterable[SharedText]) -> list[SharedText]:
-    """Those of the shared texts that a text contains."""
-    return [one for one in shared if find_text(one.text, text) is not None]
+    """Those of the shared texts that a text contains, but for those that stand within longer ones there."""
+    wanted = list(shared)
+    there = {one for *_, one in _places(text, wanted)}
+    return [one for one in wanted if one in there]
 
 
 def without(text: str, part: str) -> str:
@@ -247,6 +257,7 @@ def _common_background(
 
 def _ends(text: str, shared: Iterable[SharedText]) -> tuple[tuple[int, SharedText], ...]:
     """The shared texts that a text contains, in their order, each with the index at which it ends."""
-    spans = ((find_text(one.text, text), one) for one in shared)
-    found = [(span[1], one) for span, one in spans if span is not None]
-    return tuple(sorted(found, key=lambda one: (one[0], one[1].label)))
+    first: dict[SharedText, int] = {}
+    for _, end, one in _places(text, shared):
+        first.setdefault(one, end)
+    return tuple((end, one) for one, end in first.items())
