@@ -25,6 +25,7 @@ from benchmarks import local_engine
 from benchmarks.local_engine import LocalEngine
 from cacheprefix.notices import MADE
 from cacheprefix.server import idle_threads
+from cacheprefix.stores import RedisStore
 from tests.blocking import Detector
 from tests.drawn import examples
 
@@ -155,6 +156,18 @@ def valkey(
     server = start_valkey(tmp_path_factory.mktemp("valkey"))
     yield server
     server.kill()
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty store that processes may share: a file's path, or the URL of a real Valkey server."""
+    if request.param == "sqlite":
+        return str(tmp_path / "store.db")
+    url: str = request.getfixturevalue("valkey").url
+    store = RedisStore(url)
+    store._client.flushall()
+    store.close()
+    return url
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ All weighing here is in tokens that are paid in full. The symbols, the same in e
     e  the conversation so far
     s  the role's text, with all that moves with it
     n  what was said since the role's last request
-    u  what was said since anybody's last request; where whole requests are kept, since the one before
+    u  what was said since anybody's last request
     v  what of the conversation nobody has sent in front of a role's text yet, so that it cannot be read there
     S  the stake, (o + e) / 4: what may be paid beforehand for others to read
 
@@ -425,8 +425,8 @@ class _Known(Generic[M]):
     readable: _Point
     """Of that, what the provider reads."""
     last: _Point
-    sendable: _Point
-    """How far requests would be read by now, had they all been sent in front of a role's text."""
+    would_read: _Point
+    """How far this request would be read, had all before it been sent in front of a role's text."""
     end: _Point
     spoken: int
     """e"""
@@ -457,7 +457,7 @@ class _Known(Generic[M]):
             # they would have had in common.
             readable=before if due.rules.units else line,
             last=last,
-            sendable=earlier if due.rules.units else last,
+            would_read=earlier if due.rules.units else last,
             end=history.point(len(history.messages)),
             spoken=spoken,
             stake=(due.opening + spoken) // _STAKE,
@@ -1019,7 +1019,7 @@ def _leaving(due: RoleText[M], known: _Known[M], seat: _LastRequest, behind: _Ch
     """A role's request after one in the application's own layout: behind the conversation, or in that layout again."""
     history = due.history
     gains = history.since(seat.end) - due.size  # n - s: what going behind saves where all of it can be read there
-    since_last = history.since(known.sendable)
+    since_last = history.since(known.would_read)
     # Who would follow others misses nothing that it could have begun itself.
     missed = 0 if known.line.index else gains - since_last
     if not shares:
@@ -1054,7 +1054,9 @@ def _may_follow(known: _Known[M], saves: int) -> bool:
 
 
 def _may_lead(known: _Known[M], gains: int, since_last: int, missed: int) -> bool:
-    """Whether a role is the first to leave its own layout; ``gains`` is ``n - s``, ``since_last`` is u.
+    """Whether a role is the first to leave its own layout; ``gains`` is ``n - s``.
+
+    ``since_last`` is u; where whole requests are kept, what was said since the request before the last one.
 
     It pays for the whole conversation, and nobody knows for how long others will make use of that. It does so once
     sharing would have saved half of this already:

@@ -22,7 +22,7 @@ from cacheprefix.effects import adrive, drive
 from cacheprefix.errors import StoreError
 from cacheprefix.layout import StoreGate, Worth, store_gate
 from cacheprefix.server import Latency, SimulatedProvider
-from cacheprefix.stores import MemoryStore, RedisStore, SqliteStore
+from cacheprefix.stores import MemoryStore, SqliteStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 # One process that has imported everything and forks the others off, long before any thread of this one exists there.
@@ -75,18 +75,6 @@ def start() -> Iterator[Start]:
             return made
 
         yield make
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the processes meet: a file, and a real Valkey server."""
-    if request.param == "sqlite":
-        return str(tmp_path / "gate.db")
-    url: str = request.getfixturevalue("valkey").url
-    store = RedisStore(url)
-    store._client.flushall()
-    store.close()
-    return url
 
 
 @pytest.mark.slow

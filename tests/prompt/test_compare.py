@@ -306,3 +306,36 @@ def test_long_texts_are_compared_in_parts_at_any_place():
     text = "".join(draw.choice("ab") for _ in range(5000))
     for at in (0, 1, 2500, 4998, 4999):
         assert shared_characters(text, text[:at] + "X" + text[at + 1 :]) == at
+
+
+def gemini(part: dict) -> Prompt:
+    """A prompt of one part behind a question."""
+    return decode({"model": "m", "contents": [{"role": "user", "parts": [{"text": "x"}, part]}]}, "gemini")
+
+
+def chat(given: Any) -> Prompt:
+    """A prompt that ends with a call whose arguments are no text, as some servers of this API have them."""
+    made = {"id": "1", "type": "function", "function": {"name": "n", "arguments": given}}
+    return decode({"model": "m", "messages": [{"role": "assistant", "tool_calls": [made]}]}, "openai-chat")
+
+
+@pytest.mark.parametrize(
+    ("made", "path"),
+    [
+        (
+            lambda given: gemini({"functionCall": {"name": "n", "args": given}}),
+            "messages[0].content[1].functionCall.args",
+        ),
+        (
+            lambda given: gemini({"functionResponse": {"name": "n", "response": given}}),
+            "messages[0].content[1].functionResponse.response",
+        ),
+        (chat, "messages[0].tool_calls[0].function.arguments"),
+    ],
+    ids=["args", "response", "arguments"],
+)
+def test_no_name_that_a_call_was_given_is_in_the_path(made, path):
+    """A log holds the path; what differs there is told to who explains the break."""
+    found = common_prefix(made({"alice": {"age": 1}}), made({"alice": {"age": 2}}))
+    assert found.path == path
+    assert (found.before, found.after) == ('{"alice":{"age":1}}', '{"alice":{"age":2}}')

@@ -17,7 +17,6 @@ from sdk_driver import make_client
 
 from cacheprefix.layout import store_gate
 from cacheprefix.server import Latency, SimulatedProvider
-from cacheprefix.stores import RedisStore
 from cacheprefix.stores.lease import LEASE_SECONDS
 from cacheprefix_sdk import role, wrap
 
@@ -30,18 +29,6 @@ SLACK = LEASE_SECONDS / 4
 def patient(monkeypatch):
     """The worker's module sets it too."""
     monkeypatch.setattr(store_gate, "CALL_SECONDS", 30.0)
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def where(request, tmp_path):
-    """Where the processes meet: a file, and a real Valkey server."""
-    if request.param == "sqlite":
-        return str(tmp_path / "gate.db")
-    url = request.getfixturevalue("valkey").url
-    store = RedisStore(url)
-    store._client.flushall()
-    store.close()
-    return url
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,18 +67,6 @@ def tool() -> Tool:
 def clock() -> Hand:
     """A steady clock in the test's hand."""
     return Hand()
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty shared store: a file's path or a server's URL."""
-    if request.param == "sqlite":
-        return str(tmp_path / "store.db")
-    url = request.getfixturevalue("valkey").url
-    store = RedisStore(url)
-    store._client.flushall()
-    store.close()
-    return url
 
 
 @pytest.fixture
