@@ -77,6 +77,11 @@ class _Told(NamedTuple):
     ours: int
     theirs: _About
 
+    def apart(self, scale: float) -> float:
+        """By what share its count surely lies from what the whole request says: its texts count otherwise."""
+        whole = scale * self.ours
+        return max(0.0, abs(self.theirs.tokens - whole) - self.theirs.off) / whole if whole else 0.0
+
 
 class Estimate(NamedTuple):
     """What a request had used as the application made it."""
@@ -411,7 +416,7 @@ class Unmodified:
         if a == b == 1.0:
             return _Scale(own, a, b)
         scale = _Scale(own, a, b, sent, noise, blind, self._wholes)
-        if told is not None and counted and not blind and noise * _APART > _SURELY:
+        if told is not None and counted and not blind and max(noise, told.apart(scale.text)) * _APART > _SURELY:
             scale = replace(scale, ends=_by_texts(scale, sent, told, counted))
         with self._lock:
             self._wholes.setdefault(_name(own, len(own.sections)), scale.about(own.tokens))
@@ -565,10 +570,11 @@ def _told(sent: Observation, usage: Usage) -> _Told | None:
 
 
 def _by_texts(scale: _Scale, sent: Prompt, told: _Told, counted: int) -> tuple[_About, ...]:
-    """The provider's count at the end of each section of the application's own prompt, line by line.
+    """The provider's count at the end of each section of the application's own prompt, sentence by sentence.
 
     Texts count apart: one of figures, by a fourth less than one of words. What was read and what stood behind it have a
-    count each, and so have the lines of them in the application's own layout. Empty where these are no counts of those.
+    count each, and so have the sentences of them in the application's own layout. Empty where these are no counts of
+    those.
     """
     behind, rest = sent.tokens - told.ours, counted - told.theirs.tokens
     if not (counts_alike(told.theirs.tokens, told.ours) and behind > 0 and counts_alike(rest, behind)):
@@ -577,16 +583,16 @@ def _by_texts(scale: _Scale, sent: Prompt, told: _Told, counted: int) -> tuple[_
     for one, total in zip(sent.sections, sent.totals, strict=True):
         inside = min(max(told.ours - total + one.tokens, 0), one.tokens) / (one.tokens or 1)
         text = one.text
-        read.update(text[: int(len(text) * inside)].split("\n"))
-        after.update(text[int(len(text) * inside) :].split("\n"))
+        read.update(_sentences(text[: int(len(text) * inside)]))
+        after.update(_sentences(text[int(len(text) * inside) :]))
     by_read, by_rest, apart = told.theirs.tokens / told.ours, rest / behind, min(scale.noise * _APART, 1.0)
     front = back = other = 0.0
     ends = []
     for one in scale.prompt.sections:
-        lines = one.text.split("\n")
-        whole = sum(len(line) + 1 for line in lines)
-        known = sum(len(line) + 1 for line in lines if line in read)
-        later = sum(len(line) + 1 for line in lines if line in after and line not in read)
+        said = _sentences(one.text)
+        whole = sum(len(words) + 1 for words in said)
+        known = sum(len(words) + 1 for words in said if words in read)
+        later = sum(len(words) + 1 for words in said if words in after and words not in read)
         front, back = front + one.tokens * known / whole, back + one.tokens * later / whole
         other += one.tokens * (whole - known - later) / whole
         # A part of either may count otherwise than all of it.
@@ -594,6 +600,11 @@ def _by_texts(scale: _Scale, sent: Prompt, told: _Told, counted: int) -> tuple[_
         off = told.theirs.off * min(front / told.ours, 1.0) + parts * apart
         ends.append(_About(front * by_read + back * by_rest + other * scale.text, off))
     return tuple(ends)
+
+
+def _sentences(text: str) -> list[str]:
+    """A text in pieces that a layout moves whole: a shared text may stand in the midst of a line."""
+    return text.replace(". ", ".\n").split("\n")
 
 
 def in_blocks(tokens: float, off: float, block: int, least: int) -> float:

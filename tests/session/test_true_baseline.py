@@ -135,9 +135,9 @@ def figures(item, lines=330):
     return "".join(f"{at * 7919 + item:09} to {at * item:07}\n" for at in range(lines))
 
 
-def said_in(role, said):
+def said_in(role, said, book=f"\n\n{BOOK}"):
     """A request of a role that has the handbook."""
-    return [{"role": "system", "content": f"You are the {role}.\n\n{BOOK}"}, {"role": "user", "content": said}]
+    return [{"role": "system", "content": f"You are the {role}.{book}"}, {"role": "user", "content": said}]
 
 
 def test_a_request_to_which_a_routing_key_alone_was_added_costs_unmodified_what_it_cost():
@@ -158,15 +158,15 @@ def test_a_request_to_which_a_routing_key_alone_was_added_costs_unmodified_what_
     assert not session.failures
 
 
-def of_words_and_figures(figure):
-    """The true unmodified cost and the report's: eight documents, read by one role, and another is asked beside it."""
+def of_words_and_figures(figure, book, roles):
+    """The true unmodified cost and the report's: eight documents, read by one role, and others are asked beside it."""
     rules, truth = profile_of("openai"), 0.0
     sent, own = (ProviderCache(rules, count=count_of(figure)) for _ in range(2))
-    session = Session(SharedPrefix(system=BOOK), caching=Caching(provider="openai", counter=ESTIMATE))
-    for number in range(16):
-        role, item = ("reader", "checker")[number % 2], number // 2
+    session = Session(SharedPrefix(system=book.strip()), caching=Caching(provider="openai", counter=ESTIMATE))
+    for number in range(8 * len(roles)):
+        role, item = roles[number % len(roles)], number // len(roles)
         said = f"The contract:\n{figures(item)}" if role == "reader" else f"Is contract {item} signed?"
-        body = {"model": "gpt-5.2", "messages": said_in(role, said)}
+        body = {"model": "gpt-5.2", "messages": said_in(role, said, book)}
         turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation=str(item))).begin()
         for cache, asked_for in ((sent, turn.body), (own, body)):
             serving = cache.begin(decode(asked_for, "openai-chat", count=count_of(figure)), number * 2.0)
@@ -179,10 +179,12 @@ def of_words_and_figures(figure):
     return truth, session.report().total
 
 
-@pytest.mark.parametrize("figure", [0.6, 0.8, 1.4])
-def test_texts_that_count_apart_have_the_count_that_the_provider_read_them_at(figure):
+@pytest.mark.parametrize("roles", [("reader", "checker"), ("reader",)], ids=["two", "one"])
+@pytest.mark.parametrize("book", [f"\n\n{BOOK}", f" {BOOK.replace(chr(10), ' ')}"], ids=["paragraphs", "in a line"])
+@pytest.mark.parametrize("figure", [0.6, 0.8, 1.3])
+def test_texts_that_count_apart_have_the_count_that_the_provider_read_them_at(figure, book, roles):
     """By a whole request's ratio a handbook in front of figures is far off, and nobody knows if it was kept."""
-    truth, found = of_words_and_figures(figure)
+    truth, found = of_words_and_figures(figure, book, roles)
     assert found.unmodified_units == pytest.approx(truth, rel=0.02)
 
 
