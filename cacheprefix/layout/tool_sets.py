@@ -317,9 +317,9 @@ class ToolSets:
         """
         offer = self._offer(team, services, conversation, role, model, asked)
         # Money: where nobody names the conversation, no other role carries tools that a request brought, and the own
-        # layout is read as well, but where marks decide: there the application's own may have none.
+        # layout is read as well, but where marks alone decide and the application's own have none.
         apart = _owner(conversation) is None and not offer.mine <= {*offer.began, *self.open_to(team, conversation)}
-        apart = apart and rules_in(conversation, services, model).markers is None
+        apart = apart and CachePrices.of(rules_in(conversation, services, model), cached=asked.cached).keeps_own
         # Others with the very same tools share them all the same, and may be yet to come.
         begins = apart and self._begins(offer)
         joins = not apart and offer.mine <= set(offer.union) and self._joins(offer)

@@ -108,7 +108,7 @@ def test_a_role_with_its_own_tools_follows_no_others_that_never_sent_what_it_has
     assert forked <= 1.01 * own
 
 
-@pytest.mark.parametrize("rules", ["openai", "deepseek"])
+@pytest.mark.parametrize("rules", ["openai", "openai-5.6", "deepseek"])
 def test_tools_that_nobody_else_may_carry_part_a_conversation_without_a_name(rules):
     """Each carries its own, which is no sharing: its requests keep what the provider has of them."""
     names = ("planner", "critic", "writer")
@@ -117,7 +117,7 @@ def test_tools_that_nobody_else_may_carry_part_a_conversation_without_a_name(rul
     assert forked <= 1.01 * own
 
 
-@pytest.mark.parametrize("rules", ["openai", "deepseek"])
+@pytest.mark.parametrize("rules", ["openai", "openai-5.6", "deepseek"])
 def test_roles_that_all_bring_the_same_tools_share_them_in_a_conversation_without_a_name(rules):
     """From the first request on: the first to ask writes what the others read."""
     requests = [Asked("abc"[number % 3], [TASK, *map(said, range(number))], "") for number in range(12)]
