@@ -10,7 +10,6 @@ from typing import Any
 from ag2.config import LLMClient, ModelConfig, ModelProvider
 from ag2.context import ConversationContext
 from ag2.events import BaseEvent, ModelResponse
-from ag2.network.policies import CHANNEL_DEP
 from ag2.response import ResponseProto
 from ag2.tools.final import FunctionTool, Toolkit
 from ag2.tools.schemas import ToolSchema
@@ -20,7 +19,7 @@ from fast_depends.library.serializer import SerializerProto
 from cacheprefix import Session
 from cacheprefix.adapter import RequestPlan, forces_any, given_or_configured, overlaid, users_session
 from cacheprefix.adapter import failed as failed_plan
-from cacheprefix_ag2.layout import Fork, GivenTools, Plan, conversation_id, fork_of, tail_in
+from cacheprefix_ag2.layout import Fork, GivenTools, Plan, channel_of, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
 from cacheprefix_ag2.state import PrefixState
 
@@ -177,7 +176,7 @@ class PrefixClient(LLMClient):
             sending.original = await self._original(plan, given)
             response = await self._sent(fork.events, given, sending, tools=fork.tools, prompts=ours)
         # A channel's stream ends with its turn, so nothing is saved in it.
-        if CHANNEL_DEP not in context.dependencies:
+        if channel_of(context) is None:
             await self._save(plan, context)
         return response
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from ag2.context import ConversationContext
 from ag2.events import BaseEvent, ModelRequest, ModelResponse, TextInput, ToolResultsEvent
-from ag2.network.policies import CHANNEL_DEP
+from ag2.network.policies import AGENT_CLIENT_DEP, CHANNEL_DEP
 from ag2.response import ResponseProto
 from ag2.tools.final import FunctionToolSchema
 from ag2.tools.schemas import ToolSchema
+from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 
 from cacheprefix import Profile
 from cacheprefix.adapter import (
@@ -94,9 +95,21 @@ def tail_in(events: Sequence[Any]) -> Tail | None:
     return next((event for event in reversed(events) if isinstance(event, Tail)), None)
 
 
+def channel_of(context: ConversationContext) -> Any:
+    """The channel on which a request's agent takes its turn; None where it takes none there.
+
+    ag2 gives what a turn was given to whom it delegates to, too: an agent as a tool has a stream of its own, on which
+    nobody of the channel spoke.
+    """
+    given = context.dependencies
+    client = given.get(AGENT_CLIENT_DEP)
+    delegated = client is not None and client.agent is not given.get(AGENT_CONTEXT_DEPENDENCY_KEY)
+    return None if delegated else given.get(CHANNEL_DEP)
+
+
 def conversation_id(context: ConversationContext) -> str:
     """The id of a request's conversation where the application gives none: its channel's, else its stream's."""
-    channel = context.dependencies.get(CHANNEL_DEP)
+    channel = channel_of(context)
     return str(context.stream.id if channel is None else channel.channel_id)
 
 

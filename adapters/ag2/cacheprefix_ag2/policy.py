@@ -13,7 +13,7 @@ from cacheprefix import Session
 from cacheprefix.adapter import check_volatile, given_or_configured, instruction_of
 from cacheprefix.errors import check_id, check_text
 from cacheprefix_ag2.client import PrefixConfig
-from cacheprefix_ag2.layout import ConversationId, Plan, Tail, conversation_id, tail_position
+from cacheprefix_ag2.layout import ConversationId, Plan, Tail, channel_of, conversation_id, tail_position
 from cacheprefix_ag2.state import Talk
 from cacheprefix_ag2.team import team_of
 
@@ -92,7 +92,7 @@ class PrefixPolicy:
         session = self._session
         agent = context.dependencies[AGENT_CONTEXT_DEPENDENCY_KEY]
         role = self.role or agent.name
-        channel = context.dependencies.get(CHANNEL_DEP)
+        channel = channel_of(context)
         talk.speakers.add(role)
         history = events if channel is None else _public(events, context)
         own = [text for text in prompts if text in agent.system_prompt]
