@@ -9,7 +9,7 @@ from ag2 import Agent, MemoryStream, TaskConfig
 from ag2.events import ModelMessageChunk
 from ag2.policies import ConversationPolicy
 from ag2.testing import TestConfig as ScriptedConfig
-from ag2_driver import HANDBOOK, agent, configured, role_text, texts
+from ag2_driver import HANDBOOK, RULES, agent, configured, role_text, texts
 from test_layout import named, session
 
 import cacheprefix
@@ -102,6 +102,30 @@ async def test_unwrapping_gives_everything_back(fresh):
         assert session_of(agents) is None
         await agents[0].ask("What now?")
     assert server.requests[0].body == server.requests[1].body
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_reply_goes_on_as_its_agent_is_wrapped_by_then(api):
+    """No longer, or with another session: its large results went out shortened, and the first session counted it."""
+    long, bodies = "\n".join(f"line {number} of the log" for number in range(2_000)), {}
+    for how in ("never", "before", "anew"):
+        first, second = session(budget=ToolResultBudget(max_tokens=200)), session()
+        called = Reply(tool_calls=(ToolCall("look", {}, id="call_1"),))
+        with SimulatedProvider(RULES[api], Queue([called, "Seen.", "Sure."])) as server:
+            async with configured(api, server) as config:
+                agents = [agent("planner", config, tools=[named("look", long)]), agent("critic", config)]
+                if how != "never":
+                    wrap(agents, first)
+                reply = await agents[0].ask("Look.")
+                if how != "never":
+                    unwrap(agents)
+                if how == "anew":
+                    wrap(agents, second)
+                await reply.ask("Sure?")
+            bodies[how] = server.requests[-1].body
+        assert len(first.calls) == (0 if how == "never" else 2)
+        assert [call.layout for call in second.calls] == (["fork"] if how == "anew" else [])
+    assert bodies["before"] == bodies["never"]
 
 
 async def test_sub_tasks_are_measured():

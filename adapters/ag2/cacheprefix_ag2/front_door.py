@@ -150,6 +150,7 @@ def _watch() -> None:
     def drive_scope(self: Any, event: Any, *, client: Any, additional_middleware: Any = (), **rest: Any) -> Any:
         own: _Binding | None = vars(self).get(_BINDING)
         found = own or (_PARENT.get() if self.name.startswith(SUBTASK) else None)
+        client = _unwrapped(client)
         if found is not None:
             client = found.client(client, self.config)
             rest["additional_tools"] = tuple(rest.get("additional_tools", ()))
@@ -170,6 +171,11 @@ def _watch() -> None:
 
     setattr(drive_scope, _BINDING, True)
     Agent._drive_scope, Agent._run_subtask = drive_scope, run_subtask  # type: ignore[method-assign]
+
+
+def _unwrapped(client: Any) -> Any:
+    """The application's own client: a reply asks by the one of its turn, whose wrapping may have been taken back."""
+    return client.client if isinstance(client, PrefixClient) and not client.by_hand else client
 
 
 def agents_in(target: Any) -> list[Any]:
