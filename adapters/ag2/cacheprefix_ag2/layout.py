@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 from ag2.context import ConversationContext
@@ -202,10 +203,22 @@ def _decided(session: AdapterSession, model: str, plan: Plan) -> list[bool]:
     """Whether the role's requests in this conversation are forks, and whether they carry the union of tools."""
     team = team_of(session)
     opened = next((event for event in plan.events if isinstance(event, ModelRequest)), None)
-    team.heard(plan.role, plan.talk, repr(opened and opened.parts))
+    team.heard(plan.role, plan.talk, _request_key(opened))
     asked = _tokens(session, model, opened) if opened is not None else 0
     # Once decided it stays: another layout in mid-conversation is paid for uncached from its beginning.
     return plan.talk.layouts.setdefault(f"{plan.stays} {plan.role}", team.layout(plan.role, plan.stays, asked))
+
+
+def _request_key(request: ModelRequest | None) -> str:
+    """A key of a request, equal for those that say the same: ag2's own ``repr`` holds the first 80 characters alone."""
+    said = [
+        (type(part).__name__, getattr(part, name))
+        for part in (() if request is None else request.parts)
+        for name in ("content", "data", "url", "file_id")
+        if hasattr(part, name)
+    ]
+    # A file of many megabytes is read once, and never written down.
+    return digest_of(*(f"{kind} {blake2b(one).hexdigest() if isinstance(one, bytes) else one}" for kind, one in said))
 
 
 def _shared_tokens(session: AdapterSession, model: str, plan: Plan, *, union: bool) -> int:
