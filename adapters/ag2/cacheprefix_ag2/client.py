@@ -91,6 +91,12 @@ def model_of(config: ModelConfig | None) -> str:
         return ""
 
 
+def put_back(context: ConversationContext, ours: list[str], prompts: list[str]) -> None:
+    """Have a context hold ``prompts`` again, where it still holds ours: what the application put there stays."""
+    if context.prompt is ours:
+        context.prompt = prompts
+
+
 def _put_over(client: LLMClient) -> dict[str, Any]:
     """The fields that the application has its SDK put over a client's finished bodies (``extra_body``)."""
     options = getattr(client, "_create_options", None) or {}
@@ -215,9 +221,10 @@ class PrefixClient(LLMClient):
         """
         context = given.context
         if prompts is not None:
-            context.prompt, shown = prompts
+            ours, shown = prompts
+            context.prompt = ours
             # Listeners of the application's are called with this context, while the answer comes.
-            sending.made = functools.partial(setattr, context, "prompt", shown)
+            sending.made = functools.partial(put_back, context, ours, shown)
         token = SENDING.set(sending)
         try:
             return await self.client(

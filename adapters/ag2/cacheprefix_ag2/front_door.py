@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ag2 import Agent, Middleware
-from ag2.assembly import AssemblerMiddleware
 from ag2.tools.final import FunctionTool
 
 from cacheprefix import Session
@@ -24,7 +23,7 @@ from cacheprefix.adapter import (
 from cacheprefix.errors import SetupError, check_id, found_instead
 from cacheprefix_ag2.client import SUBTASK, PrefixClient, kept_tools, model_of, named
 from cacheprefix_ag2.layout import ConversationId, adopt
-from cacheprefix_ag2.policy import BoundPolicy, Volatile
+from cacheprefix_ag2.policy import BoundPolicy, LayoutMiddleware, Volatile
 from cacheprefix_ag2.team import Seat, schema_key, team_of
 
 T = TypeVar("T")
@@ -133,7 +132,7 @@ def _bind(agent: Any, session: AdapterSession, policy: BoundPolicy) -> None:
     own = session.count(instruction_of(agent.system_prompt, session.prefix.system), model)
     seat = Seat(model, schema_key(agent.response_schema), names, tail=own, first=first)
     team_of(session).seats[agent.name] = seat
-    setattr(agent, _BINDING, _Binding(session, agent.name, Middleware(AssemblerMiddleware, policies=[policy])))
+    setattr(agent, _BINDING, _Binding(session, agent.name, Middleware(LayoutMiddleware, policy=policy)))
 
 
 def _watch() -> None:

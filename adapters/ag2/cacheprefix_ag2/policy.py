@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ag2.context import ConversationContext
-from ag2.events import BaseEvent, ModelMessage, ModelRequest, TextInput
+from ag2.events import BaseEvent, ModelMessage, ModelRequest, ModelResponse, TextInput
+from ag2.middleware import BaseMiddleware, LLMCall
 from ag2.network.policies import AGENT_CLIENT_DEP, CHANNEL_DEP
 from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY, MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY
 
 from cacheprefix import Session
 from cacheprefix.adapter import check_volatile, given_or_configured, instruction_of
 from cacheprefix.errors import check_id, check_text
-from cacheprefix_ag2.client import PrefixConfig
+from cacheprefix_ag2.client import PrefixConfig, put_back
 from cacheprefix_ag2.layout import ConversationId, Plan, Tail, channel_of, conversation_id, tail_position
 from cacheprefix_ag2.state import Talk
 from cacheprefix_ag2.team import team_of
@@ -115,6 +116,32 @@ class BoundPolicy(PrefixPolicy):
     """The policy of a wrapped agent, whose clients are all ``PrefixClient``s."""
 
     _bound = True
+
+
+class LayoutMiddleware(BaseMiddleware):
+    """Applies the policy of a wrapped agent to each of a turn's requests.
+
+    Unlike ag2's own ``AssemblerMiddleware`` it takes nothing back that the application did to the context meanwhile:
+    without us the agent may have none.
+    """
+
+    def __init__(self, event: BaseEvent, context: ConversationContext, *, policy: PrefixPolicy) -> None:
+        super().__init__(event, context)
+        self._policy = policy
+
+    async def on_llm_call(
+        self, call_next: LLMCall, events: Sequence[BaseEvent], context: ConversationContext
+    ) -> ModelResponse:
+        """The answer to the request, laid out."""
+        before, given = context.prompt, list(context.prompt)
+        prompts, laid = await self._policy.apply(given, list(events), context)
+        if prompts is given:
+            return await call_next(laid, context)
+        context.prompt = prompts
+        try:
+            return await call_next(laid, context)
+        finally:
+            put_back(context, prompts, before)
 
 
 def _public(events: Sequence[BaseEvent], context: ConversationContext) -> list[BaseEvent]:
