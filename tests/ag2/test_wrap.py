@@ -128,6 +128,30 @@ async def test_a_reply_goes_on_as_its_agent_is_wrapped_by_then(api):
     assert bodies["before"] == bodies["never"]
 
 
+@pytest.mark.parametrize("api", APIS)
+async def test_agents_that_are_wrapped_behind_another_library_are_laid_out_once(fresh, api, monkeypatch):
+    """One that puts itself around ag2's turns, as for traces: an empty message of a user went out, which is refused."""
+    server = fresh(api)
+    async with configured(api, server) as config:
+        wrap([agent("guide", config), agent("greeter", config)], session())
+        turn, turns = Agent._drive_scope, []
+
+        def traced(self, event, **named):
+            turns.append(self.name)
+            return turn(self, event, **named)
+
+        monkeypatch.setattr(Agent, "_drive_scope", traced)
+        stream = MemoryStream()
+        for each in wrap([agent("planner", config), agent("critic", config)], session()):
+            await each.ask("What now?", stream=stream)
+    assert turns == ["planner", "critic"]
+    for record, name in zip(server.requests, turns, strict=True):
+        said = texts(record)
+        assert [text for text in said if not text.strip()] == []
+        assert ["<role" in text for text in said] == [*[False] * (len(said) - 1), True]
+        assert role_text(name) in said[-1]
+
+
 async def test_sub_tasks_are_measured():
     """Under one name, though ag2 gives each a new one; and they keep their own layout."""
     run = ToolCall("run_subtask", {"task": "Look."})

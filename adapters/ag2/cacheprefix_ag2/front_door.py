@@ -157,7 +157,10 @@ def _watch() -> None:
                 client.lasting = frozenset(named(kept_tools(self)))
         if own is not None and own.session.mode != "observe":
             # Innermost, behind the application's own policies and middleware: what they leave is what is laid out.
-            additional_middleware = (*additional_middleware, own.middleware)
+            # Once, though this may have been put around itself: behind what another library put around it, or where two
+            # threads wrapped the first agents at once.
+            others = (one for one in tuple(additional_middleware) if one is not own.middleware)
+            additional_middleware = (*others, own.middleware)
         return scope(self, event, client=client, additional_middleware=additional_middleware, **rest)
 
     @functools.wraps(subtask)
