@@ -209,6 +209,26 @@ async def test_by_hand_the_policy_and_the_config_go_together(fresh):
     assert any("no PrefixConfig" in note for note in shared.report().notes)
 
 
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("again", ["wrapped too", "a second policy"])
+async def test_what_a_policy_has_laid_out_is_laid_out_once(fresh, api, again):
+    """By the first one: the second put an empty message of a user in its place, which is refused."""
+    server, shared = fresh(api), session(prefix=SharedPrefix(system=HANDBOOK))
+    policies = [PrefixPolicy(shared)] * (1 if again == "wrapped too" else 2)
+    async with configured(api, server) as config:
+        made = [agent(n, PrefixConfig(config, shared), assembly=policies) for n in ("planner", "critic")]
+        if again == "wrapped too":
+            wrap(made, shared)
+        stream = MemoryStream()
+        for each in made:
+            await each.ask("What now?", stream=stream)
+    assert [call.layout for call in shared.calls] == ["fork"] * 2
+    for record in server.requests:
+        said = texts(record)
+        assert all(text.strip() for text in said)
+        assert ["<role" in text for text in said] == [*[False] * (len(said) - 1), True]
+
+
 async def test_a_client_without_an_sdk_is_left_alone():
     """As ag2's own scripted one; it is noted."""
     shared = session()

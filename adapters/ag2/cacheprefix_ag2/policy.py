@@ -14,7 +14,7 @@ from cacheprefix import Session
 from cacheprefix.adapter import check_volatile, given_or_configured, instruction_of
 from cacheprefix.errors import check_id, check_text
 from cacheprefix_ag2.client import PrefixConfig, put_back
-from cacheprefix_ag2.layout import ConversationId, Plan, Tail, channel_of, conversation_id, tail_position
+from cacheprefix_ag2.layout import ConversationId, Plan, Tail, channel_of, conversation_id, tail_in, tail_position
 from cacheprefix_ag2.state import Talk
 from cacheprefix_ag2.team import team_of
 
@@ -57,7 +57,8 @@ class PrefixPolicy:
     ) -> tuple[list[str], list[BaseEvent]]:
         """The fork's prompts and events; the very same objects where nothing is to change."""
         session = self._session
-        if session.mode == "observe":
+        # A policy before this one has laid it out: one put in by hand, of an agent that is wrapped too.
+        if session.mode == "observe" or tail_in(events) is not None:
             return prompts, events
         ours = isinstance(context.dependencies.get(MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY), PrefixConfig)
         if not (self._bound or ours):
