@@ -7,6 +7,7 @@ import json
 import pytest
 from ag2 import Agent, MemoryStream, TaskConfig
 from ag2.events import ModelMessageChunk
+from ag2.history import MemoryStorage
 from ag2.policies import ConversationPolicy
 from ag2.testing import TestConfig as ScriptedConfig
 from ag2_driver import HANDBOOK, RULES, agent, configured, role_text, texts
@@ -227,6 +228,27 @@ async def test_what_a_policy_has_laid_out_is_laid_out_once(fresh, api, again):
         said = texts(record)
         assert all(text.strip() for text in said)
         assert ["<role" in text for text in said] == [*[False] * (len(said) - 1), True]
+
+
+class OneByOne(MemoryStorage):
+    """A storage that gives its events as they come, as one that reads them from a server does."""
+
+    async def get_history(self, stream_id):
+        """They can be read once."""
+        return iter(list(await super().get_history(stream_id)))
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+async def test_events_that_can_be_read_once_are_the_clients(mode):
+    """Of a request that no policy has laid out: it was looked through from the end, which raised ``TypeError``."""
+    run = Reply(tool_calls=(ToolCall("run_subtask", {"task": "Look."}),))
+    with SimulatedProvider("openai-5.6", Queue([run, "Looked.", "So it is."])) as server:
+        async with configured("openai-chat", server) as config:
+            shared = session(mode=mode)
+            made = [agent("planner", config, tasks=TaskConfig()), agent("critic", config)]
+            reply = await wrap(made, shared)[0].ask("What now?", stream=MemoryStream(OneByOne()))
+    assert reply.body == "So it is."
+    assert [call.agent for call in shared.calls] == ["planner", "subtask", "planner"]
 
 
 async def test_a_client_without_an_sdk_is_left_alone():

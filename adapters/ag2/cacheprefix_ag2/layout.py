@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -91,8 +91,11 @@ class Fork:
     """Whether a later request may begin with this one, so that its end is written to the cache."""
 
 
-def tail_in(events: Sequence[Any]) -> Tail | None:
+def tail_in(events: Iterable[Any]) -> Tail | None:
     """The role's text among events, where a policy put it."""
+    # A storage may give its events one by one, and once: a policy gives a list.
+    if not isinstance(events, Sequence):
+        return None
     return next((event for event in reversed(events) if isinstance(event, Tail)), None)
 
 
