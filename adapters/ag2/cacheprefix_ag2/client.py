@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,11 +84,17 @@ def named(tools: Iterable[Any]) -> Iterator[str]:
 
 
 def model_of(config: ModelConfig | None) -> str:
-    """The model's name; empty where a config has none, as ag2's scripted one."""
+    """The model's name; empty where a config has none, as ag2's scripted one: a turn asks for no more than a client."""
     try:
-        return "" if config is None else config.model
-    except NotImplementedError:
+        return "" if config is None else str(config.model)
+    except (AttributeError, NotImplementedError):
         return ""
+
+
+def options_of(client: LLMClient) -> Mapping[str, Any]:
+    """What an ag2 client asks its SDK with in each request; a client of the application's own may call anything so."""
+    found = getattr(client, "_create_options", None)
+    return found if isinstance(found, Mapping) else {}
 
 
 def put_back(context: ConversationContext, ours: list[str], prompts: list[str]) -> None:
@@ -99,9 +105,8 @@ def put_back(context: ConversationContext, ours: list[str], prompts: list[str]) 
 
 def _put_over(client: LLMClient) -> dict[str, Any]:
     """The fields that the application has its SDK put over a client's finished bodies (``extra_body``)."""
-    options = getattr(client, "_create_options", None) or {}
     # ag2's client for Anthropic keeps them by themselves.
-    return {**(options.get("extra_body") or {}), **(getattr(client, "_extra_body", None) or {})}
+    return {**(options_of(client).get("extra_body") or {}), **(getattr(client, "_extra_body", None) or {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +160,7 @@ class PrefixClient(LLMClient):
             return await self._sent(messages, given, Sending(session, name, conversation_id(context)))
         plan = tail._plan
         found: Fork | RequestPlan[Any] = failed_plan("fork")
-        options = getattr(self.client, "_create_options", None) or {}
+        options = options_of(self.client)
         if self.tapped:
             found = session.attempt(
                 "fork",

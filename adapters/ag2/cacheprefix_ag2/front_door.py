@@ -21,7 +21,7 @@ from cacheprefix.adapter import (
     users_session,
 )
 from cacheprefix.errors import SetupError, check_id, found_instead
-from cacheprefix_ag2.client import SUBTASK, PrefixClient, kept_tools, model_of, named
+from cacheprefix_ag2.client import SUBTASK, PrefixClient, kept_tools, model_of, named, options_of
 from cacheprefix_ag2.layout import ConversationId, adopt
 from cacheprefix_ag2.policy import BoundPolicy, LayoutMiddleware, Volatile
 from cacheprefix_ag2.team import Seat, schema_key, team_of
@@ -47,8 +47,8 @@ class _Binding:
         """The client of a turn, inside a ``PrefixClient``."""
         if isinstance(client, PrefixClient):
             return client
-        options = getattr(client, "_create_options", None) or {}
-        return PrefixClient(client, users_session(self.session), str(options.get("model") or model_of(config)))
+        model = str(options_of(client).get("model") or model_of(config))
+        return PrefixClient(client, users_session(self.session), model)
 
 
 _PARENT: BlockVar[_Binding] = BlockVar("cacheprefix_ag2_parent")
