@@ -6,7 +6,7 @@ import copy
 
 import pytest
 from ag2 import MemoryStream
-from ag2.events import ToolResult
+from ag2.events import ModelReasoning, ToolResult
 from ag2_driver import agent, configured, texts
 from test_layout import named, session
 
@@ -168,6 +168,34 @@ async def test_a_client_that_tries_again_sees_no_error_of_ours(fresh, api, strea
     assert caught == []
     assert session_of(agents).failures == {}
     assert [call.layout for call in session_of(agents).calls] == ["fork"] * 2
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_what_an_applications_client_says_of_a_request_it_says_once(fresh, api):
+    """To those that listen, and in the context's variables: the request was made another time, to be counted."""
+    heard = []
+
+    def telling(client):
+        class Telling(type(client)):
+            async def __call__(self, messages, context, **named):
+                context.variables["asked"] = context.variables.get("asked", 0) + 1
+                await context.send(ModelReasoning("Asking."))
+                return await super().__call__(messages, context, **named)
+
+        client.__class__ = Telling
+        return client
+
+    stream = MemoryStream()
+    stream.where(ModelReasoning).subscribe(lambda event: heard.append(event.content), sync_to_thread=False)
+    async with configured(api, fresh(api)) as config:
+        agents = wrap([agent(name, config) for name in ("planner", "critic")], session())
+        noted = [
+            (await each.ask("What now?", stream=stream, config=Own(config, telling))).context.variables["asked"]
+            for each in agents
+        ]
+    assert [call.layout for call in session_of(agents).calls] == ["fork"] * 2
+    assert (noted, len(heard)) == ([1, 1], 2)
+    assert session_of(agents).failures == {}
 
 
 @pytest.mark.parametrize("choice", ["required", "auto"])

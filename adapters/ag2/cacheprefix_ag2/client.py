@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ag2.config import LLMClient, ModelConfig, ModelProvider
-from ag2.context import ConversationContext
+from ag2.context import ConversationContext, Stream
 from ag2.events import BaseEvent, ModelResponse
 from ag2.response import ResponseProto
 from ag2.tools.final import FunctionTool, Toolkit
@@ -117,6 +118,16 @@ class _Request:
     tools: Sequence[ToolSchema]
     schema: ResponseProto[Any] | None
     serializer: SerializerProto
+
+
+class _Unheard:
+    """A stream on which nobody hears what is sent."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.id, self.history = stream.id, stream.history
+
+    async def send(self, event: BaseEvent, context: ConversationContext) -> None:
+        """Nothing."""
 
 
 class PrefixClient(LLMClient):
@@ -245,10 +256,13 @@ class PrefixClient(LLMClient):
 
     async def _original(self, plan: Plan, given: _Request) -> Any:
         """The body as the application's own client would make it, not sent; None where that fails."""
+        # In a context apart: what an application's client says there and notes, it does with the request itself.
+        apart: Any = copy.copy(given.context)
+        apart.stream = _Unheard(given.context.stream)
+        apart.variables, apart.dependencies = dict(apart.variables), dict(apart.dependencies)
+        asked, sending = replace(given, context=apart), Sending(self._bound, "", "", capture=True)
         try:
-            await self._sent(
-                plan.events, given, Sending(self._bound, "", "", capture=True), prompts=(plan.prompts, plan.shown)
-            )
+            await self._sent(plan.events, asked, sending, prompts=(plan.prompts, plan.shown))
         except Captured as found:
             return found.body
         except Exception as error:
