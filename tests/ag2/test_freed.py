@@ -10,9 +10,12 @@ import weakref
 
 from ag2 import MemoryStream
 from ag2_driver import HANDBOOK, agent, configured
+from test_layout import session as counting
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix_ag2 import wrap
+from cacheprefix.server import SimulatedProvider
+from cacheprefix_ag2 import PrefixState, wrap
+from tests.session.forgetting import held
 
 
 async def test_a_session_goes_with_its_agents(fresh):
@@ -62,3 +65,22 @@ async def test_streams_that_ended_go_while_their_session_lives(fresh):
     gc.collect()
     assert len(session.calls) == 20
     assert sum(each() is not None for each in streams) <= 1
+
+
+async def test_a_forgotten_conversation_leaves_no_text_behind():
+    """Of its stream's saved decisions, which hold its zones and summaries."""
+    session, mark = counting(compaction=4_000), "jam of " + "gooseberries"
+    stream = MemoryStream()
+    session.conversation(str(stream.id)).set_zone("memories", f"Likes the {mark}.")
+    with SimulatedProvider("openai-5.6") as server:
+        async with configured("openai-chat", server) as config:
+            agents = wrap([agent("planner", config), agent("critic", config)], session)
+            for number in range(8):
+                await agents[number % 2].ask(f"Question {number}? " + "More of it. " * 150, stream=stream)
+        server.reset()
+    saved = [mark in str(event.state) for event in await stream.history.get_events() if type(event) is PrefixState]
+    assert any(saved)
+    await stream.history.replace([])
+    session.forget(str(stream.id))
+    # The tests' own records of what the provider was sent.
+    assert {kind for _, kind in held(mark)} == {"Record", "Section"}

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 from ag2 import MemoryStream
-from ag2.events import ToolResult
+from ag2.events import ModelReasoning, ToolResult
 from ag2_driver import agent, configured, texts
 from test_layout import named, session
 
@@ -85,6 +85,117 @@ async def test_a_method_that_an_sdk_client_was_given_is_asked_through(fresh, cli
                 await each.ask("What now?", stream=MemoryStream())
     assert paths == ["/chat/completions"] * 2
     assert [call.layout for call in session_of(agents).calls] == ["fork"] * 2
+
+
+class Own:
+    """A config of the application's own: no more than a turn of ag2's asks of one, around a config of ag2's."""
+
+    def __init__(self, config, client):
+        self.config, self.client = config, client
+
+    def copy(self):
+        """Another one."""
+        return Own(self.config, self.client)
+
+    def create(self):
+        """A client of the application's own."""
+        return self.client(self.config.create())
+
+
+class Renamed:
+    """A client that keeps something else where ag2's clients keep what they ask with."""
+
+    def __init__(self, client):
+        self.client, self._create_options = client, object()
+
+    async def __call__(self, *given, **named):
+        return await self.client(*given, **named)
+
+
+def function(client):
+    """A client that is a function."""
+
+    async def ask(messages, context, **named):
+        return await client(messages, context, **named)
+
+    return ask
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("client", [Renamed, function])
+@pytest.mark.parametrize("given", ["to the agent", "with the call"])
+async def test_a_config_of_the_applications_own_asks_as_it_did(fresh, api, client, given):
+    """With a client that nobody can look into: it raised ``AttributeError`` in ours, at once or in each turn."""
+    server = fresh(api)
+    async with configured(api, server) as config:
+        own = Own(config, client)
+        made = [agent(name, own if given == "to the agent" else config) for name in ("planner", "critic")]
+        options = {"config": own} if given == "with the call" else {}
+        bodies = []
+        for wrapped in (False, True):
+            for each in wrap(made, session()) if wrapped else made:
+                await each.ask("What now?", **options)
+            bodies.append([record.body for record in server.requests])
+            server.reset()
+    assert bodies[0] == bodies[1]
+    assert session_of(made).failures == {}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("api", APIS)
+async def test_a_client_that_tries_again_sees_no_error_of_ours(fresh, api, streaming):
+    """A request that was only made to be counted ended with an exception, after which such a client made it anew."""
+    caught = []
+
+    def patient(client):
+        class Patient(type(client)):
+            async def __call__(self, *given, **named):
+                try:
+                    return await super().__call__(*given, **named)
+                except Exception as error:
+                    caught.append(error)
+                return await super().__call__(*given, **named)
+
+        client.__class__ = Patient
+        return client
+
+    server = fresh(api)
+    async with configured(api, server, streaming=streaming) as config:
+        agents = wrap([agent(name, config) for name in ("planner", "critic")], session())
+        stream = MemoryStream()
+        for each in agents:
+            await each.ask("What now?", stream=stream, config=Own(config, patient))
+    assert caught == []
+    assert session_of(agents).failures == {}
+    assert [call.layout for call in session_of(agents).calls] == ["fork"] * 2
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_what_an_applications_client_says_of_a_request_it_says_once(fresh, api):
+    """To those that listen, and in the context's variables: the request was made another time, to be counted."""
+    heard = []
+
+    def telling(client):
+        class Telling(type(client)):
+            async def __call__(self, messages, context, **named):
+                context.variables["asked"] = context.variables.get("asked", 0) + 1
+                await context.send(ModelReasoning("Asking."))
+                return await super().__call__(messages, context, **named)
+
+        client.__class__ = Telling
+        return client
+
+    stream = MemoryStream()
+    stream.where(ModelReasoning).subscribe(lambda event: heard.append(event.content), sync_to_thread=False)
+    async with configured(api, fresh(api)) as config:
+        agents = wrap([agent(name, config) for name in ("planner", "critic")], session())
+        noted = [
+            (await each.ask("What now?", stream=stream, config=Own(config, telling))).context.variables["asked"]
+            for each in agents
+        ]
+    assert [call.layout for call in session_of(agents).calls] == ["fork"] * 2
+    assert (noted, len(heard)) == ([1, 1], 2)
+    assert session_of(agents).failures == {}
 
 
 @pytest.mark.parametrize("choice", ["required", "auto"])

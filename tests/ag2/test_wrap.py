@@ -7,9 +7,10 @@ import json
 import pytest
 from ag2 import Agent, MemoryStream, TaskConfig
 from ag2.events import ModelMessageChunk
+from ag2.history import MemoryStorage
 from ag2.policies import ConversationPolicy
 from ag2.testing import TestConfig as ScriptedConfig
-from ag2_driver import HANDBOOK, agent, configured, role_text, texts
+from ag2_driver import HANDBOOK, RULES, agent, configured, role_text, texts
 from test_layout import named, session
 
 import cacheprefix
@@ -104,6 +105,54 @@ async def test_unwrapping_gives_everything_back(fresh):
     assert server.requests[0].body == server.requests[1].body
 
 
+@pytest.mark.parametrize("api", APIS)
+async def test_a_reply_goes_on_as_its_agent_is_wrapped_by_then(api):
+    """No longer, or with another session: its large results went out shortened, and the first session counted it."""
+    long, bodies = "\n".join(f"line {number} of the log" for number in range(2_000)), {}
+    for how in ("never", "before", "anew"):
+        first, second = session(budget=ToolResultBudget(max_tokens=200)), session()
+        called = Reply(tool_calls=(ToolCall("look", {}, id="call_1"),))
+        with SimulatedProvider(RULES[api], Queue([called, "Seen.", "Sure."])) as server:
+            async with configured(api, server) as config:
+                agents = [agent("planner", config, tools=[named("look", long)]), agent("critic", config)]
+                if how != "never":
+                    wrap(agents, first)
+                reply = await agents[0].ask("Look.")
+                if how != "never":
+                    unwrap(agents)
+                if how == "anew":
+                    wrap(agents, second)
+                await reply.ask("Sure?")
+            bodies[how] = server.requests[-1].body
+        assert len(first.calls) == (0 if how == "never" else 2)
+        assert [call.layout for call in second.calls] == (["fork"] if how == "anew" else [])
+    assert bodies["before"] == bodies["never"]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_agents_that_are_wrapped_behind_another_library_are_laid_out_once(fresh, api, monkeypatch):
+    """One that puts itself around ag2's turns, as for traces: an empty message of a user went out, which is refused."""
+    server = fresh(api)
+    async with configured(api, server) as config:
+        wrap([agent("guide", config), agent("greeter", config)], session())
+        turn, turns = Agent._drive_scope, []
+
+        def traced(self, event, **named):
+            turns.append(self.name)
+            return turn(self, event, **named)
+
+        monkeypatch.setattr(Agent, "_drive_scope", traced)
+        stream = MemoryStream()
+        for each in wrap([agent("planner", config), agent("critic", config)], session()):
+            await each.ask("What now?", stream=stream)
+    assert turns == ["planner", "critic"]
+    for record, name in zip(server.requests, turns, strict=True):
+        said = texts(record)
+        assert [text for text in said if not text.strip()] == []
+        assert ["<role" in text for text in said] == [*[False] * (len(said) - 1), True]
+        assert role_text(name) in said[-1]
+
+
 async def test_sub_tasks_are_measured():
     """Under one name, though ag2 gives each a new one; and they keep their own layout."""
     run = ToolCall("run_subtask", {"task": "Look."})
@@ -159,6 +208,47 @@ async def test_by_hand_the_policy_and_the_config_go_together(fresh):
     assert texts(plain) == ["What now?"]
     assert texts(fork)[-1] == f'<role name="planner">\n{role_text("planner")}\n</role>'
     assert any("no PrefixConfig" in note for note in shared.report().notes)
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("again", ["wrapped too", "a second policy"])
+async def test_what_a_policy_has_laid_out_is_laid_out_once(fresh, api, again):
+    """By the first one: the second put an empty message of a user in its place, which is refused."""
+    server, shared = fresh(api), session(prefix=SharedPrefix(system=HANDBOOK))
+    policies = [PrefixPolicy(shared)] * (1 if again == "wrapped too" else 2)
+    async with configured(api, server) as config:
+        made = [agent(n, PrefixConfig(config, shared), assembly=policies) for n in ("planner", "critic")]
+        if again == "wrapped too":
+            wrap(made, shared)
+        stream = MemoryStream()
+        for each in made:
+            await each.ask("What now?", stream=stream)
+    assert [call.layout for call in shared.calls] == ["fork"] * 2
+    for record in server.requests:
+        said = texts(record)
+        assert all(text.strip() for text in said)
+        assert ["<role" in text for text in said] == [*[False] * (len(said) - 1), True]
+
+
+class OneByOne(MemoryStorage):
+    """A storage that gives its events as they come, as one that reads them from a server does."""
+
+    async def get_history(self, stream_id):
+        """They can be read once."""
+        return iter(list(await super().get_history(stream_id)))
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+async def test_events_that_can_be_read_once_are_the_clients(mode):
+    """Of a request that no policy has laid out: it was looked through from the end, which raised ``TypeError``."""
+    run = Reply(tool_calls=(ToolCall("run_subtask", {"task": "Look."}),))
+    with SimulatedProvider("openai-5.6", Queue([run, "Looked.", "So it is."])) as server:
+        async with configured("openai-chat", server) as config:
+            shared = session(mode=mode)
+            made = [agent("planner", config, tasks=TaskConfig()), agent("critic", config)]
+            reply = await wrap(made, shared)[0].ask("What now?", stream=MemoryStream(OneByOne()))
+    assert reply.body == "So it is."
+    assert [call.agent for call in shared.calls] == ["planner", "subtask", "planner"]
 
 
 async def test_a_client_without_an_sdk_is_left_alone():

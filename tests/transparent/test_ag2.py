@@ -18,7 +18,7 @@ from ag2 import Agent, AgentSpec, Context, KnowledgeConfig, MemoryStream, Middle
 from ag2 import observer as observing
 from ag2 import tool as as_tool
 from ag2.compact import CompactTrigger, TailWindowCompact
-from ag2.events import BaseEvent, HumanMessage, ModelMessageChunk, ModelRequest, ModelResponse
+from ag2.events import BaseEvent, HumanMessage, ModelMessage, ModelMessageChunk, ModelRequest, ModelResponse
 from ag2.knowledge import EventLogWriter, MemoryKnowledgeStore
 from ag2.middleware import BaseMiddleware, HistoryLimiter, LoggingMiddleware, RetryMiddleware
 from ag2.middleware.builtin.tools.approval import ApprovalRequired
@@ -273,6 +273,29 @@ async def prompts_that_listeners_see(stage):
     for kind in kinds:
         stream.where(kind).subscribe(note, sync_to_thread=False)
     return [await told(await agent.ask(TASK, stream=stream)), seen]
+
+
+@everywhere
+async def prompts_that_listeners_change(stage):
+    """While the model answers, a tool runs: what they put into the context stays there, for the next request too."""
+    stage.script(call("inquire"), "It is so.", "Really.")
+    stage.streaming = True
+
+    def add(event, context: Context):
+        context.prompt = [*context.prompt, f"Said at a {type(event).__name__}."]
+
+    @as_tool
+    def inquire(query: str, context: Context) -> str:
+        """Asks."""
+        context.prompt = [*context.prompt, "Said in a tool."]
+        return "Asked."
+
+    agent, stream = stage.wrapped(stage.agent("planner", tools=[inquire])), MemoryStream()
+    for kind in (ModelRequest, ModelMessage, ModelResponse):
+        stream.where(kind).subscribe(add, sync_to_thread=False)
+    first = await agent.ask(TASK, stream=stream)
+    gave = [list(first.context.prompt)]
+    return [*gave, await told(await first.ask("Sure?"))]
 
 
 @construct()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ag2.config import LLMClient, ModelConfig, ModelProvider
-from ag2.context import ConversationContext
+from ag2.context import ConversationContext, Stream
 from ag2.events import BaseEvent, ModelResponse
-from ag2.network.policies import CHANNEL_DEP
 from ag2.response import ResponseProto
 from ag2.tools.final import FunctionTool, Toolkit
 from ag2.tools.schemas import ToolSchema
@@ -20,7 +20,7 @@ from fast_depends.library.serializer import SerializerProto
 from cacheprefix import Session
 from cacheprefix.adapter import RequestPlan, forces_any, given_or_configured, overlaid, users_session
 from cacheprefix.adapter import failed as failed_plan
-from cacheprefix_ag2.layout import Fork, GivenTools, Plan, conversation_id, fork_of, tail_in
+from cacheprefix_ag2.layout import Fork, GivenTools, Plan, channel_of, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
 from cacheprefix_ag2.state import PrefixState
 
@@ -85,18 +85,29 @@ def named(tools: Iterable[Any]) -> Iterator[str]:
 
 
 def model_of(config: ModelConfig | None) -> str:
-    """The model's name; empty where a config has none, as ag2's scripted one."""
+    """The model's name; empty where a config has none, as ag2's scripted one: a turn asks for no more than a client."""
     try:
-        return "" if config is None else config.model
-    except NotImplementedError:
+        return "" if config is None else str(config.model)
+    except (AttributeError, NotImplementedError):
         return ""
+
+
+def options_of(client: LLMClient) -> Mapping[str, Any]:
+    """What an ag2 client asks its SDK with in each request; a client of the application's own may call anything so."""
+    found = getattr(client, "_create_options", None)
+    return found if isinstance(found, Mapping) else {}
+
+
+def put_back(context: ConversationContext, ours: list[str], prompts: list[str]) -> None:
+    """Have a context hold ``prompts`` again, where it still holds ours: what the application put there stays."""
+    if context.prompt is ours:
+        context.prompt = prompts
 
 
 def _put_over(client: LLMClient) -> dict[str, Any]:
     """The fields that the application has its SDK put over a client's finished bodies (``extra_body``)."""
-    options = getattr(client, "_create_options", None) or {}
     # ag2's client for Anthropic keeps them by themselves.
-    return {**(options.get("extra_body") or {}), **(getattr(client, "_extra_body", None) or {})}
+    return {**(options_of(client).get("extra_body") or {}), **(getattr(client, "_extra_body", None) or {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +118,16 @@ class _Request:
     tools: Sequence[ToolSchema]
     schema: ResponseProto[Any] | None
     serializer: SerializerProto
+
+
+class _Unheard:
+    """A stream on which nobody hears what is sent."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.id, self.history = stream.id, stream.history
+
+    async def send(self, event: BaseEvent, context: ConversationContext) -> None:
+        """Nothing."""
 
 
 class PrefixClient(LLMClient):
@@ -150,7 +171,7 @@ class PrefixClient(LLMClient):
             return await self._sent(messages, given, Sending(session, name, conversation_id(context)))
         plan = tail._plan
         found: Fork | RequestPlan[Any] = failed_plan("fork")
-        options = getattr(self.client, "_create_options", None) or {}
+        options = options_of(self.client)
         if self.tapped:
             found = session.attempt(
                 "fork",
@@ -177,7 +198,7 @@ class PrefixClient(LLMClient):
             sending.original = await self._original(plan, given)
             response = await self._sent(fork.events, given, sending, tools=fork.tools, prompts=ours)
         # A channel's stream ends with its turn, so nothing is saved in it.
-        if CHANNEL_DEP not in context.dependencies:
+        if channel_of(context) is None:
             await self._save(plan, context)
         return response
 
@@ -216,9 +237,10 @@ class PrefixClient(LLMClient):
         """
         context = given.context
         if prompts is not None:
-            context.prompt, shown = prompts
+            ours, shown = prompts
+            context.prompt = ours
             # Listeners of the application's are called with this context, while the answer comes.
-            sending.made = functools.partial(setattr, context, "prompt", shown)
+            sending.made = functools.partial(put_back, context, ours, shown)
         token = SENDING.set(sending)
         try:
             return await self.client(
@@ -234,10 +256,13 @@ class PrefixClient(LLMClient):
 
     async def _original(self, plan: Plan, given: _Request) -> Any:
         """The body as the application's own client would make it, not sent; None where that fails."""
+        # In a context apart: what an application's client says there and notes, it does with the request itself.
+        apart: Any = copy.copy(given.context)
+        apart.stream = _Unheard(given.context.stream)
+        apart.variables, apart.dependencies = dict(apart.variables), dict(apart.dependencies)
+        asked, sending = replace(given, context=apart), Sending(self._bound, "", "", capture=True)
         try:
-            await self._sent(
-                plan.events, given, Sending(self._bound, "", "", capture=True), prompts=(plan.prompts, plan.shown)
-            )
+            await self._sent(plan.events, asked, sending, prompts=(plan.prompts, plan.shown))
         except Captured as found:
             return found.body
         except Exception as error:

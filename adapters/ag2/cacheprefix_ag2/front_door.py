@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ag2 import Agent, Middleware
-from ag2.assembly import AssemblerMiddleware
 from ag2.tools.final import FunctionTool
 
 from cacheprefix import Session
@@ -22,9 +21,9 @@ from cacheprefix.adapter import (
     users_session,
 )
 from cacheprefix.errors import SetupError, check_id, found_instead
-from cacheprefix_ag2.client import SUBTASK, PrefixClient, kept_tools, model_of, named
+from cacheprefix_ag2.client import SUBTASK, PrefixClient, kept_tools, model_of, named, options_of
 from cacheprefix_ag2.layout import ConversationId, adopt
-from cacheprefix_ag2.policy import BoundPolicy, Volatile
+from cacheprefix_ag2.policy import BoundPolicy, LayoutMiddleware, Volatile
 from cacheprefix_ag2.team import Seat, schema_key, team_of
 
 T = TypeVar("T")
@@ -48,8 +47,8 @@ class _Binding:
         """The client of a turn, inside a ``PrefixClient``."""
         if isinstance(client, PrefixClient):
             return client
-        options = getattr(client, "_create_options", None) or {}
-        return PrefixClient(client, users_session(self.session), str(options.get("model") or model_of(config)))
+        model = str(options_of(client).get("model") or model_of(config))
+        return PrefixClient(client, users_session(self.session), model)
 
 
 _PARENT: BlockVar[_Binding] = BlockVar("cacheprefix_ag2_parent")
@@ -133,7 +132,7 @@ def _bind(agent: Any, session: AdapterSession, policy: BoundPolicy) -> None:
     own = session.count(instruction_of(agent.system_prompt, session.prefix.system), model)
     seat = Seat(model, schema_key(agent.response_schema), names, tail=own, first=first)
     team_of(session).seats[agent.name] = seat
-    setattr(agent, _BINDING, _Binding(session, agent.name, Middleware(AssemblerMiddleware, policies=[policy])))
+    setattr(agent, _BINDING, _Binding(session, agent.name, Middleware(LayoutMiddleware, policy=policy)))
 
 
 def _watch() -> None:
@@ -150,6 +149,7 @@ def _watch() -> None:
     def drive_scope(self: Any, event: Any, *, client: Any, additional_middleware: Any = (), **rest: Any) -> Any:
         own: _Binding | None = vars(self).get(_BINDING)
         found = own or (_PARENT.get() if self.name.startswith(SUBTASK) else None)
+        client = _unwrapped(client)
         if found is not None:
             client = found.client(client, self.config)
             rest["additional_tools"] = tuple(rest.get("additional_tools", ()))
@@ -157,7 +157,10 @@ def _watch() -> None:
                 client.lasting = frozenset(named(kept_tools(self)))
         if own is not None and own.session.mode != "observe":
             # Innermost, behind the application's own policies and middleware: what they leave is what is laid out.
-            additional_middleware = (*additional_middleware, own.middleware)
+            # Once, though this may have been put around itself: behind what another library put around it, or where two
+            # threads wrapped the first agents at once.
+            others = (one for one in tuple(additional_middleware) if one is not own.middleware)
+            additional_middleware = (*others, own.middleware)
         return scope(self, event, client=client, additional_middleware=additional_middleware, **rest)
 
     @functools.wraps(subtask)
@@ -170,6 +173,11 @@ def _watch() -> None:
 
     setattr(drive_scope, _BINDING, True)
     Agent._drive_scope, Agent._run_subtask = drive_scope, run_subtask  # type: ignore[method-assign]
+
+
+def _unwrapped(client: Any) -> Any:
+    """The application's own client: a reply asks by the one of its turn, whose wrapping may have been taken back."""
+    return client.client if isinstance(client, PrefixClient) and not client.by_hand else client
 
 
 def agents_in(target: Any) -> list[Any]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 from ag2.context import ConversationContext
 from ag2.events import BaseEvent, ModelRequest, ModelResponse, TextInput, ToolResultsEvent
-from ag2.network.policies import CHANNEL_DEP
+from ag2.network.policies import AGENT_CLIENT_DEP, CHANNEL_DEP
 from ag2.response import ResponseProto
 from ag2.tools.final import FunctionToolSchema
 from ag2.tools.schemas import ToolSchema
+from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 
 from cacheprefix import Profile
 from cacheprefix.adapter import (
@@ -89,14 +91,29 @@ class Fork:
     """Whether a later request may begin with this one, so that its end is written to the cache."""
 
 
-def tail_in(events: Sequence[Any]) -> Tail | None:
+def tail_in(events: Iterable[Any]) -> Tail | None:
     """The role's text among events, where a policy put it."""
+    # A storage may give its events one by one, and once: a policy gives a list.
+    if not isinstance(events, Sequence):
+        return None
     return next((event for event in reversed(events) if isinstance(event, Tail)), None)
+
+
+def channel_of(context: ConversationContext) -> Any:
+    """The channel on which a request's agent takes its turn; None where it takes none there.
+
+    ag2 gives what a turn was given to whom it delegates to, too: an agent as a tool has a stream of its own, on which
+    nobody of the channel spoke.
+    """
+    given = context.dependencies
+    client = given.get(AGENT_CLIENT_DEP)
+    delegated = client is not None and client.agent is not given.get(AGENT_CONTEXT_DEPENDENCY_KEY)
+    return None if delegated else given.get(CHANNEL_DEP)
 
 
 def conversation_id(context: ConversationContext) -> str:
     """The id of a request's conversation where the application gives none: its channel's, else its stream's."""
-    channel = context.dependencies.get(CHANNEL_DEP)
+    channel = channel_of(context)
     return str(context.stream.id if channel is None else channel.channel_id)
 
 
@@ -189,10 +206,22 @@ def _decided(session: AdapterSession, model: str, plan: Plan) -> list[bool]:
     """Whether the role's requests in this conversation are forks, and whether they carry the union of tools."""
     team = team_of(session)
     opened = next((event for event in plan.events if isinstance(event, ModelRequest)), None)
-    team.heard(plan.role, plan.talk, repr(opened and opened.parts))
+    team.heard(plan.role, plan.talk, _request_key(opened))
     asked = _tokens(session, model, opened) if opened is not None else 0
     # Once decided it stays: another layout in mid-conversation is paid for uncached from its beginning.
     return plan.talk.layouts.setdefault(f"{plan.stays} {plan.role}", team.layout(plan.role, plan.stays, asked))
+
+
+def _request_key(request: ModelRequest | None) -> str:
+    """A key of a request, equal for those that say the same: ag2's own ``repr`` holds the first 80 characters alone."""
+    said = [
+        (type(part).__name__, getattr(part, name))
+        for part in (() if request is None else request.parts)
+        for name in ("content", "data", "url", "file_id")
+        if hasattr(part, name)
+    ]
+    # A file of many megabytes is read once, and never written down.
+    return digest_of(*(f"{kind} {blake2b(one).hexdigest() if isinstance(one, bytes) else one}" for kind, one in said))
 
 
 def _shared_tokens(session: AdapterSession, model: str, plan: Plan, *, union: bool) -> int:

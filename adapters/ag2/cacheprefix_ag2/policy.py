@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ag2.context import ConversationContext
-from ag2.events import BaseEvent, ModelMessage, ModelRequest, TextInput
+from ag2.events import BaseEvent, ModelMessage, ModelRequest, ModelResponse, TextInput
+from ag2.middleware import BaseMiddleware, LLMCall
 from ag2.network.policies import AGENT_CLIENT_DEP, CHANNEL_DEP
 from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY, MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY
 
 from cacheprefix import Session
 from cacheprefix.adapter import check_volatile, given_or_configured, instruction_of
 from cacheprefix.errors import check_id, check_text
-from cacheprefix_ag2.client import PrefixConfig
-from cacheprefix_ag2.layout import ConversationId, Plan, Tail, conversation_id, tail_position
+from cacheprefix_ag2.client import PrefixConfig, put_back
+from cacheprefix_ag2.layout import ConversationId, Plan, Tail, channel_of, conversation_id, tail_in, tail_position
 from cacheprefix_ag2.state import Talk
 from cacheprefix_ag2.team import team_of
 
@@ -56,7 +57,8 @@ class PrefixPolicy:
     ) -> tuple[list[str], list[BaseEvent]]:
         """The fork's prompts and events; the very same objects where nothing is to change."""
         session = self._session
-        if session.mode == "observe":
+        # A policy before this one has laid it out: one put in by hand, of an agent that is wrapped too.
+        if session.mode == "observe" or tail_in(events) is not None:
             return prompts, events
         ours = isinstance(context.dependencies.get(MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY), PrefixConfig)
         if not (self._bound or ours):
@@ -92,7 +94,7 @@ class PrefixPolicy:
         session = self._session
         agent = context.dependencies[AGENT_CONTEXT_DEPENDENCY_KEY]
         role = self.role or agent.name
-        channel = context.dependencies.get(CHANNEL_DEP)
+        channel = channel_of(context)
         talk.speakers.add(role)
         history = events if channel is None else _public(events, context)
         own = [text for text in prompts if text in agent.system_prompt]
@@ -115,6 +117,32 @@ class BoundPolicy(PrefixPolicy):
     """The policy of a wrapped agent, whose clients are all ``PrefixClient``s."""
 
     _bound = True
+
+
+class LayoutMiddleware(BaseMiddleware):
+    """Applies the policy of a wrapped agent to each of a turn's requests.
+
+    Unlike ag2's own ``AssemblerMiddleware`` it takes nothing back that the application did to the context meanwhile:
+    without us the agent may have none.
+    """
+
+    def __init__(self, event: BaseEvent, context: ConversationContext, *, policy: PrefixPolicy) -> None:
+        super().__init__(event, context)
+        self._policy = policy
+
+    async def on_llm_call(
+        self, call_next: LLMCall, events: Sequence[BaseEvent], context: ConversationContext
+    ) -> ModelResponse:
+        """The answer to the request, laid out."""
+        before, given = context.prompt, list(context.prompt)
+        prompts, laid = await self._policy.apply(given, list(events), context)
+        if prompts is given:
+            return await call_next(laid, context)
+        context.prompt = prompts
+        try:
+            return await call_next(laid, context)
+        finally:
+            put_back(context, prompts, before)
 
 
 def _public(events: Sequence[BaseEvent], context: ConversationContext) -> list[BaseEvent]:

@@ -35,8 +35,11 @@ _PATHS: tuple[tuple[str, Api], ...] = (
 _MARK = "cache_control"
 
 
-class Captured(Exception):  # noqa: N818 - nothing went wrong: a body was wanted, not an answer
-    """Carries the body of a request that was not sent."""
+class Captured(BaseException):
+    """Carries the body of a request that was not sent.
+
+    No ``Exception``: nothing went wrong, and the application's own client may handle those.
+    """
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         super().__init__("captured")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from weakref import WeakSet
 
 from ag2.events import BaseEvent, Field
 
-from cacheprefix.adapter import AdapterSession, Bounded, merged_places
+from cacheprefix.adapter import AdapterSession, Bounded, digest_of, merged_places
 
 VERSION = 1
 _STREAMS = 1_000
@@ -39,7 +40,8 @@ class Talk:
     """By role and the place of its text: whether its requests are forks, and whether they carry the union of tools."""
     tools: list[str] = field(default_factory=list)
     """Names of the shared tools when the conversation began."""
-    saved: dict[str, Any] = field(default_factory=dict)
+    saved: str = ""
+    """Digest of the state that was saved last. Privacy: the state itself holds texts of the conversation's."""
     states: Bounded[str, int] = field(default_factory=lambda: Bounded(_STREAMS))
     """By stream: how many ``PrefixState`` events its history held when it was last read. Each turn of a channel is a
     stream of its own."""
@@ -68,7 +70,7 @@ class Talk:
         self.kept = self.kept or bool(saved)
         if back:
             self.holders.clear()
-            self.speakers, self.layouts, self.tools, self.saved = set(), {}, [], {}
+            self.speakers, self.layouts, self.tools, self.saved = set(), {}, [], ""
         self.holders.add(stream)
         if known and not back:
             return
@@ -92,7 +94,7 @@ class Talk:
         # The saved limits for results stay with the saved decisions, even if the session's are others now.
         talk.restore(saved["conversation"], rebase=True, merge=merge)
         session.restore_places(talk, places)
-        self.saved = self.state(session)
+        self.saved = _digest(self.state(session))
 
     def state(self, session: AdapterSession) -> dict[str, Any]:
         """The state to save; empty while nothing was decided."""
@@ -113,7 +115,12 @@ class Talk:
     def unsaved(self, session: AdapterSession, events: Iterable[BaseEvent]) -> PrefixState | None:
         """The event to append to a history with these events; None where the newest state is saved already."""
         state = self.state(session)
-        if not state or (state == self.saved and any(isinstance(event, PrefixState) for event in events)):
+        digest = _digest(state)
+        if not state or (digest == self.saved and any(isinstance(event, PrefixState) for event in events)):
             return None
-        self.saved = state
+        self.saved = digest
         return PrefixState(state=state)
+
+
+def _digest(state: dict[str, Any]) -> str:
+    return digest_of(json.dumps(state, sort_keys=True))
