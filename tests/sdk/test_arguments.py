@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
+from importlib.util import find_spec
 from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
@@ -184,6 +185,9 @@ def holding(api):
         found["a generator of instructions"] = lambda: body(api, instructions=(one for one in "ab"))
     else:
         found["a generator of stops"] = lambda: body(api, stop=(one for one in "ab"))
+    if api == CLAUDE and not find_spec("anthropic._utils._json"):
+        # Older releases write no times, which a fork does.
+        del found["a text that is a time"]
     return found
 
 
@@ -270,6 +274,8 @@ def test_the_client_does_with_an_odd_argument_what_it_does_without_us(api, later
 @pytest.mark.parametrize("door", ["messages", "extra_body"])
 def test_messages_that_can_be_read_once_are_those_of_a_fork(door):
     """Anthropic's client takes an iterator of them, and so do we, once."""
+    if door == "extra_body" and not find_spec("anthropic._utils._prepare"):
+        pytest.skip("releases before 2.0 take none there")
     read = []
 
     def rows():
