@@ -6,6 +6,7 @@ Every method of the SDKs that asks a model (``create``, ``parse``, ``stream``, r
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import itertools
@@ -34,9 +35,13 @@ _RAW = "X-Stainless-Raw-Response"
 
 def vendor_of(target: object) -> str | None:
     """The SDK whose client ``target`` is, synchronous or not; None where it is none."""
+    return _vendor(target) if hasattr(target, "post") and hasattr(target, "copy") else None
+
+
+def _vendor(target: object) -> str | None:
+    """The SDK whose class ``target`` is of, or of one derived from it."""
     modules = [base.__module__.partition(".")[0] for base in type(target).__mro__]
-    found = next((module for module in modules if module in _APIS), None)
-    return found if hasattr(target, "post") and hasattr(target, "copy") else None
+    return next((module for module in modules if module in _APIS), None)
 
 
 def watched_client(client: C, session: AdapterSession, role: Callable[[], Role | None], *, parses: bool = False) -> C:
@@ -45,16 +50,46 @@ def watched_client(client: C, session: AdapterSession, role: Callable[[], Role |
     Each request is a fork of the role that ``role`` gives when it is made; without one it goes out as it was asked.
     ``parses`` says that whoever asks it for raw streams parses them.
     """
-    given: Any = client
-    copy = given.copy()
+    copied, kind = _copied(client), type(client)
     apis = _APIS[vendor_of(client) or ""]
-    copy.__class__ = _subclass(getattr(type(given), "__unwrapped__", type(given)), apis, session, role, parses=parses)
-    for name, part in tuple(vars(copy).items()):
-        # Anthropic's clients for other clouds make their ``messages`` at once, which hold on to the client's methods.
-        if getattr(part, "_client", None) is copy:
-            setattr(copy, name, type(part)(copy))
-    watched: C = copy
+    copied.__class__ = _subclass(getattr(kind, "__unwrapped__", kind), apis, session, role, parses=parses)
+    _made_anew(client, copied)
+    watched: C = copied
     return watched
+
+
+def _copied(client: Any) -> Any:
+    """A copy of a client with all that the application gave it, sharing its connections."""
+    # Not the SDK's ``copy``, which makes a client with arguments of its own: a subclass may take others, and what the
+    # application has set or counts as it makes one would be lost, or done twice.
+    made = copy.copy(client)
+    if "post" in vars(made):
+        # What the application put in the way of this one client is asked, and hides nothing of ours.
+        vars(made)[_OWN_POST] = vars(made).pop("post")
+    return made
+
+
+_OWN_POST = "_cacheprefix_post"
+"""The attribute of a copied client that has the application's own ``post``, where it gave the client one."""
+
+
+def _send(base: Any, client: Any, path: str, **options: Any) -> Any:
+    """Ask as a copied client would without us, ``base`` being its class then."""
+    own = vars(client).get(_OWN_POST)
+    return base.post(client, path, **options) if own is None else own(path, **options)
+
+
+def _made_anew(client: Any, copied: Any) -> None:
+    """Have a copied client ask by itself: what it took over of the SDK's holds on to the methods of ``client``."""
+    for name, part in tuple(vars(copied).items()):
+        if getattr(part, "_client", None) is not client or _vendor(part) is None:
+            continue
+        if isinstance(getattr(type(client), name, None), functools.cached_property):
+            # It is made when it is asked for.
+            del vars(copied)[name]
+        else:
+            # Anthropic's clients for other clouds make their ``messages`` at once.
+            setattr(copied, name, type(part)(copied))
 
 
 def _subclass(
@@ -97,15 +132,15 @@ def _subclass(
     def post(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
         fork, body = opened(self, path, body, options)
         if fork is None:
-            return base.post(self, path, body=body, **options)
-        return fork.ask(lambda sent: base.post(self, path, **_placed(fork, sent, body, options)), _streamed, _told)
+            return _send(base, self, path, body=body, **options)
+        return fork.ask(lambda sent: _send(base, self, path, **_placed(fork, sent, body, options)), _streamed, _told)
 
     async def apost(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
         fork, body = opened(self, path, body, options)
         if fork is None:
-            return await base.post(self, path, body=body, **options)
+            return await _send(base, self, path, body=body, **options)
         return await fork.aask(
-            lambda sent: base.post(self, path, **_placed(fork, sent, body, options)), _astreamed, _told
+            lambda sent: _send(base, self, path, **_placed(fork, sent, body, options)), _astreamed, _told
         )
 
     def deleted(path: str) -> None:
@@ -163,10 +198,11 @@ def _compacting(client: Any) -> Any:
             if said:
                 rest = {name: value for name, value in body.items() if name != "previous_response_id"}
                 body = {**rest, "input": [*said, *(rest.get("input") or ())]}
-        return base.post(self, path, body=body, **options)
+        return _send(base, self, path, body=body, **options)
 
-    made = client.copy()
+    made = _copied(client)
     made.__class__ = derived(base, post=post)
+    _made_anew(client, made)
     return made
 
 

@@ -1193,6 +1193,43 @@ async def test_a_client_that_makes_its_parts_at_once_is_watched(later, session_f
     assert asked == ["claude-sonnet-4-6"] * 2
 
 
+@pytest.mark.parametrize("mode", ["observe", "fork", "off"])
+@pytest.mark.parametrize("later", [False, True], ids=["", "async"])
+async def test_a_client_of_the_applications_own_is_what_it_was(api, servers, session_for, later, mode):
+    """With arguments of its own, what was set on it, and what stands in the way of its requests; made once."""
+    base, made, went = type(make_client(api, servers[api], later=later)), [], []
+
+    class Mine(base):
+        def __init__(self, tenant, count=0, **given):
+            made.append(tenant)
+            self.tenant, self.count = tenant, count
+            super().__init__(**given)
+
+        def hello(self):
+            return creator(self, api)(**body(api, self.tenant))
+
+    url = servers[api].anthropic_base_url if api == "anthropic" else servers[api].openai_base_url
+    client, session = Mine("acme", base_url=url, api_key="k"), session_for(api, mode=mode)
+    client.tag, client.count = "mine", 3
+    own = client.post
+
+    def post(path, **options):
+        went.append(path)
+        return own(path, **options)
+
+    client.post = post
+    creator(client, api)
+    wrapped = wrap(client, session)
+    with role("critic"):
+        given = wrapped.hello()
+        assert await given if later else given
+    assert (wrapped.tenant, wrapped.count, wrapped.tag, made, len(went)) == ("acme", 3, "mine", ["acme"], 1)
+    assert len(session.calls) == (mode != "off")
+    assert "acme" in servers[api].requests[-1].body.decode()
+    await closed if inspect.isawaitable(closed := client.close()) else None
+    assert wrapped.is_closed()
+
+
 class _Post:
     """An SDK's ``post``, by which two threads look at once whether it is watched."""
 
