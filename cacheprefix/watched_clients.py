@@ -53,7 +53,11 @@ def watched_client(client: C, session: AdapterSession, role: Callable[[], Role |
     copied, kind = _copied(client), type(client)
     apis = _APIS[vendor_of(client) or ""]
     copied.__class__ = _subclass(getattr(kind, "__unwrapped__", kind), apis, session, role, parses=parses)
-    _made_anew(client, copied)
+    for name in _made_anew(client, copied):
+        session.unseen(
+            f"{type(client).__qualname__}.{name}: a method in it was replaced on this client before wrap, so that it asks "
+            "unchanged and unmeasured; wrap the client first, then replace it"
+        )
     watched: C = copied
     return watched
 
@@ -79,17 +83,34 @@ def _send(base: Any, client: Any, path: str, **options: Any) -> Any:
     return base.post(client, path, **options) if own is None else own(path, **options)
 
 
-def _made_anew(client: Any, copied: Any) -> None:
-    """Have a copied client ask by itself: what it took over of the SDK's holds on to the methods of ``client``."""
+def _made_anew(client: Any, copied: Any) -> list[str]:
+    """Have a copied client ask by itself: what it took over of the SDK's holds on to the methods of ``client``.
+
+    Gives the names of what stays as it is, since the application, or what traces it, has replaced methods in there.
+    """
+    replaced = []
     for name, part in tuple(vars(copied).items()):
         if getattr(part, "_client", None) is not client or _vendor(part) is None:
             continue
-        if isinstance(getattr(type(client), name, None), functools.cached_property):
+        if _has_replaced(part, client):
+            replaced.append(name)
+        elif isinstance(getattr(type(client), name, None), functools.cached_property):
             # It is made when it is asked for.
             del vars(copied)[name]
         else:
             # Anthropic's clients for other clouds make their ``messages`` at once.
             setattr(copied, name, type(part)(copied))
+    return replaced
+
+
+def _has_replaced(part: Any, client: Any) -> bool:
+    """Whether in a part of a client, or in a part of it, something stands in the place of a method."""
+    for name, value in tuple(vars(part).items()):
+        if inspect.isfunction(getattr(type(part), name, None)):
+            return True
+        if getattr(value, "_client", None) is client and _has_replaced(value, client):
+            return True
+    return False
 
 
 def _subclass(

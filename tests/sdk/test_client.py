@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from json import loads
+from operator import attrgetter
 from threading import Barrier, BrokenBarrierError
 from types import SimpleNamespace
 
@@ -1228,6 +1229,35 @@ async def test_a_client_of_the_applications_own_is_what_it_was(api, servers, ses
     assert "acme" in servers[api].requests[-1].body.decode()
     await closed if inspect.isawaitable(closed := client.close()) else None
     assert wrapped.is_closed()
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+@pytest.mark.parametrize("later", [False, True], ids=["", "async"])
+async def test_a_method_that_was_replaced_on_a_client_is_asked_as_without_us(api, servers, session_for, later, mode):
+    """As LangSmith's ``wrap_openai`` does: its traces would be gone, and nothing said so. The report does."""
+    session, traced = session_for(api, mode=mode), []
+    client = make_client(api, servers[api], later=later)
+    part = {"openai-chat": "chat.completions", "openai-responses": "responses", "anthropic": "messages"}[api]
+    holder, own = attrgetter(part)(client), creator(client, api)
+
+    def create(**given):
+        traced.append(given)
+        return own(**given)
+
+    holder.create = create
+    wrapped = wrap(client, session)
+    with role("critic"):
+        given = creator(wrapped, api)(**body(api))
+        assert await given if later else given
+        # A part in which nothing was replaced is watched.
+        if api != "openai-chat":
+            other = wrapped.beta.messages.create if api == "anthropic" else wrapped.chat.completions.create
+            given = other(**body("anthropic" if api == "anthropic" else "openai-chat"))
+            assert await given if later else given
+    assert len(traced) == 1
+    assert len(session.calls) == (api != "openai-chat")
+    assert any("replaced on this client before wrap" in note for note in session.report().notes)
+    await closed if inspect.isawaitable(closed := client.close()) else None
 
 
 class _Post:
