@@ -55,8 +55,8 @@ def watched_client(client: C, session: AdapterSession, role: Callable[[], Role |
     copied.__class__ = _subclass(getattr(kind, "__unwrapped__", kind), apis, session, role, parses=parses)
     for name in _made_anew(client, copied):
         session.unseen(
-            f"{type(client).__qualname__}.{name}: a method in it was replaced on this client before wrap, so that it asks "
-            "unchanged and unmeasured; wrap the client first, then replace it"
+            f"{type(client).__qualname__}.{name}: a method in it was replaced on this client before wrap, so that it "
+            "asks unchanged and unmeasured; wrap the client first, then replace it"
         )
     watched: C = copied
     return watched
