@@ -858,14 +858,16 @@ def test_an_error_of_the_provider_reaches_the_application(api, session_for):
 
 
 @pytest.mark.invalid_requests
-def test_a_request_that_asks_nothing_is_refused_as_without_us(servers, session_for):
-    """A fork of it would have the role's text to answer."""
-    servers["anthropic"].reset()
-    session = session_for("anthropic")
-    with make_client("anthropic", servers["anthropic"]) as client:
-        for name in ("a", "b"):
-            with role(name), pytest.raises(anthropic.BadRequestError):
-                creator(wrap(client, session), "anthropic")(**{**body("anthropic"), "messages": []})
+def test_a_request_that_asks_nothing_is_refused_as_without_us(api, servers, session_for):
+    """A fork of it would have the role's text to answer; nothing of ours fails, also where it holds nothing at all."""
+    session, said = session_for(api), "input" if api == "openai-responses" else "messages"
+    refused = (anthropic if api == "anthropic" else openai).BadRequestError
+    with make_client(api, servers[api]) as client:
+        for name in ("a", "b", "a"):
+            with role(name):
+                creator(wrap(client, session), api)(**body(api))
+                with pytest.raises(refused):
+                    creator(wrap(client, session), api)(**{**body(api), said: []})
     assert session.failures == {}
 
 
