@@ -1060,7 +1060,7 @@ def gone_on(session: AdapterSession, body: dict[str, Any], api: Api, role: Role 
 
     For requests beside those of a model (``responses.compact``), whose answer holds the history that they name.
     """
-    if session.mode == "observe":
+    if session.mode == "observe" or not well_formed(body, api):
         return body
     given, earlier = session.attempt("kept answer", lambda: _with_history(session, body, api, role), (body, ""))
     return given if earlier else body

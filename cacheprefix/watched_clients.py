@@ -6,16 +6,13 @@ Every method of the SDKs that asks a model (``create``, ``parse``, ``stream``, r
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import itertools
-import operator
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from datetime import date
-from io import IOBase
 from typing import Any, TypeVar
 
 from cacheprefix.adapter_session import AdapterSession
@@ -23,6 +20,7 @@ from cacheprefix.bodies import AsyncWatched, ForkBody, Role, Watched, fork_body,
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.locks import Lock
 from cacheprefix.prompt import Api
+from cacheprefix.wire.written import written
 
 C = TypeVar("C")
 _APIS: dict[str, dict[str, Api]] = {
@@ -37,9 +35,13 @@ _RAW = "X-Stainless-Raw-Response"
 
 def vendor_of(target: object) -> str | None:
     """The SDK whose client ``target`` is, synchronous or not; None where it is none."""
+    return _vendor(target) if hasattr(target, "post") and hasattr(target, "copy") else None
+
+
+def _vendor(target: object) -> str | None:
+    """The SDK whose class ``target`` is of, or of one derived from it."""
     modules = [base.__module__.partition(".")[0] for base in type(target).__mro__]
-    found = next((module for module in modules if module in _APIS), None)
-    return found if hasattr(target, "post") and hasattr(target, "copy") else None
+    return next((module for module in modules if module in _APIS), None)
 
 
 def watched_client(client: C, session: AdapterSession, role: Callable[[], Role | None], *, parses: bool = False) -> C:
@@ -48,16 +50,67 @@ def watched_client(client: C, session: AdapterSession, role: Callable[[], Role |
     Each request is a fork of the role that ``role`` gives when it is made; without one it goes out as it was asked.
     ``parses`` says that whoever asks it for raw streams parses them.
     """
-    given: Any = client
-    copy = given.copy()
+    copied, kind = _copied(client), type(client)
     apis = _APIS[vendor_of(client) or ""]
-    copy.__class__ = _subclass(getattr(type(given), "__unwrapped__", type(given)), apis, session, role, parses=parses)
-    for name, part in tuple(vars(copy).items()):
-        # Anthropic's clients for other clouds make their ``messages`` at once, which hold on to the client's methods.
-        if getattr(part, "_client", None) is copy:
-            setattr(copy, name, type(part)(copy))
-    watched: C = copy
+    copied.__class__ = _subclass(getattr(kind, "__unwrapped__", kind), apis, session, role, parses=parses)
+    for name in _made_anew(client, copied):
+        session.unseen(
+            f"{type(client).__qualname__}.{name}: a method in it was replaced on this client before wrap, so that it "
+            "asks unchanged and unmeasured; wrap the client first, then replace it"
+        )
+    watched: C = copied
     return watched
+
+
+def _copied(client: Any) -> Any:
+    """A copy of a client with all that the application gave it, sharing its connections."""
+    # Not the SDK's ``copy``, which makes a client with arguments of its own: a subclass may take others, and what the
+    # application has set or counts as it makes one would be lost, or done twice.
+    made = copy.copy(client)
+    if "post" in vars(made):
+        # What the application put in the way of this one client is asked, and hides nothing of ours.
+        vars(made)[_OWN_POST] = vars(made).pop("post")
+    return made
+
+
+_OWN_POST = "_cacheprefix_post"
+"""The attribute of a copied client that has the application's own ``post``, where it gave the client one."""
+
+
+def _send(base: Any, client: Any, path: str, **options: Any) -> Any:
+    """Ask as a copied client would without us, ``base`` being its class then."""
+    own = vars(client).get(_OWN_POST)
+    return base.post(client, path, **options) if own is None else own(path, **options)
+
+
+def _made_anew(client: Any, copied: Any) -> list[str]:
+    """Have a copied client ask by itself: what it took over of the SDK's holds on to the methods of ``client``.
+
+    Gives the names of what stays as it is, since the application, or what traces it, has replaced methods in there.
+    """
+    replaced = []
+    for name, part in tuple(vars(copied).items()):
+        if getattr(part, "_client", None) is not client or _vendor(part) is None:
+            continue
+        if _has_replaced(part, client):
+            replaced.append(name)
+        elif isinstance(getattr(type(client), name, None), functools.cached_property):
+            # It is made when it is asked for.
+            del vars(copied)[name]
+        else:
+            # Anthropic's clients for other clouds make their ``messages`` at once.
+            setattr(copied, name, type(part)(copied))
+    return replaced
+
+
+def _has_replaced(part: Any, client: Any) -> bool:
+    """Whether in a part of a client, or in a part of it, something stands in the place of a method."""
+    for name, value in tuple(vars(part).items()):
+        if inspect.isfunction(getattr(type(part), name, None)):
+            return True
+        if getattr(value, "_client", None) is client and _has_replaced(value, client):
+            return True
+    return False
 
 
 def _subclass(
@@ -65,25 +118,31 @@ def _subclass(
 ) -> Any:
     """A class of an SDK's client that sends its model requests as forks, and is ``base`` in all else."""
 
-    def opened(client: Any, path: str, body: Any, options: Mapping[str, Any]) -> ForkBody | None:
+    def opened(client: Any, path: str, body: Any, options: dict[str, Any]) -> tuple[ForkBody | None, Any]:
+        """The request as a fork, and the application's body to send where there is none; changes ``options``."""
         api = next((api for end, api in apis.items() if path.partition("?")[0].endswith(end)), None)
         if api is None or not isinstance(body, dict):
-            return None
-        asked_too = (options.get("options") or {}).get("extra_json")
+            return None, beside(path, body)
+        sdks: Any = options.get("options") or {}
         # ``extra_body``, which the SDK puts over the body: a fork's would lose the role's text under its messages.
-        whole = {**body, **asked_too} if isinstance(asked_too, Mapping) else body
-        given = session.attempt("body", lambda: _as_written(whole), whole)
-        if not well_formed(given, api):
-            return None
+        over = sdks.get("extra_json")
+        read = written(body, over if isinstance(over, Mapping) else {}, prepares=hasattr(base, "_copy_and_prepare"))
+        if over and read.extra is not over:
+            options["options"] = {**sdks, "extra_json": read.extra}
+        if read.failed is not None:
+            session.failed("body", read.failed)
+        given = read.plain
+        if given is None or not well_formed(given, api):
+            return None, read.body
         # A raw response is parsed by the application: whatever the stream holds, it sees.
-        own = (options.get("options") or {}).get("headers") or {}
+        own = sdks.get("headers") or {}
         raw = own.get(_RAW)
         asks = role()
         if asks is not None and raw and (not parses if given.get("stream") else raw == "stream"):
             # Whether it is parsed is seen too late: it may be read as bytes.
             asks = replace(asks, unread=True)
         headers = session.attempt("headers", lambda: headers_of(client, own), None)
-        return fork_body(session, given, api, asks, asks_usage=not raw, headers=headers)
+        return fork_body(session, given, api, asks, asks_usage=not raw, headers=headers), read.body
 
     def beside(path: str, body: Any) -> Any:
         """The body of what is asked about a history and not of the model; the very same where it names no fork's."""
@@ -92,17 +151,17 @@ def _subclass(
         return gone_on(session, body, "openai-responses", role())
 
     def post(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
-        fork = opened(self, path, body, options)
+        fork, body = opened(self, path, body, options)
         if fork is None:
-            return base.post(self, path, body=beside(path, body), **options)
-        return fork.ask(lambda sent: base.post(self, path, **_placed(fork, sent, body, options)), _streamed, _told)
+            return _send(base, self, path, body=body, **options)
+        return fork.ask(lambda sent: _send(base, self, path, **_placed(fork, sent, body, options)), _streamed, _told)
 
     async def apost(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
-        fork = opened(self, path, body, options)
+        fork, body = opened(self, path, body, options)
         if fork is None:
-            return await base.post(self, path, body=beside(path, body), **options)
+            return await _send(base, self, path, body=body, **options)
         return await fork.aask(
-            lambda sent: base.post(self, path, **_placed(fork, sent, body, options)), _astreamed, _told
+            lambda sent: _send(base, self, path, **_placed(fork, sent, body, options)), _astreamed, _told
         )
 
     def deleted(path: str) -> None:
@@ -160,41 +219,18 @@ def _compacting(client: Any) -> Any:
             if said:
                 rest = {name: value for name, value in body.items() if name != "previous_response_id"}
                 body = {**rest, "input": [*said, *(rest.get("input") or ())]}
-        return base.post(self, path, body=body, **options)
+        return _send(base, self, path, body=body, **options)
 
-    made = client.copy()
+    made = _copied(client)
     made.__class__ = derived(base, post=post)
+    _made_anew(client, made)
     return made
 
 
-def _as_written(value: Any) -> Any:
-    """A body as the SDKs write it: their own answers as plain fields, sequences as lists, without what is left out.
-
-    The very same object where nothing of it is changed. Anthropic's SDK does this itself from 2.x on, behind ``post``;
-    of OpenAI's, and of older ones of Anthropic's, a body is plain already.
-    """
-    if isinstance(value, Mapping):
-        made = {name: _as_written(one) for name, one in value.items() if not _left_out(one)}
-        same = type(value) is dict and len(made) == len(value) and all(map(operator.is_, made.values(), value.values()))
-        return value if same else made
-    if isinstance(value, (str, bytes, bytearray, memoryview, IOBase)):
-        # An open file is an iterator too, and can be read once: that is the SDK's to do.
-        return value
-    if isinstance(value, (Sequence, AbstractSet, Iterator)):
-        listed = value if isinstance(value, list) else list(value)
-        written = [_as_written(one) for one in listed]
-        return listed if all(map(operator.is_, written, listed)) else written
-    if hasattr(value, "model_dump"):
-        hidden = getattr(value, "__api_exclude__", None)
-        return value.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=hidden)
-    return value.isoformat() if isinstance(value, date) else value
-
-
-def _placed(fork: ForkBody, sent: Any, asked: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _placed(fork: ForkBody, sent: Any, asked: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``post`` by which this is sent: the application's own, or a body that has its ``extra_body``."""
     if fork.as_asked(sent):
-        # With what is left out in its place: there ``extra_body`` puts it.
-        return {**options, "body": {name: sent.get(name, value) for name, value in asked.items()}}
+        return {**options, "body": asked}
     own = options.get("options") or {}
     if own.get("extra_json"):
         options = {**options, "options": {name: value for name, value in own.items() if name != "extra_json"}}
@@ -205,10 +241,6 @@ def headers_of(client: Any, own: Mapping[str, Any]) -> dict[str, Any]:
     """The headers that a client of either SDK sends: its application's, and over them the request's ``own``."""
     held = (getattr(client, "_custom_headers", {}), own)
     return {name.lower(): value for given in held for name, value in given.items()}
-
-
-def _left_out(value: Any) -> bool:
-    return type(value).__name__ in ("Omit", "NotGiven")
 
 
 def derived(base: Any, **own: Any) -> Any:

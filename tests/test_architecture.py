@@ -49,7 +49,7 @@ config: profiles toolcache history options config_fields plugins events
 keep_alive: profiles layout forks
 wrapped_parts: adapter_session
 bodies: prompt wire profiles layout conversation history calls adapter_session
-watched_clients: prompt calls adapter_session bodies
+watched_clients: prompt wire calls adapter_session bodies
 dry_run: prompt call calls adapter_session bodies
 session: prompt stores wire profiles toolcache services cache history layout conversation call options plugins \
   calls forks adapter_session config keep_alive dry_run

@@ -57,7 +57,8 @@ class Placement:
         ``totals`` are the tokens up to and with each section.
         """
         known = self._roles.get(role)
-        if known is None:
+        # One without a message is refused by the provider.
+        if known is None or not totals:
             return
         near = range(max(0, len(sections) - _NEAR), len(sections))
         at = next((at for at in near if totals[at] > read and known.data in sections[at].data), None)

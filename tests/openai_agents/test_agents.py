@@ -457,6 +457,26 @@ def test_a_group_that_a_run_is_traced_under_may_be_any_object():
     assert own.calls[0].conversation == "5"
 
 
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+@pytest.mark.parametrize("name", ["", " ", "a\ud800", "</role>", "two\nlines", "n" * 300])
+def test_an_agent_may_have_any_name(provider, name, mode):
+    """The Agents SDK takes them all; a blank one raised ``SetupError`` in the midst of a run."""
+    held = session(mode=mode)
+
+    async def main():
+        model = model_for("openai-responses", provider)
+        first = Agent(name, instructions=f"You plan.\n\n{HANDBOOK}", model=model)
+        wrap(first, held)
+        for one in (first, first.clone(name=f"{name}2")):
+            result = await Runner.run(one, "What now?", run_config=RunConfig(group_id=f"group {name}"))
+            assert result.final_output
+        await model._client.close()
+
+    asyncio.run(main())
+    assert len(held.calls) == len(provider.requests) == 2
+    assert not held.failures
+
+
 def test_only_what_asks_models_can_be_wrapped():
     """The hook of ``cacheprefix.wrap`` leaves the rest to other adapters."""
     with pytest.raises(SetupError, match="agent"):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from json import loads
+from operator import attrgetter
 from threading import Barrier, BrokenBarrierError
 from types import SimpleNamespace
 
@@ -857,14 +858,16 @@ def test_an_error_of_the_provider_reaches_the_application(api, session_for):
 
 
 @pytest.mark.invalid_requests
-def test_a_request_that_asks_nothing_is_refused_as_without_us(servers, session_for):
-    """A fork of it would have the role's text to answer."""
-    servers["anthropic"].reset()
-    session = session_for("anthropic")
-    with make_client("anthropic", servers["anthropic"]) as client:
-        for name in ("a", "b"):
-            with role(name), pytest.raises(anthropic.BadRequestError):
-                creator(wrap(client, session), "anthropic")(**{**body("anthropic"), "messages": []})
+def test_a_request_that_asks_nothing_is_refused_as_without_us(api, servers, session_for):
+    """A fork of it would have the role's text to answer; nothing of ours fails, also where it holds nothing at all."""
+    session, said = session_for(api), "input" if api == "openai-responses" else "messages"
+    refused = (anthropic if api == "anthropic" else openai).BadRequestError
+    with make_client(api, servers[api]) as client:
+        for name in ("a", "b", "a"):
+            with role(name):
+                creator(wrap(client, session), api)(**body(api))
+                with pytest.raises(refused):
+                    creator(wrap(client, session), api)(**{**body(api), said: []})
     assert session.failures == {}
 
 
@@ -1191,6 +1194,72 @@ async def test_a_client_that_makes_its_parts_at_once_is_watched(later, session_f
     assert answer.content[0].text == "so be it"
     assert [(call.agent, call.layout) for call in session.calls] == [("critic", "fork")] * 2
     assert asked == ["claude-sonnet-4-6"] * 2
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork", "off"])
+@pytest.mark.parametrize("later", [False, True], ids=["", "async"])
+async def test_a_client_of_the_applications_own_is_what_it_was(api, servers, session_for, later, mode):
+    """With arguments of its own, what was set on it, and what stands in the way of its requests; made once."""
+    base, made, went = type(make_client(api, servers[api], later=later)), [], []
+
+    class Mine(base):
+        def __init__(self, tenant, count=0, **given):
+            made.append(tenant)
+            self.tenant, self.count = tenant, count
+            super().__init__(**given)
+
+        def hello(self):
+            return creator(self, api)(**body(api, self.tenant))
+
+    url = servers[api].anthropic_base_url if api == "anthropic" else servers[api].openai_base_url
+    client, session = Mine("acme", base_url=url, api_key="k"), session_for(api, mode=mode)
+    client.tag, client.count = "mine", 3
+    own = client.post
+
+    def post(path, **options):
+        went.append(path)
+        return own(path, **options)
+
+    client.post = post
+    creator(client, api)
+    wrapped = wrap(client, session)
+    with role("critic"):
+        given = wrapped.hello()
+        assert await given if later else given
+    assert (wrapped.tenant, wrapped.count, wrapped.tag, made, len(went)) == ("acme", 3, "mine", ["acme"], 1)
+    assert len(session.calls) == (mode != "off")
+    assert "acme" in servers[api].requests[-1].body.decode()
+    await closed if inspect.isawaitable(closed := client.close()) else None
+    assert wrapped.is_closed()
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+@pytest.mark.parametrize("later", [False, True], ids=["", "async"])
+async def test_a_method_that_was_replaced_on_a_client_is_asked_as_without_us(api, servers, session_for, later, mode):
+    """As LangSmith's ``wrap_openai`` does: its traces would be gone, and nothing said so. The report does."""
+    session, traced = session_for(api, mode=mode), []
+    client = make_client(api, servers[api], later=later)
+    part = {"openai-chat": "chat.completions", "openai-responses": "responses", "anthropic": "messages"}[api]
+    holder, own = attrgetter(part)(client), creator(client, api)
+
+    def create(**given):
+        traced.append(given)
+        return own(**given)
+
+    holder.create = create
+    wrapped = wrap(client, session)
+    with role("critic"):
+        given = creator(wrapped, api)(**body(api))
+        assert await given if later else given
+        # A part in which nothing was replaced is watched.
+        if api != "openai-chat":
+            other = wrapped.beta.messages.create if api == "anthropic" else wrapped.chat.completions.create
+            given = other(**body("anthropic" if api == "anthropic" else "openai-chat"))
+            assert await given if later else given
+    assert len(traced) == 1
+    assert len(session.calls) == (api != "openai-chat")
+    assert any("replaced on this client before wrap" in note for note in session.report().notes)
+    await closed if inspect.isawaitable(closed := client.close()) else None
 
 
 class _Post:

@@ -143,10 +143,11 @@ def _model(given: Any, session: adapter.AdapterSession, role: str, conversation:
     base, made = type(given), copy.copy(given)
 
     def asking() -> AbstractContextManager[None]:
-        name = role or _speaker()
+        name = _whole(role or _speaker())
         talk = conversation() if callable(conversation) else conversation
-        talk = talk or str(getattr(get_current_trace(), "group_id", None) or "")
-        return adapter.in_role(name, conversation=talk) if name else nullcontext()
+        talk = talk or _whole(str(getattr(get_current_trace(), "group_id", None) or ""))
+        # The Agents SDK takes any name: who has none asks as without us.
+        return adapter.in_role(name, conversation=talk) if name.strip() else nullcontext()
 
     whole, streamed = base.get_response, base.stream_response
     asks = {"get_response": adapter.inside(asking, whole, whole), "stream_response": adapter.within(asking, streamed)}
@@ -162,6 +163,11 @@ def sdk_of(model: agents.Model) -> Any:
     """The SDK client with which a model sends; None where its requests cannot be watched, as over a websocket."""
     client = None if isinstance(model, openai_responses.OpenAIResponsesWSModel) else getattr(model, "_client", None)
     return client if adapter.vendor_of(client) else None
+
+
+def _whole(name: str) -> str:
+    """A name that can be written: half a character is spelled out, so that two names stay two."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _speaker() -> str:

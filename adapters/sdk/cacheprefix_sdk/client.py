@@ -17,7 +17,7 @@ C = TypeVar("C")
 def wrap(
     client: C, session: Session | None = None, *, role: str = "", instruction: str = "", conversation: str = ""
 ) -> C:
-    """A copy of ``client``, of the same class, sharing its connections.
+    """A copy of ``client``, of the same class, sharing its connections; the client itself where it is turned off.
 
     Calls in a role (``with role("critic"):``, or bound here) are forks of the session's shared prefix; all others,
     and all in ``observe`` mode, are byte-identical to those of ``client`` and only measured. Raises ``SetupError`` for
@@ -30,8 +30,7 @@ def wrap(
     if bound is not None:
         joined.join(bound.name)
     if joined.off:
-        copy: C = client.copy()  # type: ignore[attr-defined]  # as vendor_of has seen
-        return copy
+        return client
     return watched_client(client, joined, lambda: bound or current_role())
 
 
