@@ -58,6 +58,7 @@ def bind_agent(agent: BaseChatAgent, group: Group, *, rank: int = FROM_OUTSIDE, 
     binding = Binding(agent, session, member, group)
     group.members.append((agent, member))
     member.own_prompts = not forks
+    member.own_class = not type(agent).__module__.startswith(_ASKS_NO_OTHER_WAY)
     for name, client in clients.items():
         if not forks and isinstance(client, PrefixClient):
             # The application made forks of its requests, which the team's may share with.
