@@ -143,12 +143,17 @@ def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Pa
 
     async def on_reset(cancellation_token: CancellationToken) -> None:
         await reset(cancellation_token)
-        member.reset()
-        group.let_go()
-        await group.reset_tools(member)
+        try:
+            member.reset()
+            group.let_go()
+            await group.reset_tools(member)
+        except Exception as error:
+            member.broken = True
+            group.session.failed("reset", error)
 
     async def save_state() -> Mapping[str, Any]:
-        return {**await save(), **saved_member(member, group)}
+        # Without our part it is a state that was saved without us.
+        return {**await save(), **group.session.attempt("save state", lambda: saved_member(member, group), {})}
 
     async def load_state(state: Mapping[str, Any]) -> None:
         await load({name: value for name, value in state.items() if name != STATE})
