@@ -226,14 +226,16 @@ async def test_a_state_with_a_damaged_part_of_ours_goes_on_and_is_saved(provide,
 
     provider = provide("openai", _says(kind))
     client = new_client(provider)
-    state, session = await _state_of_a_run(kind, provider, client, wrapped=True), _session()
-    plain = json.loads(json.dumps(state, default=str))
+    team = wrap(_made(kind, client), Session())
+    await team.run(task=TASK)
+    state = json.loads(json.dumps(await team.save_state()))
     for name in sorted(fields(state)):
         outcomes = []
         for broken in (False, True):
             provider.simulator.script = _says(kind)
-            target = wrap(_made(kind, client), session) if broken else _made(kind, client)
-            await target.load_state(damaged(plain, name))
+            target = wrap(_made(kind, client), Session()) if broken else _made(kind, client)
+            await target.load_state(damaged(state, name))
+            assert not broken or isinstance(conversation_of(target), str)
             outcomes.append(await said(target))
             saved = json.loads(json.dumps(await target.save_state()))
             await target.load_state(saved)

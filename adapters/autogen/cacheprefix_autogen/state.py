@@ -192,13 +192,14 @@ def _held_as(group: Group, conversation: str) -> tuple[int, str | None, str]:
     return id(group.session.shared), group.options.scope, conversation
 
 
-def _id_of(group: Group, saved: str) -> str:
+def _id_of(group: Group, given: object) -> str:
     """The id under which a group goes on with a saved conversation: a new one where another holds that already.
 
     Raises ``StateError`` for what is none.
     """
-    if not isinstance(saved, str) or not saved:
-        raise StateError(f"the state's conversation has an id that is a text, {found_instead(saved)}")
+    if not isinstance(given, str):
+        raise StateError(f"the state's conversation has an id that is a text, {found_instead(given)}")
+    saved = given
     held = _held_as(group, saved)
     holder = _HOLDERS.get(held)
     if holder is not None and holder is not group and holder.transcript.id == saved:
