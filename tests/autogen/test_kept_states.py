@@ -16,7 +16,7 @@ from autogen_core import CancellationToken
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, role, search
 from test_selector import Selecting
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import CacheprefixWarning, Session, SharedPrefix
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import conversation_of, session_of, wrap
 
@@ -199,3 +199,69 @@ async def test_a_loaded_state_that_was_reset_is_not_saved_again(provide, new_cli
     saved = await team.save_state()
     assert saved["agent_states"][ROLES[0]]["agent_state"]["cacheprefix"]["view"] == []
     assert saved["agent_states"][ROLES[1]]["agent_state"]["cacheprefix"]["view"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::cacheprefix.CacheprefixWarning")
+@pytest.mark.parametrize("kind", ["selector", "society", "agent"])
+@pytest.mark.parametrize("value", [7, [None], "gone"])
+async def test_a_state_with_a_damaged_part_of_ours_goes_on_and_is_saved(provide, new_client, kind, value):
+    """Each of its fields in turn, of the team's part and of its agents': the application sees what it sees without."""
+
+    def damaged(state, name):
+        if not isinstance(state, dict):
+            return state
+        made = {key: damaged(one, name) for key, one in state.items()}
+        if "cacheprefix" in made and name in made["cacheprefix"]:
+            made["cacheprefix"] = {key: one for key, one in made["cacheprefix"].items() if key != name}
+            made["cacheprefix"] |= {} if value == "gone" else {name: value}
+        return made
+
+    def fields(state):
+        found = {name for key, one in state.items() if isinstance(one, dict) for name in fields(one)}
+        return found | set(state.get("cacheprefix") or {})
+
+    async def said(target):
+        return [one.to_text() for one in (await target.run(task="Go on.")).messages if isinstance(one, TextMessage)]
+
+    provider = provide("openai", _says(kind))
+    client = new_client(provider)
+    team = wrap(_made(kind, client), Session())
+    await team.run(task=TASK)
+    state = json.loads(json.dumps(await team.save_state()))
+    for name in sorted(fields(state)):
+        outcomes = []
+        for broken in (False, True):
+            provider.simulator.script = _says(kind)
+            target = wrap(_made(kind, client), Session()) if broken else _made(kind, client)
+            await target.load_state(damaged(state, name))
+            assert not broken or isinstance(conversation_of(target), str)
+            outcomes.append(await said(target))
+            saved = json.loads(json.dumps(await target.save_state()))
+            await target.load_state(saved)
+            outcomes[-1] += await said(target)
+        assert outcomes[0] == outcomes[1], name
+
+
+async def test_where_our_part_cannot_be_saved_or_reset_the_applications_is(provide, new_client, monkeypatch):
+    """Nothing of ours fails what AutoGen does; the requests are the application's own from then on."""
+
+    def fails(*_, **__):
+        raise RuntimeError("on purpose")
+
+    provider = provide("openai", Says())
+    session = _session()
+    team = wrap(RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=3), session)
+    await team.run(task=TASK)
+    monkeypatch.setattr("cacheprefix_autogen.state.save_member", fails)
+    monkeypatch.setattr("cacheprefix_autogen.state.save_transcript", fails)
+    monkeypatch.setattr("cacheprefix_autogen.member.Member.reset", fails)
+    with pytest.warns(CacheprefixWarning, match="on purpose"):
+        assert "cacheprefix" not in json.dumps(await team.save_state())
+    with pytest.warns(CacheprefixWarning, match="on purpose"):
+        await team.reset()
+    start = len(session.calls)
+    await team.run(task="Anew.")
+    assert session.failures == {"save state": 4, "reset": 3}
+    assert {call.layout for call in session.calls[start:]} == {"own"}
+    assert not any("The task." in record.body.decode() for record in list(provider.requests)[start:])

@@ -237,3 +237,54 @@ async def test_what_an_application_redacts_on_the_way_to_its_model_is_not_sent(p
     assert ["Answer in prose." in body for body in sent] == [True, False, False] * 2
     assert [call.layout for call in session.calls] == ["own", "fork", "fork"] * 2
     assert session.failures == {}
+
+
+class Unsigned(TextMessage):
+    """A message whose sender no model is told."""
+
+    type: str = "Unsigned"
+
+    def to_model_message(self):
+        """Without its sender."""
+        return UserMessage(content=self.content, source="somebody")
+
+
+class Telling(AssistantAgent):
+    """Tells the others something else than it answers, or does not tell them who says it."""
+
+    def __init__(self, name, client, tells):
+        super().__init__(name, client, system_message=f"You are the {name}.\n\n{HANDBOOK}")
+        self.tells = tells
+
+    async def on_messages_stream(self, messages, cancellation_token):
+        """As it answers, but for what the others are told."""
+        async for item in super().on_messages_stream(messages, cancellation_token):
+            yield Response(chat_message=self.tells(item.chat_message)) if isinstance(item, Response) else item
+
+
+def _marked(message):
+    return TextMessage(content="It was found wanting.", source=message.source)
+
+
+def _unsigned(message):
+    return Unsigned(content=message.content, source=message.source)
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+@pytest.mark.parametrize(
+    ("tells", "word", "told"),
+    [(_marked, "It was found wanting.", [False, True, True]), (_unsigned, "planner speaks", [True, True, True])],
+)
+async def test_an_agent_is_not_shown_what_its_class_makes_of_its_answers(provide, new_client, api, tells, word, told):
+    """The others are told that, by whom it says, and no more; from then on its requests are its own."""
+    provider = provide(api, Says())
+    client = new_client(provider, api=api)
+    agents = [Telling("planner", client, tells), role("critic", client), role("writer", client)]
+    session = Session(SharedPrefix(system=HANDBOOK))
+    team = RoundRobinGroupChat(agents, max_turns=6, custom_message_types=[Unsigned])
+    await wrap(team, session).run(task=TASK)
+    sent = [record.body.decode() for record in provider.requests]
+    assert [word in body for body in sent] == [False, *told[1:], *told]
+    assert [call.layout for call in session.calls[3:]] == ["own", "fork", "fork"]
+    assert [sum("[planner]" in body for body in sent)] == [0 if tells is _unsigned else 4]
+    assert session.failures == {}

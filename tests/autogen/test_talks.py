@@ -1,66 +1,36 @@
-"""Whose words stand in a prompt: teams that are reset, two teams, and clients that serve more than one person."""
+"""Whose words stand in a prompt: teams that are reset, and all that may serve more than one person."""
+
+from __future__ import annotations
 
 import asyncio
+import json
 import re
 
 import pytest
 from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.base import TaskResult
 from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.model_context import UnboundedChatCompletionContext
 from autogen_core.models import AssistantMessage, ModelFamily, ModelInfo, SystemMessage, UserMessage
+from autogen_ext.models.anthropic import AnthropicChatCompletionClient
 from autogen_ext.models.openai import OpenAIChatCompletionClient
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from cacheprefix import Compaction, Session, SharedPrefix
 from cacheprefix.server import Reply, SimulatedProvider
 from cacheprefix_autogen import ForkContext, PrefixClient, wrap
+from tests.talks import BOUNDS, LONG, USERS, asking, check, played, question
 
 HANDBOOK = "The handbook of the house, rule by rule. " * 150
-INFO = ModelInfo(
-    vision=False,
-    function_calling=True,
-    json_output=True,
-    family=ModelFamily.GPT_4O,
-    structured_output=True,
-    multiple_system_messages=True,
-)
-
-
-_MADE = []
-
-
-@pytest.fixture
-async def provider():
-    """A simulated provider that keeps what it is sent; clients that were made for it are closed."""
-    with SimulatedProvider("openai", keep=1_000) as provider:
-        yield provider
-        while _MADE:
-            await _MADE.pop().close()
-
-
-def _client(provider):
-    made = OpenAIChatCompletionClient(
-        model="gpt-4o-2024-08-06", base_url=provider.openai_base_url, api_key="k", model_info=INFO
-    )
-    _MADE.append(made)
-    return made
 
 
 def _session():
     return Session(SharedPrefix(system=HANDBOOK), compaction=Compaction(trigger=4_500, horizon=1_000), gate=None)
 
 
-def _agent(provider, name, client=None, context=None):
-    return AssistantAgent(
-        name, client or _client(provider), system_message=f"{HANDBOOK}\n\nYou are {name}.", model_context=context
-    )
-
-
-def _team(provider, session):
-    agents = [_agent(provider, "planner"), _agent(provider, "critic")]
-    return wrap(RoundRobinGroupChat(agents, termination_condition=MaxMessageTermination(3)), session)
+def _agent(client, name, context=None):
+    return AssistantAgent(name, client, system_message=f"{HANDBOOK}\n\nYou are {name}.", model_context=context)
 
 
 def _words(user, number):
@@ -71,10 +41,11 @@ def _bodies(provider, start):
     return [record.body.decode() for record in list(provider.requests)[start:]]
 
 
-async def test_a_reset_team_leaves_nothing_behind(provider):
+async def test_a_reset_team_leaves_nothing_behind(provide, new_client):
     """The next run's prompts hold nothing of the last one's, nor does the session."""
-    session = _session()
-    team = _team(provider, session)
+    provider, session = provide("openai", keep=1_000), _session()
+    agents = [_agent(new_client(provider), name) for name in ("planner", "critic")]
+    team = wrap(RoundRobinGroupChat(agents, termination_condition=MaxMessageTermination(3)), session)
     for number in range(12):
         await team.run(task=_words("alice", number))
     assert any(talk.ledger.epoch for talk in session.adapter.shared.conversations.values())
@@ -85,35 +56,10 @@ async def test_a_reset_team_leaves_nothing_behind(provider):
     assert not any("alice" in talk.ledger.dumps() for talk in session.adapter.shared.conversations.values())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["clients", "one client", "contexts", "teams"])
-async def test_no_section_of_one_conversation_is_in_anothers_prompt(provider, way):
-    """Two people by turns, with equal texts among theirs, through whatever the application made for them."""
-    session = _session()
-    shared = PrefixClient(_client(provider), session, role="helper")
-
-    def made():
-        if way == "teams":
-            return _team(provider, session)
-        client = shared if way == "one client" else PrefixClient(_client(provider), session, role="helper")
-        context = ForkContext(UnboundedChatCompletionContext()) if way == "contexts" else None
-        return _agent(provider, "helper", client, context)
-
-    users = {"alice": made(), "bob": made()}
-    for number in range(12):
-        for user, target in users.items():
-            start = len(provider.requests)
-            await target.run(task="Go on." if number % 3 == 0 else _words(user, number))
-            other = "bob" if user == "alice" else "alice"
-            assert not any(other in body for body in _bodies(provider, start))
-    assert not session.failures
-
-
-async def test_a_cleared_context_drops_what_was_decided_on_it(provider):
+async def test_a_cleared_context_drops_what_was_decided_on_it(provide, new_client):
     """An agent that is reset begins anew, whatever its context had been compacted to."""
-    session = _session()
-    context = ForkContext(UnboundedChatCompletionContext())
-    agent = _agent(provider, "helper", PrefixClient(_client(provider), session, role="helper"), context)
+    provider, context = provide("openai", keep=1_000), ForkContext(UnboundedChatCompletionContext())
+    agent = _agent(PrefixClient(new_client(provider), _session(), role="helper"), "helper", context)
     for number in range(14):
         await agent.run(task=_words("alice", number))
     assert "alice" in str(await context.save_state())
@@ -124,15 +70,31 @@ async def test_a_cleared_context_drops_what_was_decided_on_it(provider):
     assert not any("alice" in body for body in _bodies(provider, start))
 
 
-USERS = ("alice", "bob", "carol")
-EQUAL = ("Go on.", "What is next?")
-WAYS = ("agents", "one client", "contexts", "teams", "histories")
+WAYS = ("agents", "one client", "contexts", "teams", "histories", "agents, saved", "teams, saved")
 
 
 def _answer(request):
-    """The person's own words where theirs came last; else what anybody might be told."""
-    values = re.findall(r"(\w+)-value-(\d+)-0\b", request.tail)
-    return Reply("Noted." if not values else "{}-answer-{}.".format(*values[-1]))
+    """What the model says to someone: their own words, where it was told any."""
+    number, named = request.index, re.search("|".join(USERS), request.text)
+    return Reply(f"{named.group()} is answered: {named.group()}-answer-{number}." if named else f"Well {number}.")
+
+
+def _client(server, api):
+    """AutoGen's own, to be closed in the event loop that it is used in."""
+    openai = api == "openai"
+    info = ModelInfo(
+        vision=False,
+        function_calling=True,
+        json_output=True,
+        family=ModelFamily.GPT_4O if openai else ModelFamily.CLAUDE_4_SONNET,
+        structured_output=openai,
+        multiple_system_messages=openai,
+    )
+    if openai:
+        url, model = server.openai_base_url, "gpt-4o-2024-08-06"
+        return OpenAIChatCompletionClient(model=model, base_url=url, api_key="k", model_info=info)
+    url, model = server.anthropic_base_url, "claude-sonnet-4-5-20250929"
+    return AnthropicChatCompletionClient(model=model, base_url=url, api_key="k", model_info=info)
 
 
 class _Histories:
@@ -146,71 +108,72 @@ class _Histories:
         asked = [SystemMessage(content=f"{HANDBOOK}\n\nYou are helper."), *self._said]
         answer = await self._client.create(asked)
         self._said.append(AssistantMessage(content=answer.content, source="helper"))
+        return TaskResult(messages=[TextMessage(content=one.content, source=one.source) for one in self._said[-2:]])
 
 
-def _made(provider, session, way, shared):
-    if way == "teams":
-        agents = [_agent(provider, "planner"), _agent(provider, "critic")]
-        return wrap(RoundRobinGroupChat(agents, max_turns=2), session)
+def _made(client, session, way, shared):
+    """What one person's application made for that person."""
+    if way.startswith("teams"):
+        return wrap(RoundRobinGroupChat([_agent(client, "planner"), _agent(client, "critic")], max_turns=2), session)
     if way == "histories":
         return _Histories(shared)
-    if way == "agents":
-        return wrap(_agent(provider, "helper"), session)
+    if way.startswith("agents"):
+        return wrap(_agent(client, "helper"), session)
     context = ForkContext(UnboundedChatCompletionContext()) if way == "contexts" else None
-    return _agent(
-        provider, "helper", shared if way == "one client" else PrefixClient(_client(provider), session), context
-    )
+    return _agent(shared if way == "one client" else PrefixClient(client, session), "helper", context)
 
 
-async def _talk(provider, way, bounded, users, turns):
-    options = {"compaction": Compaction(trigger=3_600, horizon=1_000, summary_tokens=100)} if bounded else {}
-    session = Session(SharedPrefix(system=HANDBOOK), gate=None, **options)
-    shared = PrefixClient(_client(provider), session, role="helper")
-    targets = {user: _made(provider, session, way, shared) for user in USERS[:users]}
-    said = {user: [] for user in targets}
-    for number, (who, text, together) in enumerate(turns):
-        asking = list(targets) if together else [USERS[who % users]]
-        for user in asking:
-            said[user].append(EQUAL[text] if text < len(EQUAL) else _words(user, number))
-        start = len(provider.requests)
-        await asyncio.gather(*(targets[user].run(task=said[user][-1]) for user in asking))
-        for record in list(provider.requests)[start:]:
-            body = record.body.decode()
-            whose = [user for user in targets if f"{user}-" in body]
-            assert len(whose) < 2, whose
-            if "Earlier messages were removed" in body:
-                continue
-            # Whoever it is that has said nothing of their own so far: one of those who asked.
-            held = {one: _texts(record, said[one]) for one in (whose or asking)}
-            assert any(texts == said[one] for one, texts in held.items()), held
-    while _MADE:
-        await _MADE.pop().close()
-    assert not session.failures
-
-
-def _texts(record, mine):
-    """What of these texts stands in a request, in its order."""
-    messages = " ".join(section.text for section in record.prompt.tier("messages"))
-    found = [(at.start(), text) for text in {*mine, *EQUAL} for at in re.finditer(re.escape(text), messages)]
-    return [text for _, text in sorted(found)]
+async def _saved_and_made_anew(old, new):
+    """The people's agents or teams as another process has them."""
+    for user, target in new.items():
+        await target.load_state(json.loads(json.dumps(await old[user].save_state())))
+    return new
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bounded", [False, True], ids=["whole", "compacted"])
+@BOUNDS
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    users=st.integers(2, 3),
-    turns=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans()), min_size=6, max_size=20),
-)
-def test_pairs_and_triples_of_conversations_with_equal_texts_keep_apart(servers, way, bounded, users, turns):
-    """By turns and at the same time: no section of one is in another's prompt, and no message is missing."""
-    servers.reset()
-    asyncio.run(_talk(servers, way, bounded, users, turns))
+@played
+def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(
+    servers, way, api, bounds, given_turns, people
+):
+    """Two and three people with equal texts, by turns and at a time, through whatever was made for each of them.
+
+    What is saved is made anew half-way, on a session of its own.
+    """
+    server, used, compacted = servers[api], [], 0
+    server.reset()
+
+    def new(client):
+        used.append(Session(SharedPrefix(system=HANDBOOK), gate=None, **bounds))
+        shared = PrefixClient(client, used[-1], role="helper")
+        return {user: _made(client, used[-1], way, shared) for user in USERS[:people]}
+
+    async def go():
+        nonlocal compacted
+        client = _client(server, api)
+        targets = new(client)
+        talks = {user: [] for user in targets}
+        for number, turn in enumerate(given_turns):
+            if "saved" in way and number == len(given_turns) // 2:
+                targets = await _saved_and_made_anew(targets, new(client))
+            now, start = asking(turn, people), len(server.requests)
+            for user in now:
+                talks[user].append(question(user, number, turn))
+            results = await asyncio.gather(*(targets[user].run(task=talks[user][-1]) for user in now))
+            compacted += check(server.requests[start:], {user: talks[user] for user in now})
+            for user, result in zip(now, results, strict=True):
+                talks[user] += [message.content for message in result.messages[1:]]
+        await client.close()
+
+    asyncio.run(go())
+    assert compacted or given_turns is not LONG or "compaction" not in bounds
+    assert not any(one.failures for one in used)
 
 
 @pytest.fixture(scope="module")
 def servers():
-    """One provider for all examples."""
-    with SimulatedProvider("openai", _answer, keep=10_000) as provider:
-        yield provider
+    """One provider for each API."""
+    with SimulatedProvider("openai", _answer) as chat, SimulatedProvider("anthropic", _answer) as claude:
+        yield {"openai": chat, "anthropic": claude}

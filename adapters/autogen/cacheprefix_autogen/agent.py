@@ -58,6 +58,7 @@ def bind_agent(agent: BaseChatAgent, group: Group, *, rank: int = FROM_OUTSIDE, 
     binding = Binding(agent, session, member, group)
     group.members.append((agent, member))
     member.own_prompts = not forks
+    member.own_class = not type(agent).__module__.startswith(_ASKS_NO_OTHER_WAY)
     for name, client in clients.items():
         if not forks and isinstance(client, PrefixClient):
             # The application made forks of its requests, which the team's may share with.
@@ -142,12 +143,17 @@ def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Pa
 
     async def on_reset(cancellation_token: CancellationToken) -> None:
         await reset(cancellation_token)
-        member.reset()
-        group.let_go()
-        await group.reset_tools(member)
+        try:
+            member.reset()
+            group.let_go()
+            await group.reset_tools(member)
+        except Exception as error:
+            member.broken = True
+            group.session.failed("reset", error)
 
     async def save_state() -> Mapping[str, Any]:
-        return {**await save(), **saved_member(member, group)}
+        # Without our part it is a state that was saved without us.
+        return {**await save(), **group.session.attempt("save state", lambda: saved_member(member, group), {})}
 
     async def load_state(state: Mapping[str, Any]) -> None:
         await load({name: value for name, value in state.items() if name != STATE})

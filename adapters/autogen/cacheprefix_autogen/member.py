@@ -57,7 +57,16 @@ from cacheprefix_autogen.messages import (
     split_history,
 )
 from cacheprefix_autogen.model_context import application_context, take_context
-from cacheprefix_autogen.own_rounds import Heard, Own, Turn, before_us, from_history, own_of_turn, remembered_once
+from cacheprefix_autogen.own_rounds import (
+    Heard,
+    Own,
+    Turn,
+    before_us,
+    from_history,
+    own_of_turn,
+    remembered_once,
+    tells_as_held,
+)
 from cacheprefix_autogen.provider_clients import Forms, Request, model_of, name_of
 from cacheprefix_autogen.run_plan import RunPlan
 from cacheprefix_autogen.settings import PrefixSettings, settings_of
@@ -124,6 +133,8 @@ class Member:
     """Number of turns it had begun at its last request, where all calls of the run are known beforehand."""
     known = False
     """Whether all calls of the run are known: then a request in its own layout gets cache marks only if it repeats."""
+    own_class = False
+    """Whether the agent's class is the application's, which may tell the others something else than it answered."""
     _shown = False
     """Whether any request of the agent so far contained the shared system text."""
 
@@ -288,8 +299,9 @@ class Member:
     def leave(self, message: BaseChatMessage | None) -> None:
         """Note the end of a turn; ``message`` is its answer to the others, None if it failed or was cancelled."""
         self._compare()
-        self.start = None
+        start, self.start = self.start, None
         found = self._held_messages
+        turn = found[start:] if self.own_class and self._shares and found is not None and start is not None else None
         if self.held is None or found is None:
             self.look()
         else:
@@ -297,6 +309,9 @@ class Member:
             self.held.add(found[len(self.held) :])
         if message is not None and self.view is not None:
             self.view.produce(message)
+        if message is not None and turn is not None and not tells_as_held(message, turn, self.name):
+            # Equal information: it is not shown what its class makes of its answers for the others.
+            self.give_up("its class tells the others something else than its model context holds")
 
     def take_over(self) -> None:
         """Fill the view from the agent's own context: for an agent in no team that ran before it was wrapped."""

@@ -78,11 +78,13 @@ def public(message: BaseChatMessage, shorten: Shorten = kept) -> tuple[UserMessa
     """A team's message as every agent sees it; what a hand-off carries with it stands before it."""
     context = message.context if isinstance(message, HandoffMessage) else []
     before = [form for item in context for form in carried(item, shorten)]
-    content = message.to_model_message().content
+    told = message.to_model_message()
+    content = told.content
     if isinstance(message, ToolCallSummaryMessage) and isinstance(content, str):
         for result in message.results:
             content = content.replace(result.content, shorten(result.name, result.content))
-    return (*before, spoken(message.source, content))
+    # Privacy: a class of the application's may tell models less than its message holds, its sender included.
+    return (*before, spoken(told.source, content))
 
 
 def carried(item: LLMMessage, shorten: Shorten) -> list[UserMessage]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autogen_agentchat.messages import BaseChatMessage, ToolCallSummaryMessage
 from autogen_core import FunctionCall
 from autogen_core.models import (
     AssistantMessage,
@@ -105,14 +106,42 @@ def own_of_turn(
     return [Own(at, message) for message in left]
 
 
+def tells_as_held(message: BaseChatMessage, turn: Sequence[LLMMessage], name: str) -> bool:
+    """Whether a turn's answer tells the others what the agent's own context holds of the turn, under its name.
+
+    A summary of tool results does, in whatever words the application has it: AutoGen writes it.
+    """
+    if isinstance(message, ToolCallSummaryMessage):
+        return True
+    told = message.to_model_message()
+    said = text_of(told)
+    held = [text for one in turn for text in _texts(one)]
+    return told.source == name and any(find_text(said, text) is not None or _is_json(said, text) for text in held)
+
+
+def _texts(message: LLMMessage) -> list[str]:
+    """What a message of an agent's context says; of calls, what was thought, and of their results each."""
+    if isinstance(message, FunctionExecutionResultMessage):
+        return [result.content for result in message.content]
+    if isinstance(message, UserMessage):
+        return [text_of(message)]
+    said = message.content if isinstance(message.content, str) else ""
+    return [said, getattr(message, "thought", None) or ""]
+
+
 def _says(public: str, answer: str) -> bool:
     """Whether a public message is a structured answer, as AutoGen writes it anew from the value that it read.
 
     Equal information: spaces and the order of fields are no content, and fields with defaults are added.
     """
+    # Its first line says who speaks (``spoken``).
+    return _is_json(public.partition("\n")[2], answer)
+
+
+def _is_json(public: str, answer: str) -> bool:
+    """Whether a text is the JSON value of another one, written anew."""
     try:
-        # Its first line says who speaks (``spoken``).
-        return _within(json.loads(answer), json.loads(public.partition("\n")[2]))
+        return _within(json.loads(answer), json.loads(public))
     except ValueError:
         return False
 

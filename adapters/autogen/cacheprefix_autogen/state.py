@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from cacheprefix.adapter import Lane, SelectorLane
+from cacheprefix.errors import StateError, found_instead
 from cacheprefix_autogen.binding import Binding
 from cacheprefix_autogen.member import Group, Kept, Member
 from cacheprefix_autogen.model_context import STATE
@@ -191,8 +192,14 @@ def _held_as(group: Group, conversation: str) -> tuple[int, str | None, str]:
     return id(group.session.shared), group.options.scope, conversation
 
 
-def _id_of(group: Group, saved: str) -> str:
-    """The id under which a group goes on with a saved conversation: a new one where another holds that already."""
+def _id_of(group: Group, given: object) -> str:
+    """The id under which a group goes on with a saved conversation: a new one where another holds that already.
+
+    Raises ``StateError`` for what is none.
+    """
+    if not isinstance(given, str):
+        raise StateError(f"the state's conversation has an id that is a text, {found_instead(given)}")
+    saved = given
     held = _held_as(group, saved)
     holder = _HOLDERS.get(held)
     if holder is not None and holder is not group and holder.transcript.id == saved:

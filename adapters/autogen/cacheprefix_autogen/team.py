@@ -174,7 +174,7 @@ def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> Non
     save, load = team.save_state, team.load_state
 
     async def save_state() -> Mapping[str, Any]:
-        return {**await save(), **saved_transcript(group)}
+        return {**await save(), **group.session.attempt("save state", lambda: saved_transcript(group), {})}
 
     async def load_state(state: Mapping[str, Any]) -> None:
         kept = state.get(STATE)
