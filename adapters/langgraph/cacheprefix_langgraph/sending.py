@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.messages import BaseMessage
 
 from cacheprefix import Prompt
 from cacheprefix.adapter import (
@@ -27,6 +27,7 @@ from cacheprefix.adapter import (
 )
 from cacheprefix_langgraph.fork_context import FRAME, Rewritten, siblings
 from cacheprefix_langgraph.layout import apart, boundary
+from cacheprefix_langgraph.parts import leads
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
 from cacheprefix_langgraph.prewarming import warm, warming, warms
 from cacheprefix_langgraph.request_bodies import (
@@ -329,7 +330,7 @@ def _original(model: Any, body: Body, sending: Sending) -> Callable[[Prompt], Pr
     if sending.given is None:
         return None
     (messages, options), done, session = sending.given, sending.rewritten, _session(model, sending)
-    system = tuple(one.text for one in messages if isinstance(one, SystemMessage))
+    system = tuple(one.text for one in messages if leads(one))
 
     def moved_back(prompt: Prompt, done: Rewritten) -> Prompt:
         settings = {name: value for name, value in prompt.settings.items() if name not in CHOSEN}
@@ -366,7 +367,7 @@ def _marks_or_chooses(prompt: Prompt, messages: Sequence[BaseMessage], options: 
     marks_tools = any(_MARKS & tool.keys() for tool in tools)
     marks = bool(prompt.marked) or prompt.top_marker is not None or not _MARKS.isdisjoint(options) or marks_tools
     chooses = any(options.get(name) is not None for name in CHOSEN if name != "tools")
-    blocks = any(isinstance(one, SystemMessage) and not isinstance(one.content, str) for one in messages)
+    blocks = any(leads(one) and not isinstance(one.content, str) for one in messages)
     return marks or chooses or blocks
 
 
