@@ -50,6 +50,8 @@ class Sending:
     """The finished body, where it was made before the class asks for it."""
     seen: dict[str, Any] | None = None
     """The class's own body that ``payload`` was made of."""
+    built: tuple[Any, Any, Mapping[str, Any]] | None = None
+    """The messages, the stop words and the options that ``payload`` was made of."""
     body: dict[str, Any] | None = None
     """What is sent, where the class was shown another body to read the answer by."""
     asked: Request | None = None
