@@ -28,9 +28,9 @@ class State(TypedDict, total=False):
     parts: Annotated[list, operator.add]
 
 
-def fan(bench, later, model=None):
+def fan(bench, later, model=None, session=None):
     """Three workers of one cold prefix; what each was answered."""
-    session = bench.session(HANDBOOK)
+    session = session or bench.session(HANDBOOK)
     llm = wrap_model(model or bench.model(), session)
 
     def asked(_):
@@ -80,6 +80,24 @@ def test_a_gateway_that_refuses_streams_is_asked_for_a_whole_answer(bench, later
     assert len(parts) == 3
     assert streamed(bench).count(True) == 1
     assert not session.failures
+
+
+def test_a_request_that_is_refused_either_way_forbids_no_later_stream(bench):
+    """It was not the stream that the provider did not like; the error is the application's."""
+    bench.slow(0.05)
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    found = []
+    for reply in (Reply(fault=Fault(status=400, message="too long")), Reply("An answer.")):
+        bench.script(lambda request, reply=reply: reply)
+        try:
+            found += fan(bench, False, model, session)[0]
+        except Exception as error:
+            found.append(getattr(error, "status_code", None))
+        found.append(any(streamed(bench)))
+        bench.provider.reset()
+    assert found[:2] == [400, True]
+    assert [getattr(one, "text", one) for one in found[2:]] == ["An answer."] * 3 + [True]
 
 
 def of_the_application(model, *, drafts=False):

@@ -251,7 +251,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
                     result = base._generate(self, ready.messages, stop, run_manager, **ready.kwargs)
                 else:
                     result = ready
-            finish(sending, result)
+            _answered(self, sending, result)
             return result
 
         async def _agenerate(
@@ -264,7 +264,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
                     result = await base._agenerate(self, ready.messages, stop, run_manager, **ready.kwargs)
                 else:
                     result = ready
-            finish(sending, result)
+            _answered(self, sending, result)
             return result
 
         def _stream(
@@ -343,6 +343,13 @@ def _asking(sending: Sending) -> Iterator[None]:
         except BaseException:
             fail(sending)
             raise
+
+
+def _answered(model: Any, sending: Sending, result: ChatResult) -> None:
+    """End a request whose whole answer came; one that was refused only as a stream is the model's last stream."""
+    if sending.refused:
+        wrapping(model).streams = False
+    finish(sending, result)
 
 
 def _streamed_or_ready(

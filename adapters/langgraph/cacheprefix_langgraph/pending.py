@@ -44,6 +44,8 @@ class Sending:
     """What its model's class is called with."""
     streamed: bool = False
     """Whether the class is about to stream the answer, which some of them build another body for."""
+    refused: bool = False
+    """Whether its whole answer was asked for as a stream, and that was refused."""
     pending: PendingCall | None = None
     """The session's side of it, once it was begun."""
     payload: dict[str, Any] | None = None
