@@ -91,7 +91,7 @@ def test_a_request_that_is_refused_either_way_forbids_no_later_stream(bench):
     for reply in (Reply(fault=Fault(status=400, message="too long")), Reply("An answer.")):
         bench.script(lambda request, reply=reply: reply)
         try:
-            found += fan(bench, False, model, session)[0]
+            found += fan(bench, later=False, model=model, session=session)[0]
         except Exception as error:
             found.append(getattr(error, "status_code", None))
         found.append(any(streamed(bench)))

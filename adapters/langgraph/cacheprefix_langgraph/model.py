@@ -245,26 +245,26 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
 
         def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
             sending = current(self)
-            with _asking(sending):
+            with _asking(self, sending):
                 ready = drive(_streamed_or_ready(self, sending, messages, stop, kwargs, later=False))
                 if isinstance(ready, Prepared):
                     result = base._generate(self, ready.messages, stop, run_manager, **ready.kwargs)
                 else:
                     result = ready
-            _answered(self, sending, result)
+            finish(sending, result)
             return result
 
         async def _agenerate(
             self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
         ) -> ChatResult:
             sending = current(self)
-            with _asking(sending):
+            with _asking(self, sending):
                 ready = await adrive(_streamed_or_ready(self, sending, messages, stop, kwargs, later=True))
                 if isinstance(ready, Prepared):
                     result = await base._agenerate(self, ready.messages, stop, run_manager, **ready.kwargs)
                 else:
                     result = ready
-            _answered(self, sending, result)
+            finish(sending, result)
             return result
 
         def _stream(
@@ -335,21 +335,17 @@ def _name_as(kind: Any, base: type) -> None:
 
 
 @contextmanager
-def _asking(sending: Sending) -> Iterator[None]:
+def _asking(model: Any, sending: Sending) -> Iterator[None]:
     """A block in which a request is in force; what is raised there ends it."""
     with SENDING.within(sending):
         try:
             yield
         except BaseException:
+            if sending.refused:
+                # The request was refused for itself, and not as a stream.
+                wrapping(model).streams = True
             fail(sending)
             raise
-
-
-def _answered(model: Any, sending: Sending, result: ChatResult) -> None:
-    """End a request whose whole answer came; one that was refused only as a stream is the model's last stream."""
-    if sending.refused:
-        wrapping(model).streams = False
-    finish(sending, result)
 
 
 def _streamed_or_ready(

@@ -182,10 +182,10 @@ def again(model: Any, sending: Sending, error: Exception) -> bool:
     refused = getattr(error, "status_code", None) in _REFUSED
     if type(error).__module__.partition(".")[0] in _OWN_ERRORS and not refused:
         return False
-    if isinstance(error, UnfinishedError):
+    if refused or isinstance(error, UnfinishedError):
         # Another stream of this model would fare no better.
         wrapping(model).streams = False
-    # Whether it was the stream that was refused is known once the whole answer comes.
+    # Whether it was only the stream that was refused is known once the whole answer comes.
     sending.refused = refused
     fail(sending)
     sending.pending = sending.payload = None
