@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain.agents import create_agent
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain.agents.middleware import dynamic_prompt
+from langchain_core.messages import ChatMessage, HumanMessage, SystemMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
 from cacheprefix import Caching, Session, SharedPrefix
@@ -69,6 +70,8 @@ HELD = {
     "nowhere, and no system message": lambda duty, said: [*said, HumanMessage(duty)],
 }
 """How a node's prompt holds the shared text."""
+OPENAI = {"as a developer's": lambda duty, said: [ChatMessage(f"{duty}\n\n{HANDBOOK}", role="developer"), *said]}
+"""The same, for OpenAI's API alone."""
 
 
 def run(bench, session, ways, messages, *, text=HANDBOOK):
@@ -80,7 +83,7 @@ def run(bench, session, ways, messages, *, text=HANDBOOK):
     graph, previous = StateGraph(MessagesState), START
     for number, way in enumerate(ways):
 
-        def node(state, make=HELD[way], duty=DUTIES[number]):
+        def node(state, make={**HELD, **OPENAI}[way], duty=DUTIES[number]):
             return {"messages": [model.invoke(make(duty, state["messages"]))]}
 
         name = f"role{number}"
@@ -131,6 +134,41 @@ def test_what_holds_it_otherwise_shares_with_those_that_hold_it_as_it_is(chat):
     prompts = run(chat, session, ways, [HumanMessage("Begin.")])
     assert {prompt.sections[0].text for prompt in prompts} == {HANDBOOK}
     assert {call.layout for call in session.calls} == {"fork"}
+
+
+def test_a_developers_message_is_a_system_message(chat):
+    """As OpenAI's API calls it, in LangChain's message of any role."""
+    ways = ["as a developer's"] * 2
+    plain = run(chat, None, ways, [HumanMessage("Begin.")])
+    session = session_of(chat, SharedPrefix(system=HANDBOOK))
+    ours = run(chat, session, ways, [HumanMessage("Begin.")])
+    assert [information(one, other, HANDBOOK).equal for one, other in zip(plain, ours, strict=True)] == [True, True]
+    assert {prompt.sections[0].text for prompt in ours} == {HANDBOOK}
+
+
+PROMPTS = {
+    "goes on in a line": [dynamic_prompt(lambda request: f"{HANDBOOK}\n\nYou serve Ann{request.messages[0].text}")],
+    "does not hold the shared text": [dynamic_prompt(lambda request: f"You serve Ann{request.messages[0].text}")],
+}
+
+
+@pytest.mark.parametrize("prompts", PROMPTS)
+@pytest.mark.parametrize("ours_first", [False, True])
+def test_an_agent_alone_with_other_prompts_says_each_once(bench, prompts, ours_first):
+    """Its forks begin with its own first prompt only where that stands in them as lines by themselves."""
+    sent = []
+    for session in (None, session_of(bench, SharedPrefix(system=HANDBOOK))):
+        bench.provider.reset()
+        ours = [] if session is None else [PrefixMiddleware(session, role="helper")]
+        both = [*ours, *PROMPTS[prompts]] if ours_first else [*PROMPTS[prompts], *ours]
+        model = bench.model() if session is None else wrap_model(bench.model(), session)
+        agent = create_agent(model, [], system_prompt="You serve nobody.", middleware=both)
+        for text in ("", "a", "e Lee"):
+            agent.invoke({"messages": [HumanMessage(text), HumanMessage("Begin.")]})
+        sent.append(bench.prompts())
+    assert session.failures == {}
+    for one, other in zip(*sent, strict=True):
+        assert information(one, other, HANDBOOK).equal, information(one, other, HANDBOOK)
 
 
 @pytest.mark.parametrize("blocks", [False, True])

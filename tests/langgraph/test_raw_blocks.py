@@ -124,3 +124,41 @@ def test_a_raw_result_is_cut_and_counted_as_the_application_had_it(node):
     # The application's own request would have held both whole.
     total = session.report().total
     assert total.unmodified_units > total.input_tokens + 2 * 100
+
+
+def _holding_itself():
+    block = {"type": "text", "text": "Hm."}
+    block["in"] = block
+    return [block]
+
+
+BROKEN = {
+    "nothing": lambda: None,
+    "numbers": lambda: [1, {"type": "text", "text": "Hm."}],
+    "a kind that is a list": lambda: [{"type": ["text"], "text": "Hm."}],
+    "itself": _holding_itself,
+}
+
+
+@pytest.mark.invalid_requests  # as the application sends them without us
+@pytest.mark.parametrize("content", BROKEN)
+def test_a_message_that_cannot_be_read_goes_out_as_it_is(chat, content):
+    """What its class makes of it is the application's: the same error, or the same bytes, and it is counted."""
+    chat.script(["Yes."])
+    found = []
+    for session in (None, chat.session(HANDBOOK)):
+        chat.provider.reset()
+        said = HumanMessage("Begin.")
+        said.content = BROKEN[content]()
+        model = chat.model() if session is None else wrap_model(chat.model(), session)
+
+        def node(state, model=model, said=said):
+            return {"messages": [model.invoke([SystemMessage(f"You check.\n\n{HANDBOOK}"), said])]}
+
+        forks = node if session is None else forked(session, role="critic")(node)
+        app = StateGraph(State).add_node("critic", forks).add_edge(START, "critic").compile()
+        with pytest.raises(Exception) as raised:
+            app.invoke({"messages": []})
+        found.append([type(raised.value), str(raised.value), *chat.bodies])
+    assert found[1] == found[0]
+    assert sum(session.failures.values()) > 0

@@ -36,7 +36,16 @@ from cacheprefix_langgraph.converse import CONFIG, SCHEMA, converse_of, in_block
 from cacheprefix_langgraph.fork_context import FRAME, Frame, configurable, scope_of, thread_of
 from cacheprefix_langgraph.history import Decided
 from cacheprefix_langgraph.layout import ToSettle, history_of, laid_out, settled, summarise_first, together
-from cacheprefix_langgraph.parts import Parts, at_end, completed, instruction_of, leads, missing, taken_apart
+from cacheprefix_langgraph.parts import (
+    Parts,
+    at_end,
+    completed,
+    goes_on_from,
+    instruction_of,
+    leads,
+    missing,
+    taken_apart,
+)
 from cacheprefix_langgraph.pending import SENDING, Sending
 from cacheprefix_langgraph.request_bodies import (
     base_of,
@@ -371,6 +380,9 @@ class _Asked:
 def _asked(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, *, whole: bool) -> _Asked:
     """A call of the model as its fork makes it; ``whole`` as in ``enter``."""
     messages = model._convert_input(given).to_messages()
+    if frame.base is not None and not goes_on_from(frame.base, messages, frame):
+        # Its system prompt is another one with each request, or a middleware behind ours has changed it.
+        frame.base = None
     session, plain, kept = frame.session, frame, kept_elsewhere(model, kwargs)
     if compacted_elsewhere(model, kwargs):
         # Privacy: what the provider makes of all messages comes back in the answer, so that none of them is for this

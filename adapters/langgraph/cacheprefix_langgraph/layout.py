@@ -26,7 +26,7 @@ from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.fork_context import Frame, Rewritten
 from cacheprefix_langgraph.history import Decided, carried_out
 from cacheprefix_langgraph.parts import Parts, paused
-from cacheprefix_langgraph.views import Views, is_answer, is_raw
+from cacheprefix_langgraph.views import Views, is_answer, is_raw, thinks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -99,9 +99,9 @@ def _digest(message: BaseMessage) -> str:
     return digest_of(message.type, content, *_said(message)[1:])
 
 
-def _joined(_before: BaseMessage, behind: BaseMessage) -> bool:
-    """Whether a provider refuses a text between two messages: the second is a tool's result."""
-    return is_answer(behind)
+def _joined(before: BaseMessage, behind: BaseMessage) -> bool:
+    """Whether a provider refuses a text between two messages: a call or a thought, and what came of it."""
+    return is_answer(behind) or thinks(before)
 
 
 def history_of(done: Decided, frame: Frame, model: str, text: str) -> CountedHistory[BaseMessage]:

@@ -40,7 +40,7 @@ from cacheprefix.adapter import (
 from cacheprefix.errors import check_text
 from cacheprefix_langgraph.fork_context import ForkSettings, Frame, configurable, runs, scope_of, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
-from cacheprefix_langgraph.parts import at_end, missing
+from cacheprefix_langgraph.parts import at_end, own_text
 from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, is_taken, level_of, update_of, write_beside
 from cacheprefix_langgraph.tool_cache import CachedTools, Scope
 from cacheprefix_langgraph.tools import adopt, check_names, made_with, name_of, names_given, render, usable
@@ -290,10 +290,9 @@ class PrefixMiddleware(AgentMiddleware):
         if self._session.alone and not self.instruction:
             # Nobody else shares, so the agent's own system text is the prefix: its forks begin with it.
             own = [] if request.system_message is None else [request.system_message]
-            text = "\n\n".join((*missing([*own, *request.messages], frame), *(message.text for message in own)))
             if self._base is None:
-                self._base = text
-            frame.base = self._base if text.startswith(self._base) else None
+                self._base = own_text([*own, *request.messages], frame)
+            frame.base = self._base
         self._session.attempt("advice", lambda: advise(self._session, request.messages), None)
         self._session.attempt("unseen", lambda: self._look_for_unseen(request), None)
         entry = request.state.get(ENTRY) if self.pinned else None

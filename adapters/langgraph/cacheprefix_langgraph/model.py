@@ -38,7 +38,17 @@ from cacheprefix_langgraph.converse import Client, converse_of
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
 from cacheprefix_langgraph.request_bodies import BASE, TRANSPORT, Body, api_of, base_of
 from cacheprefix_langgraph.schemas import STRUCTURED, adopt_foreseen
-from cacheprefix_langgraph.sending import Prepared, begin, current, finish, finished, prepared, session_in, undone
+from cacheprefix_langgraph.sending import (
+    Prepared,
+    begin,
+    current,
+    finish,
+    finished,
+    prepared,
+    ready_made,
+    session_in,
+    undone,
+)
 from cacheprefix_langgraph.streams import again, awatch, awithin, began, behind, watch, whole, within
 from cacheprefix_langgraph.tools import adopt, learn, made_with, render
 from cacheprefix_langgraph.views import Views
@@ -235,7 +245,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
 
         def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
             sending = current(self)
-            with _asking(sending):
+            with _asking(self, sending):
                 ready = drive(_streamed_or_ready(self, sending, messages, stop, kwargs, later=False))
                 if isinstance(ready, Prepared):
                     result = base._generate(self, ready.messages, stop, run_manager, **ready.kwargs)
@@ -248,7 +258,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
         ) -> ChatResult:
             sending = current(self)
-            with _asking(sending):
+            with _asking(self, sending):
                 ready = await adrive(_streamed_or_ready(self, sending, messages, stop, kwargs, later=True))
                 if isinstance(ready, Prepared):
                     result = await base._agenerate(self, ready.messages, stop, run_manager, **ready.kwargs)
@@ -278,9 +288,9 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
 
         def _get_request_payload(self, input_: Any, *, stop: Any = None, **kwargs: Any) -> dict[str, Any]:
             sending = SENDING.get()
-            if sending is not None and sending.payload is not None:
+            made = None if sending is None else ready_made(sending, input_, stop, kwargs)
+            if sending is not None and made is not None:
                 # Made before, when siblings may have had to wait; how the answer comes is the class's own business.
-                made, sending.payload = sending.payload, None
                 return _as_asked({**made, **{name: kwargs[name] for name in TRANSPORT if name in kwargs}}, sending)
             payload: dict[str, Any] = base._get_request_payload(self, input_, stop=stop, **kwargs)  # type: ignore[attr-defined]
             if sending is None or sending.pending is not None:
@@ -289,7 +299,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             own = undone(sending, input_, kwargs)
             if own is not None:
                 payload = base._get_request_payload(self, own.messages, stop=stop, **own.kwargs)  # type: ignore[attr-defined]
-            return payload
+            return payload if sending.rewritten is None else _as_asked(payload, sending)
 
         def _create(self, payload: dict[str, Any]) -> Any:
             return base._create(self, _as_sent(payload))  # type: ignore[attr-defined]
@@ -325,12 +335,15 @@ def _name_as(kind: Any, base: type) -> None:
 
 
 @contextmanager
-def _asking(sending: Sending) -> Iterator[None]:
+def _asking(model: Any, sending: Sending) -> Iterator[None]:
     """A block in which a request is in force; what is raised there ends it."""
     with SENDING.within(sending):
         try:
             yield
         except BaseException:
+            if sending.refused:
+                # The request was refused for itself, and not as a stream.
+                wrapping(model).streams = True
             fail(sending)
             raise
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile, takewhile
 from typing import Any, Final, Literal, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage
 
 from cacheprefix.adapter import context_block, find_text, mostly_holds
 from cacheprefix.wire import paused_turn
@@ -22,6 +22,8 @@ from cacheprefix_langgraph.views import is_answer, is_text, text_in
 Found = Literal["whole", "behind", "part"]
 """How far a node's messages hold the state's conversation: all of it from the start, all of it behind or between
 messages that the node adds, or only a part of it, as where the node cuts it or writes it anew."""
+
+_LEADING: Final = ("system", "developer")
 
 _LONG: Final = 200
 """Characters from which on a text in the conversation is the shared one, and not somebody who says the same."""
@@ -109,6 +111,26 @@ def _beginning(message: BaseMessage, text: str) -> BaseMessage:
     return SystemMessage(text)
 
 
+def own_text(messages: Sequence[BaseMessage], frame: Frame) -> str:
+    """The system text of a request in the application's own layout, behind what that leaves to us to say."""
+    return "\n\n".join((*missing(messages, frame), *(one.text for one in takewhile(leads, messages))))
+
+
+def goes_on_from(base: str, messages: Sequence[BaseMessage], frame: Frame) -> bool:
+    """Whether a request's own system text begins with ``base``, and what follows is a line or a block by itself.
+
+    Of "You serve Ann Lee." a fork of "You serve Ann" would say each half in another place.
+    """
+    text = own_text(messages, frame)
+    if not text.startswith(base):
+        return False
+    rest, last = text[len(base) :], [*takewhile(leads, messages)][-1:]
+    content = last[0].content if last else []
+    blocks = [text_in(one) for one in content if is_text(one)] if isinstance(content, list) else []
+    whole = not base or not rest or base.endswith("\n") or rest.startswith("\n")
+    return whole or any("".join(blocks[at:]) == rest for at in range(len(blocks)))
+
+
 def _bare(
     messages: list[BaseMessage], known: Sequence[str], border: int, system: Sequence[str]
 ) -> tuple[list[BaseMessage], dict[int, Sequence[BaseMessage]], int]:
@@ -154,7 +176,7 @@ def _without_texts(message: BaseMessage, known: Sequence[str]) -> BaseMessage | 
 
     What a model or a tool has said stays as it is: that is its answer, whatever is in it.
     """
-    if not isinstance(message, (HumanMessage, SystemMessage)) or not known:
+    if not (isinstance(message, HumanMessage) or leads(message)) or not known:
         return message
     content: Any = message.content
     if isinstance(content, str):
@@ -321,5 +343,5 @@ def _words(message: BaseMessage) -> tuple[str, Any]:
 
 
 def leads(message: BaseMessage) -> bool:
-    """Whether it is a system message."""
-    return isinstance(message, SystemMessage)
+    """Whether it is a system message, or OpenAI's of a developer, under its API's own name for the role."""
+    return isinstance(message, SystemMessage) or (isinstance(message, ChatMessage) and message.role in _LEADING)

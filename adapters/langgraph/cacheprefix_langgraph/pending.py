@@ -44,12 +44,16 @@ class Sending:
     """What its model's class is called with."""
     streamed: bool = False
     """Whether the class is about to stream the answer, which some of them build another body for."""
+    refused: bool = False
+    """Whether its whole answer was asked for as a stream, and that was refused."""
     pending: PendingCall | None = None
     """The session's side of it, once it was begun."""
     payload: dict[str, Any] | None = None
     """The finished body, where it was made before the class asks for it."""
     seen: dict[str, Any] | None = None
     """The class's own body that ``payload`` was made of."""
+    built: tuple[Any, Any, Mapping[str, Any]] | None = None
+    """The messages, the stop words and the options that ``payload`` was made of."""
     body: dict[str, Any] | None = None
     """What is sent, where the class was shown another body to read the answer by."""
     asked: Request | None = None

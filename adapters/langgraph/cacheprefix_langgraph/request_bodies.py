@@ -58,6 +58,15 @@ def shows_body(base: type) -> bool:
     return hasattr(base, "_get_request_payload") or converse_of(base) is not None
 
 
+def only_asks(base: type) -> bool:
+    """Whether a class's way to a whole answer is LangChain's own.
+
+    An application's may check an answer, ask twice, or write it down: its code runs for each, which goes by no stream.
+    """
+    ways = [getattr(base, name, None) for name in ("_generate", "_agenerate", "_create", "_acreate")]
+    return all(way is None or way.__module__.startswith("langchain_") for way in ways)
+
+
 def model_name(model: Any) -> str:
     """The model's name; the deployment's, where a class sends none."""
     # Bedrock's inference profiles have names that say nothing of the model behind them.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.messages import BaseMessage
 
 from cacheprefix import Prompt
 from cacheprefix.adapter import (
@@ -27,15 +28,18 @@ from cacheprefix.adapter import (
 )
 from cacheprefix_langgraph.fork_context import FRAME, Rewritten, siblings
 from cacheprefix_langgraph.layout import apart, boundary
+from cacheprefix_langgraph.parts import leads
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
 from cacheprefix_langgraph.prewarming import warm, warming, warms
 from cacheprefix_langgraph.request_bodies import (
+    TRANSPORT,
     Body,
     api_of,
     as_sent,
     base_of,
     headers_of,
     likeness,
+    only_asks,
     own_body,
     readable,
     shows_body,
@@ -173,7 +177,7 @@ def _lets_go_early(model: Any, body: Body) -> bool:
 
 def _may_stream(model: Any, body: Body) -> bool:
     """Whether nothing of the model or of this request forbids to stream its answer."""
-    if not (wrapping(model).streams and can_stream(model, body.api)):
+    if not (wrapping(model).streams and can_stream(model, body.api) and only_asks(base_of(model))):
         return False
     disabled = getattr(model, "disable_streaming", False)
     return not (disabled is True or (disabled == "tool_calling" and body.payload.get("tools")))
@@ -189,9 +193,11 @@ def _body(model: Any, sending: Sending, messages: Any, stop: Any, kwargs: dict[s
     if sending.rewritten is None:
         # What the class makes of the application's own request is the application's business.
         waits = session.waiting.gate is not None and _waits(sending)
-        return own_body(model, messages, stop, _options(sending, kwargs)) if waits else None
+        sending.built = messages, stop, _options(sending, kwargs)
+        return own_body(model, *sending.built) if waits else None
     try:
-        return own_body(model, messages, stop, _options(sending, kwargs))
+        sending.built = messages, stop, _options(sending, kwargs)
+        return own_body(model, *sending.built)
     except Exception as error:
         _undo(sending)
         own = _prepared(sending, messages, kwargs)
@@ -252,6 +258,31 @@ def _boundary(model: Any, body: Body, sending: Sending) -> Boundary:
         return len(session.decode(seen, body.api).tier("messages"))
 
     return boundary(done, own_sections)
+
+
+def ready_made(sending: Sending, messages: Any, stop: Any, kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The body that was made before the class asks for it; None where it asks for another one.
+
+    A class of the application's may ask with other messages or options than it was called with: nothing may be lost.
+    """
+    made, sending.payload = sending.payload, None
+    if made is None or sending.built is None:
+        return made
+    known, ended, options = sending.built
+
+    def same() -> bool:
+        alike = len(known) == len(messages) and all(map(operator.is_, known, messages)) and ended == stop
+        return alike and _asked_for(options) == _asked_for(kwargs)
+
+    if sending.session.attempt("body", same, otherwise=False):
+        return made
+    fail(sending)
+    sending.pending = None
+    return None
+
+
+def _asked_for(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in TRANSPORT}
 
 
 def finished(model: Any, given: dict[str, Any]) -> dict[str, Any]:
@@ -329,7 +360,7 @@ def _original(model: Any, body: Body, sending: Sending) -> Callable[[Prompt], Pr
     if sending.given is None:
         return None
     (messages, options), done, session = sending.given, sending.rewritten, _session(model, sending)
-    system = tuple(one.text for one in messages if isinstance(one, SystemMessage))
+    system = tuple(one.text for one in messages if leads(one))
 
     def moved_back(prompt: Prompt, done: Rewritten) -> Prompt:
         settings = {name: value for name, value in prompt.settings.items() if name not in CHOSEN}
@@ -366,7 +397,7 @@ def _marks_or_chooses(prompt: Prompt, messages: Sequence[BaseMessage], options: 
     marks_tools = any(_MARKS & tool.keys() for tool in tools)
     marks = bool(prompt.marked) or prompt.top_marker is not None or not _MARKS.isdisjoint(options) or marks_tools
     chooses = any(options.get(name) is not None for name in CHOSEN if name != "tools")
-    blocks = any(isinstance(one, SystemMessage) and not isinstance(one.content, str) for one in messages)
+    blocks = any(leads(one) and not isinstance(one.content, str) for one in messages)
     return marks or chooses or blocks
 
 

@@ -185,6 +185,8 @@ def again(model: Any, sending: Sending, error: Exception) -> bool:
     if refused or isinstance(error, UnfinishedError):
         # Another stream of this model would fare no better.
         wrapping(model).streams = False
+    # Whether it was only the stream that was refused is known once the whole answer comes.
+    sending.refused = refused
     fail(sending)
     sending.pending = sending.payload = None
     return True

@@ -82,7 +82,19 @@ def view_of(message: BaseMessage, names: Mapping[str, str], count: Callable[[str
         key=marks.get(KEY),
         pinned=bool(marks.get(PINNED)),
         summary=bool(marks.get(SUMMARY)),
+        item=thinks(message),
     )
+
+
+def thinks(message: BaseMessage) -> bool:
+    """Whether a message holds nothing but what the model thought before the next one.
+
+    A provider's rule: OpenAI's Responses API takes such a thought only with what was made from it right behind.
+    """
+    content = message.content
+    if not isinstance(message, AIMessage) or message.tool_calls or not isinstance(content, list):
+        return False
+    return bool(content) and all(isinstance(block, Mapping) and block.get("type") in THINKING for block in content)
 
 
 def is_raw(message: BaseMessage) -> bool:
