@@ -60,7 +60,8 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
             if _ATTEMPTS:
                 # At once: what other threads have under way asks in the session before, or in this one.
                 kind = getattr(type(router), "__unwrapped__", type(router))
-                router.__class__ = adapter.derived(kind, **{n: _attempts(n, joined, bound) for n in _ATTEMPTS})
+                attempts = {each: _attempts(each, joined, bound) for each in _ATTEMPTS}
+                router.__class__ = adapter.derived(kind, discard=_discard, **attempts)
             for each in () if _ATTEMPTS else _OWN:
                 own = getattr(router, each)
                 made: Any = adapter.inside(partial(_BOUND.within, (joined, bound)), own, own)
@@ -87,6 +88,11 @@ def unwrap(router: T) -> T:
         for name, held in [each for each in vars(router).items() if hasattr(each[1], "cacheprefix_own")]:
             setattr(router, name, own) if (own := held.cacheprefix_own) else delattr(router, name)
     return router
+
+
+def _discard(router: Any) -> Any:
+    """Up to LiteLLM 1.108 its word for a router that is done, which it holds for good itself: the session is let go."""
+    return unwrap(router).discard()
 
 
 @contextmanager
