@@ -109,7 +109,7 @@ def test_the_result_is_that_of_the_unmodified_application(case, application, mon
 
 @pytest.mark.parametrize("door", [*DOORS, *(door.replace("acompletion", "completion") for door in DOORS)])
 def test_a_store_that_hangs_never_holds_the_event_loop(application, door):
-    """Full texts and the gate, in a store that takes its time for each call; where a loop asks without ``await`` too."""
+    """Full texts and the gate, in a store that takes its time; where a loop asks without ``await`` too."""
     check_event_loop(functools.partial(application, door=door))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import partial, wraps
 from typing import Any, TypeVar
 
 import litellm
@@ -47,30 +47,43 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
 
     A router stays the same object, until ``unwrap``. Calls in a role (``with role("critic"):``, or bound here) are
     forks of the shared prefix; all others are measured as they were asked. Raises ``SetupError`` for anything else,
-    and for a conversation without a role.
+    for a conversation without a role, and for a router that is wrapped otherwise already.
     """
     if not (name := known(target)):
         raise SetupError(f"wrap takes completion or acompletion of litellm, or a Router, not {type(target).__name__}")
     joined, bound = _bound(session, role, conversation)
-    if joined.off:
-        return target
     if isinstance(target, Router):
-        with _WRAPPING:
-            router: Any = target if _ATTEMPTS else unwrap(target)
-            if _ATTEMPTS:
-                # At once: what other threads have under way asks in the session before, or in this one.
-                kind = getattr(type(router), "__unwrapped__", type(router))
-                attempts = {each: _attempts(each, joined, bound) for each in _ATTEMPTS}
-                router.__class__ = adapter.derived(kind, discard=_discard, **attempts)
-            for each in () if _ATTEMPTS else _OWN:
-                own = getattr(router, each)
-                made: Any = adapter.inside(partial(_BOUND.within, (joined, bound)), own, own)
-                made.cacheprefix_own = vars(router).get(each)
-                # In this way it reaches what the router itself asks by, as of a batch.
-                setattr(router, each, made)
+        _have_asked(target, joined, bound)
+    if isinstance(target, Router) or joined.off:
         return target
     wrapped: T = adapter.inside(partial(_BOUND.within, (joined, bound)), partial(_call, name), _OWN[name])
     return wrapped
+
+
+def _have_asked(router: Any, session: adapter.AdapterSession, role: adapter.Role | None) -> None:
+    """Have a router ask in a session, and in a role where one is bound."""
+    with _WRAPPING:
+        places = (type(router), *map(vars(router).get, _OWN))
+        held = next((place.cacheprefix_bound for place in places if hasattr(place, "cacheprefix_bound")), None)
+        if held is not None and held != (session, role):
+            # Privacy: both would ask by this one object, and a tenant's requests go to whose session came last.
+            raise SetupError(
+                "this router is wrapped already, in another session, role or conversation: unwrap(router) first, or "
+                "say whose a call is in a block around it, with install(session) or role(...): each task has its own"
+            )
+        if held is not None or session.off:
+            return
+        if kind := type(router) if _ATTEMPTS else None:
+            # At once: what other threads have under way asks in no session, or in this one.
+            made: dict[str, Any] = {each: _attempts(each, kind, session, role) for each in _ATTEMPTS}
+            made |= {"__init__": _made(kind), "discard": _discard, "cacheprefix_bound": (session, role)}
+            router.__class__ = adapter.derived(kind, **made)
+        for each in () if _ATTEMPTS else _OWN:
+            own = getattr(router, each)
+            asks: Any = adapter.inside(partial(_BOUND.within, (session, role)), own, own)
+            asks.cacheprefix_own, asks.cacheprefix_bound = vars(router).get(each), (session, role)
+            # In this way it reaches what the router itself asks by, as of a batch.
+            setattr(router, each, asks)
 
 
 def known(target: object) -> str:
@@ -124,15 +137,34 @@ def _bound(session: Session | None, role: str, conversation: str) -> Bound:
     return joined, bound
 
 
-def _attempts(name: str, session: adapter.AdapterSession, role: adapter.Role | None) -> property:
+def _made(kind: Any) -> Callable[..., None]:
+    """How a router is made of a wrapped one's class (``type(router)(...)``): as one that is in no session."""
+
+    @wraps(kind.__init__)
+    def init(router: Any, *given: Any, **named: Any) -> None:
+        if not vars(router):
+            # Privacy: it may be another tenant's.
+            router.__class__ = kind
+        kind.__init__(router, *given, **named)
+
+    return init
+
+
+def _attempts(name: str, kind: Any, session: adapter.AdapterSession, role: adapter.Role | None) -> property:
     """A router's method for one attempt, bound to the caller's role: it may run in a thread that has none."""
 
     def method(router: Any) -> Any:
-        # The application may have given this one router its own, such as a mock.
-        own = vars(router).get(name) or getattr(type(router).__unwrapped__, name).__get__(router)
-        return adapter.inside(partial(_BOUND.within, (session, role or adapter.current_role())), own, own)
+        asking, given = adapter.current_role(), inspect.getattr_static(kind, name)
+        # The application may have given this one router its own, such as a mock, or all of them.
+        own = vars(router).get(name) or (given.__get__(router, kind) if hasattr(type(given), "__get__") else given)
+        return adapter.inside(lambda: _BOUND.within((session, role or adapter.current_role() or asking)), own, own)
 
-    return property(method, lambda one, given: vars(one).update({name: given}), lambda one: vars(one).pop(name))
+    def delete(router: Any) -> None:
+        if name not in vars(router):
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}", name=name, obj=router)
+        del vars(router)[name]
+
+    return property(method, lambda one, given: vars(one).update({name: given}), delete)
 
 
 def _call(name: str, *given: Any, **named: Any) -> Any:
