@@ -9,10 +9,12 @@ import json
 import pickle
 import runpy
 import sys
+from collections import UserDict
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from pathlib import Path
 from threading import Barrier
+from types import MappingProxyType
 
 import httpx
 import litellm
@@ -641,6 +643,9 @@ _SAID = [{"role": "user", "content": "hello"}]
         {"messages": _SAID, "tools": 5},
         {"messages": _SAID, "tools": [5]},
         {"messages": _SAID, "model": None},
+        {"messages": [UserDict(_SAID[0])]},
+        {"messages": [MappingProxyType(_SAID[0])]},
+        {"messages": _SAID, "response_format": int},
     ],
     ids=str,
 )

@@ -35,6 +35,8 @@ _BODY = {"cached_content", "model", "messages", "previous_response_id", "prompt_
 """Names of the arguments that go into the request's body."""
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
 """Fields that a fork may add, and that LiteLLM refuses for a provider that does not know them."""
+_MADE_UP = ("mock_response", "mock_tool_calls", "mock_timeout")
+"""Arguments by which LiteLLM answers by itself (``litellm.utils.should_run_mock_completion``)."""
 _WRAPPING = adapter.RLock()
 """Several threads may wrap one router at once, each for a request of its own."""
 _ATTEMPTS = [each for each in ("_completion", "_acompletion") if each in vars(Router)]
@@ -170,8 +172,9 @@ def _attempts(name: str, kind: Any, session: adapter.AdapterSession, role: adapt
 def _call(name: str, *given: Any, **named: Any) -> Any:
     """Call LiteLLM's own function with the request as the session lays it out."""
     own, bound = _OWN[name], _BOUND.get() or adapter.agreed(tuple(_INSTALLED))
-    # With fallbacks LiteLLM calls itself once for each attempt, and each of those calls comes here.
-    if bound is None or bound[0].off or named.get("fallbacks"):
+    # With fallbacks LiteLLM calls itself once for each attempt, and each of those calls comes here. What it makes up
+    # itself no provider has read.
+    if bound is None or bound[0].off or named.get("fallbacks") or any(map(named.get, _MADE_UP)):
         return own(*given, **named)
     session, role, headers = bound[0], bound[1] or adapter.current_role(), named.get("extra_headers")
     read = session.attempt("body", lambda: _read(session, own, given, named), None)
@@ -191,6 +194,9 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
         if rules.markers == "openai" and _by_responses({**asked, **laid}):
             # Money: LiteLLM would drop the mark behind the shared text, and nothing would be read.
             laid = for_responses(laid)
+        if asked.get("supports_system_message") is False:
+            # LiteLLM puts the system text before the next message's, and fails on lists: a marked text is in one.
+            laid = {**laid, "messages": [_as_text(one) for one in laid["messages"]]}
         fresh = {one: value for one, value in laid.items() if value is not body.get(one) and one not in over}
         added = fresh.keys() & _REFUSED - asked.keys()
         known = litellm.get_supported_openai_params(asked["model"], asked.get("custom_llm_provider")) if added else ()
@@ -202,11 +208,11 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
         return own(*given, **named) if made is None else own(**made)
 
     def streamed(answer: Any, fork: adapter.ForkBody, turn: Any) -> Any:
-        if fork.body.get("stream_options") != fork.given.get("stream_options"):
+        we_asked = fork.body.get("stream_options") != fork.given.get("stream_options")
+        if we_asked and isinstance(answer, litellm.CustomStreamWrapper):
             # We asked for the usage, and not the application: LiteLLM keeps it out of the chunks that it sees.
             answer.stream_options, answer.send_stream_usage = None, False
-        form = adapter.ForkBody
-        return _streamed(form.awatch if name == "acompletion" else form.watch, answer, fork, turn)
+        return _streamed(answer, fork, turn)
 
     return (fork.aask if name == "acompletion" else fork.ask)(send, streamed)
 
@@ -220,11 +226,17 @@ def _read(session: adapter.AdapterSession, own: Any, given: Any, named: Any) -> 
     body = {name: value for name, value in asked.items() if name in _BODY and value is not None}
     over = asked.get("extra_body") or {}
     body |= {name: value for name, value in over.items() if name in _BODY - adapter.LAID_OUT}
-    said, custom, schema = body.get("messages"), asked.get("custom_llm_provider"), body.get("response_format")
-    body |= {"messages": [_plain(one) for one in said]} if isinstance(said, (list, tuple)) else {}
-    if not body.get("model") or not adapter.well_formed(body, "openai-chat"):
+    custom, schema = asked.get("custom_llm_provider"), body.get("response_format")
+    lists = {name: body.get(name) for name in ("messages", "tools")}
+    body |= {name: [*map(_plain, one)] for name, one in lists.items() if isinstance(one, (list, tuple))}
+    # LiteLLM takes dictionaries, and no other mappings.
+    whole = all(isinstance(one, dict) for one in body.get("messages") or ())
+    if not whole or not body.get("model") or not adapter.well_formed(body, "openai-chat"):
         return None
-    body |= {"response_format": type_to_response_format_param(schema)} if isinstance(schema, type) else {}
+    if isinstance(schema, type):
+        if not hasattr(schema, "model_json_schema"):
+            return None
+        body["response_format"] = type_to_response_format_param(schema)
     body["model"] = f"{custom}/{body['model']}" if custom else body["model"]
     return asked, body, session.profile(body["model"]), over
 
@@ -255,13 +267,20 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _streamed(watch: Callable[..., Any], answer: Any, fork: adapter.ForkBody, turn: Any) -> Any:
+def _as_text(message: Any) -> Any:
+    """A message whose content is a list of one text, with that text for its content; any other as it is."""
+    parts = message.get("content")
+    one = parts[0] if isinstance(parts, list) and len(parts) == 1 else {}
+    return {**message, "content": one["text"]} if one.get("type") == "text" else message
+
+
+def _streamed(answer: Any, fork: adapter.ForkBody, turn: Any) -> Any:
     stream = isinstance(answer, litellm.CustomStreamWrapper)
     cached = answer.custom_llm_provider == "cached_response" if stream else _hidden(answer).get("cache_hit")
     if cached:
         turn.fail(sent=False)  # LiteLLM's own cache has answered, and no provider
         return answer
-    return adapter.watched_stream(answer, lambda chunks: watch(fork, turn, chunks, _usage)) if stream else None
+    return adapter.watched_stream(answer, lambda chunks: fork.watch(turn, chunks, _usage)) if stream else None
 
 
 def _usage(chunk: Any) -> Any:
