@@ -11,7 +11,7 @@ from litellm_driver import HANDBOOK, MODELS, messages, place
 from pydantic import BaseModel
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix_litellm import role, wrap
+from cacheprefix_litellm import install, role, wrap
 
 # What of LiteLLM's own an asynchronous stream that cannot be read so had begun, goes with it.
 pytestmark = [pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
@@ -134,6 +134,17 @@ def test_what_litellm_makes_up_is_no_call(fresh, name, stream, made_up):
         assert (session.calls, session.report().unanswered, len(provider.requests)) == ((), 0, 0)
         asked()
     assert [call.verdict.cause for call in session.calls] == ["cold_start"]
+
+
+def test_a_call_of_several_deployments_is_one_for_each(fresh):
+    """LiteLLM calls itself for them; the call around them was counted and laid out as well."""
+    provider, session = fresh("openai"), Session(SharedPrefix(system=HANDBOOK))
+    group = {"model_name": "openai/gpt-5.6", "litellm_params": to(provider)}
+    with install(session, role="critic"):
+        litellm.completion("openai/gpt-5.6", messages("critic"), model_list=[group])
+    assert [call.layout for call in session.calls] == ["fork"]
+    assert len(provider.requests) == 1
+    assert session.failures == {}
 
 
 def test_tools_that_are_objects_are_shared(fresh):

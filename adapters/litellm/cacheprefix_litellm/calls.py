@@ -35,8 +35,9 @@ _BODY = {"cached_content", "model", "messages", "previous_response_id", "prompt_
 """Names of the arguments that go into the request's body."""
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
 """Fields that a fork may add, and that LiteLLM refuses for a provider that does not know them."""
-_MADE_UP = ("mock_response", "mock_tool_calls", "mock_timeout")
-"""Arguments by which LiteLLM answers by itself (``litellm.utils.should_run_mock_completion``)."""
+_NO_REQUEST = ("fallbacks", "model_list", "mock_response", "mock_tool_calls", "mock_timeout")
+"""Arguments by which LiteLLM calls itself, once for each attempt or deployment: each of those calls is a request. By the
+others it makes an answer up that no provider has read (``litellm.utils.should_run_mock_completion``)."""
 _WRAPPING = adapter.RLock()
 """Several threads may wrap one router at once, each for a request of its own."""
 _ATTEMPTS = [each for each in ("_completion", "_acompletion") if each in vars(Router)]
@@ -172,9 +173,7 @@ def _attempts(name: str, kind: Any, session: adapter.AdapterSession, role: adapt
 def _call(name: str, *given: Any, **named: Any) -> Any:
     """Call LiteLLM's own function with the request as the session lays it out."""
     own, bound = _OWN[name], _BOUND.get() or adapter.agreed(tuple(_INSTALLED))
-    # With fallbacks LiteLLM calls itself once for each attempt, and each of those calls comes here. What it makes up
-    # itself no provider has read.
-    if bound is None or bound[0].off or named.get("fallbacks") or any(map(named.get, _MADE_UP)):
+    if bound is None or bound[0].off or any(map(named.get, _NO_REQUEST)):
         return own(*given, **named)
     session, role, headers = bound[0], bound[1] or adapter.current_role(), named.get("extra_headers")
     read = session.attempt("body", lambda: _read(session, own, given, named), None)
