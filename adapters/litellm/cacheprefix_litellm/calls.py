@@ -36,7 +36,7 @@ _BODY = {"cached_content", "model", "messages", "previous_response_id", "prompt_
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
 """Fields that a fork may add, and that LiteLLM refuses for a provider that does not know them."""
 _NO_REQUEST = ("fallbacks", "model_list", "mock_response", "mock_tool_calls", "mock_timeout")
-"""Arguments by which LiteLLM calls itself, once for each attempt or deployment: each of those calls is a request. By the
+"""Arguments by which LiteLLM calls itself for each attempt or deployment: each of those calls is a request. By the
 others it makes an answer up that no provider has read (``litellm.utils.should_run_mock_completion``)."""
 _WRAPPING = adapter.RLock()
 """Several threads may wrap one router at once, each for a request of its own."""
