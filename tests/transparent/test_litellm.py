@@ -228,7 +228,8 @@ async def callbacks(stage):
             self.seen = []
 
         async def async_log_success_event(self, kwargs, response_obj, start_time, end_time):
-            said = {name: kwargs.get(name) for name in ("model", "messages", "input", "stream_options", "optional_params")}
+            names = ("model", "messages", "input", "stream_options", "optional_params")
+            said = {name: kwargs.get(name) for name in names}
             self.seen.append({**said, "answer": response_obj})
 
     noting = Noting()
