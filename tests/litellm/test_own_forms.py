@@ -109,6 +109,8 @@ def test_a_model_that_takes_no_system_message_is_asked_as_without_us(fresh, hand
         assert [str(body).count(said) for body in bodies] == [1] * 4
     assert [f"You are the {name}." in str(body) for body, name in zip(bodies, ("planner", "critic") * 2, strict=True)]
     assert {call.layout for call in session.calls} == {"fork"}
+    # What has no marks is cached by the provider's own rules.
+    assert not any("prompt_cache_options" in body for body in bodies)
     assert session.failures == {}
 
 

@@ -196,6 +196,8 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
         if asked.get("supports_system_message") is False:
             # LiteLLM puts the system text before the next message's, and fails on lists: a marked text is in one.
             laid = {**laid, "messages": [_as_text(one) for one in laid["messages"]]}
+            # Money: with the marks gone nothing would be cached where the provider is told to go by them.
+            laid.pop("prompt_cache_options", None) if "prompt_cache_options" not in body else None
         fresh = {one: value for one, value in laid.items() if value is not body.get(one) and one not in over}
         added = fresh.keys() & _REFUSED - asked.keys()
         known = litellm.get_supported_openai_params(asked["model"], asked.get("custom_llm_provider")) if added else ()
