@@ -53,7 +53,6 @@ from cacheprefix.wire.openai_chat import SYSTEM_ROLES, tool_name
 
 __all__ = [
     "LONG_ROLE",
-    "AsyncWatched",
     "ForkBody",
     "Role",
     "ToolSet",
@@ -382,16 +381,13 @@ class ForkBody:
             answer.previous_response_id = self.went_on
         return answer
 
-    def watch(self, turn: PendingCall, events: Iterator[Any], usage: UsageOf | None = None) -> Watched:
+    def watch(self, turn: PendingCall, events: Any, usage: UsageOf | None = None) -> Watched:
         """A stream's events as they come; the call under way learns of the first token, the usage and the end.
 
-        ``usage`` finds the usage in an event that has it in another place than the APIs.
+        ``events`` is an iterator, an asynchronous one, or both, as LiteLLM's streams are. ``usage`` finds the usage in
+        an event that has it in another place than the APIs.
         """
         return Watched(self, turn, events, usage or _usage_of)
-
-    def awatch(self, turn: PendingCall, events: AsyncIterator[Any], usage: UsageOf | None = None) -> AsyncWatched:
-        """``watch`` for an asynchronous stream."""
-        return AsyncWatched(self, turn, events, usage or _usage_of)
 
     def passes(self, turn: PendingCall, event: Any, usage: dict[str, Any], usage_of: UsageOf) -> bool:
         """Note an event, adding its usage to ``usage``; False where the application must not see the event.
@@ -506,8 +502,11 @@ def _plain(item: Any) -> Any:
     return item if isinstance(item, Mapping) else item.model_dump(exclude_none=True, warnings=False)
 
 
-class _Watching:
-    """What two kinds of watched streams share: the call under way ends with the stream, also where nobody reads it."""
+class Watched:
+    """A stream's events on their way to the application; the call ends with them, also where nobody reads them.
+
+    Read and closed as the stream itself can be, with ``await`` and without.
+    """
 
     def __init__(self, fork: ForkBody, turn: PendingCall, events: Any, usage: UsageOf) -> None:
         self._fork, self._turn, self._events, self._usage_of = fork, turn, events, usage
@@ -582,10 +581,6 @@ class _Watching:
     def __del__(self) -> None:
         self._abandoned()
 
-
-class Watched(_Watching):
-    """A stream's events on their way to the application."""
-
     def __iter__(self) -> Iterator[Any]:
         return self
 
@@ -601,10 +596,6 @@ class Watched(_Watching):
         """The application reads no further: the call ends; the stream underneath is the application's to close."""
         self._abandoned()
 
-
-class AsyncWatched(_Watching):
-    """``Watched`` for an asynchronous stream."""
-
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
@@ -617,7 +608,7 @@ class AsyncWatched(_Watching):
                     return event
 
     async def aclose(self) -> None:
-        """The application reads no further: the call ends; the stream underneath is the application's to close."""
+        """``close`` for who awaits it."""
         self._abandoned()
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from cacheprefix.adapter_session import AdapterSession
-from cacheprefix.bodies import AsyncWatched, ForkBody, Role, Watched, fork_body, gone_on, well_formed
+from cacheprefix.bodies import ForkBody, Role, Watched, fork_body, gone_on, well_formed
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.locks import Lock
 from cacheprefix.prompt import Api
@@ -329,7 +329,7 @@ def _astreamed(answer: Any, fork: ForkBody, turn: PendingCall) -> Any:
     return _raw(answer, fork, turn) if watched_in_place(answer, fork, turn) is None else answer
 
 
-def watched_in_place(answer: Any, fork: ForkBody, turn: PendingCall) -> AsyncWatched | None:
+def watched_in_place(answer: Any, fork: ForkBody, turn: PendingCall) -> Watched | None:
     """The events of an SDK's asynchronous stream, which has them watched from now on; None for any other answer.
 
     Closing the stream or its response early ends the call. None, too, where watching it fails.
@@ -337,15 +337,15 @@ def watched_in_place(answer: Any, fork: ForkBody, turn: PendingCall) -> AsyncWat
     if not hasattr(answer, "_iterator"):
         return None
 
-    def watched() -> AsyncWatched:
-        events = fork.awatch(turn, answer._iterator)
+    def watched() -> Watched:
+        events = fork.watch(turn, answer._iterator)
         _closes(answer, events, "aclose", _aclosing_class)
         return events
 
     return fork.session.attempt("stream", watched, None)
 
 
-def _closes(stream: Any, events: Watched | AsyncWatched, name: str, closing: Callable[[Any], Any]) -> Any:
+def _closes(stream: Any, events: Watched, name: str, closing: Callable[[Any], Any]) -> Any:
     """The stream with these events, which end with it and with its response, whose method to close it is ``name``."""
     stream._iterator = stream._cacheprefix_events = events
     # A class of its own: a function of the object's would keep it alive, or lose it in ``ask().close()``.
@@ -414,7 +414,7 @@ def _parsing_class(base: Any) -> Any:
     return derived(base, parse=parse)
 
 
-def _closing(response: Any, name: str, events: Watched | AsyncWatched) -> Any:
+def _closing(response: Any, name: str, events: Watched) -> Any:
     """The response's own method, which tells the watched events too: OpenAI's helpers close nothing else."""
     close, watched = getattr(response, name), weakref.ref(events)
 
@@ -429,7 +429,7 @@ def _closing(response: Any, name: str, events: Watched | AsyncWatched) -> Any:
     return closed
 
 
-def watched_stream(stream: C, watch: Callable[[Any], Watched | AsyncWatched]) -> C:
+def watched_stream(stream: C, watch: Callable[[Any], Watched]) -> C:
     """A stream that is its own iterator, with its events as ``watch`` passes them on.
 
     The same object, of a class derived from its own. ``aclose`` ends the call, as dropping the stream does.

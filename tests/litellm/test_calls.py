@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import inspect
 import json
 import pickle
 import runpy
 import sys
+from collections import UserDict
 from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from threading import Barrier
+from types import MappingProxyType
 
 import httpx
 import litellm
@@ -252,6 +256,59 @@ def test_a_method_that_a_router_was_given_is_asked_as_it_was(fresh, name, when):
     delattr(router, name)
     router.completion("openai", messages("critic"))
     assert (len(heard), len(own.calls)) == (1, 1)
+
+
+def test_a_router_is_in_one_session_and_role_at_a_time(fresh):
+    """Whose came last had all its calls, another tenant's too; ``unwrap`` comes first, or a block around each call."""
+    provider, own, other = fresh("openai"), session(), session()
+    router = router_for(("openai", provider))
+    assert wrap(wrap(router, own), own) is router
+    for more in ({"session": other}, {"session": own, "role": "critic"}, {"session": session(mode="off")}):
+        with pytest.raises(SetupError, match=r"wrapped already.*unwrap\(router\)"):
+            wrap(router, **more)
+    with role("critic", conversation="one"):
+        router.completion("openai", messages("critic"))
+        wrap(unwrap(router), other).completion("openai", messages("critic"))
+    assert [[call.agent for call in each.calls] for each in (own, other)] == [["critic"]] * 2
+    unwrap(router)
+
+
+def test_a_router_of_a_wrapped_ones_class_is_in_no_session(fresh):
+    """As an application's own class makes a second one, for another tenant (``type(self)(...)``); a copy is in it."""
+
+    def described(one):
+        return [(each.name, each.kind) for each in inspect.signature(type(one)).parameters.values()]
+
+    provider, own = fresh("openai"), session()
+    plain = router_for(("openai", provider))
+    router = wrap(copy.copy(plain), own)
+    group = {"model_name": "openai", "litellm_params": {"model": MODELS["openai"], **place("openai", provider)}}
+    made = type(router)(model_list=[group])
+    assert described(router) == described(plain)
+    assert type(made) is type(plain)
+    copied = copy.copy(router)
+    with role("critic", conversation="one"):
+        made.completion("openai", messages("critic"))
+        assert own.calls == ()
+        copied.completion("openai", messages("critic"))
+    assert [call.layout for call in own.calls] == ["fork"]
+
+
+@pytest.mark.skipif("_completion" not in calls._ATTEMPTS, reason="from 1.110 on a router has no method for one attempt")
+def test_methods_of_a_wrapped_router_are_taken_and_replaced_as_a_plain_ones(fresh, monkeypatch):
+    """One that is not there is no attribute; a test's stand-in for all routers is asked; the role is the caller's."""
+    provider, own = fresh("openai"), session()
+    router, said = wrap(router_for(("openai", provider)), own), []
+    with pytest.raises(AttributeError, match="'Router' object has no attribute '_completion'"):
+        del router._completion
+    with role("planner", conversation="one"):
+        held = router._completion
+    with role("critic", conversation="one"):
+        held("openai", messages("critic"))
+    assert [call.agent for call in own.calls] == ["critic"]
+    monkeypatch.setattr(Router, "_completion", partial(lambda **named: said.append(named["messages"]) or "mocked"))
+    assert router.completion("openai", messages("critic")) == "mocked"
+    assert said == [messages("critic")]
 
 
 def test_install_covers_what_calls_litellm_by_its_module(fresh):
@@ -586,6 +643,9 @@ _SAID = [{"role": "user", "content": "hello"}]
         {"messages": _SAID, "tools": 5},
         {"messages": _SAID, "tools": [5]},
         {"messages": _SAID, "model": None},
+        {"messages": [UserDict(_SAID[0])]},
+        {"messages": [MappingProxyType(_SAID[0])]},
+        {"messages": _SAID, "response_format": int},
     ],
     ids=str,
 )

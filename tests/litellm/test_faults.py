@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 
 import litellm
 import pytest
-from litellm_driver import MODELS, place
+from litellm_driver import MODELS, place, router_for
 
-from cacheprefix_litellm import role, wrap
+from cacheprefix_litellm import install, role, unwrap, wrap
 from tests.fault_matrix import FOUND, HANDBOOK, PROVIDER, Case, check, check_event_loop, check_fork, check_stall, names
 
 STEPS = (
@@ -34,6 +36,8 @@ CASES = [
     ),
 ]
 KNOWN: dict[str, list[str]] = {}
+DOORS = ("acompletion", "installed acompletion", "router acompletion")
+"""Where the application asks, in an event loop."""
 QUESTION = "Find it and write it down."
 LONG = "This role keeps to one more rule of its own list. " * 20
 PLACE = {"type": "object", "properties": {"at": {"type": "string"}}}
@@ -50,15 +54,15 @@ def application(servers):
     provider = servers["openai"]
     kept = provider.simulator.script
 
-    async def run(session, replies):
+    async def run(session, replies, ask, to):
         provider.reset()
         provider.simulator.script = replies
-        ask = litellm.acompletion if session is None else wrap(litellm.acompletion, session)
 
         async def turn(name, said, **options):
             messages = [{"role": "system", "content": f"{HANDBOOK}\n\n{LONG} {name}."}, *said]
             with contextlib.nullcontext() if session is None else role(name, conversation="c"):
-                return await ask(MODELS["openai"], messages, **place("openai", provider), **options)
+                answer = ask(messages=messages, **to, **options)
+                return await answer if inspect.isawaitable(answer) else answer
 
         said = [{"role": "user", "content": QUESTION}]
         try:
@@ -67,13 +71,28 @@ def application(servers):
             found = (await turn("finder", [*said, first, result], tools=[tool("look")])).choices[0].message.content
             said.append({"role": "assistant", "content": found})
             stream = await turn("writer", said, tools=[tool("write")], stream=True)
-            written = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+            # In a loop too, what was asked for without ``await`` is read without it.
+            chunks = [chunk async for chunk in stream] if ask.__name__ == "acompletion" else list(stream)
+            written = "".join([chunk.choices[0].delta.content or "" for chunk in chunks])
         except Exception as error:
             return [type(error).__name__]
         return [found, written]
 
-    def asked(session, replies):
-        outcome = asyncio.run(run(session, replies))
+    def asked(session, replies, door="acompletion"):
+        kind, _, name = door.rpartition(" ")
+        target = router_for(("openai", provider)) if kind == "router" else getattr(litellm, name)
+        inside = contextlib.nullcontext()
+        if session is not None:
+            inside = install(session) if kind == "installed" else contextlib.nullcontext(wrap(target, session))
+        with inside as held:
+            if kind == "router":
+                ask, to = getattr(target, name), {"model": "openai"}
+            else:
+                ask = getattr(litellm, name) if kind or session is None else held
+                to = {"model": MODELS["openai"], **place("openai", provider)}
+            outcome = asyncio.run(run(session, replies, ask, to))
+        if kind == "router":
+            unwrap(target)
         # The answers do not go by what is asked: whatever fails, it is the whole conversation.
         assert all(QUESTION in str(record.json) for record in provider.requests)
         return outcome
@@ -88,15 +107,17 @@ def test_the_result_is_that_of_the_unmodified_application(case, application, mon
     check(case, application, monkeypatch, KNOWN, every=True)
 
 
-def test_a_store_that_hangs_never_holds_the_event_loop(application):
-    """Full texts and the gate, in a store that takes its time for each call."""
-    check_event_loop(application)
+@pytest.mark.parametrize("door", [*DOORS, *(door.replace("acompletion", "completion") for door in DOORS)])
+def test_a_store_that_hangs_never_holds_the_event_loop(application, door):
+    """Full texts and the gate, in a store that takes its time; where a loop asks without ``await`` too."""
+    check_event_loop(functools.partial(application, door=door))
 
 
 @pytest.mark.slow
-def test_the_event_loop_goes_on_while_a_store_takes_its_time(application):
+@pytest.mark.parametrize("door", DOORS)
+def test_the_event_loop_goes_on_while_a_store_takes_its_time(application, door):
     """A second and a half for each call, longer than the gate waits for one: no event loop stands still for it."""
-    check_stall(application)
+    check_stall(functools.partial(application, door=door))
 
 
 @pytest.mark.slow

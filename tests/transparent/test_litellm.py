@@ -228,16 +228,20 @@ async def callbacks(stage):
             self.seen = []
 
         async def async_log_success_event(self, kwargs, response_obj, start_time, end_time):
-            said = {name: kwargs[name] for name in ("model", "messages", "input")}
+            names = ("model", "messages", "input", "stream_options", "optional_params")
+            said = {name: kwargs.get(name) for name in names}
             self.seen.append({**said, "answer": response_obj})
 
     noting = Noting()
     litellm.callbacks.append(noting)
     try:
-        stage.script("One.")
+        stage.script("One.", "Two.")
         await answered(stage, stage.asking(litellm.acompletion), "planner")
+        with stage.role("critic"):
+            stream = await stage.asking(litellm.acompletion)(messages=stage.said("critic"), stream=True, **stage.place)
+            assert [chunk async for chunk in stream]
         for _ in range(300):
-            if noting.seen:
+            if len(noting.seen) == 2:
                 break
             await asyncio.sleep(0.01)
     finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import partial, wraps
 from typing import Any, TypeVar
 
 import litellm
@@ -35,6 +35,9 @@ _BODY = {"cached_content", "model", "messages", "previous_response_id", "prompt_
 """Names of the arguments that go into the request's body."""
 _REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
 """Fields that a fork may add, and that LiteLLM refuses for a provider that does not know them."""
+_NO_REQUEST = ("fallbacks", "model_list", "mock_response", "mock_tool_calls", "mock_timeout")
+"""Arguments by which LiteLLM calls itself for each attempt or deployment: each of those calls is a request. By the
+others it makes an answer up that no provider has read (``litellm.utils.should_run_mock_completion``)."""
 _WRAPPING = adapter.RLock()
 """Several threads may wrap one router at once, each for a request of its own."""
 _ATTEMPTS = [each for each in ("_completion", "_acompletion") if each in vars(Router)]
@@ -47,29 +50,43 @@ def wrap(target: T, session: Session | None = None, *, role: str = "", conversat
 
     A router stays the same object, until ``unwrap``. Calls in a role (``with role("critic"):``, or bound here) are
     forks of the shared prefix; all others are measured as they were asked. Raises ``SetupError`` for anything else,
-    and for a conversation without a role.
+    for a conversation without a role, and for a router that is wrapped otherwise already.
     """
     if not (name := known(target)):
         raise SetupError(f"wrap takes completion or acompletion of litellm, or a Router, not {type(target).__name__}")
     joined, bound = _bound(session, role, conversation)
-    if joined.off:
-        return target
     if isinstance(target, Router):
-        with _WRAPPING:
-            router: Any = target if _ATTEMPTS else unwrap(target)
-            if _ATTEMPTS:
-                # At once: what other threads have under way asks in the session before, or in this one.
-                kind = getattr(type(router), "__unwrapped__", type(router))
-                router.__class__ = adapter.derived(kind, **{n: _attempts(n, joined, bound) for n in _ATTEMPTS})
-            for each in () if _ATTEMPTS else _OWN:
-                own = getattr(router, each)
-                made: Any = adapter.inside(partial(_BOUND.within, (joined, bound)), own, own)
-                made.cacheprefix_own = vars(router).get(each)
-                # In this way it reaches what the router itself asks by, as of a batch.
-                setattr(router, each, made)
+        _have_asked(target, joined, bound)
+    if isinstance(target, Router) or joined.off:
         return target
     wrapped: T = adapter.inside(partial(_BOUND.within, (joined, bound)), partial(_call, name), _OWN[name])
     return wrapped
+
+
+def _have_asked(router: Any, session: adapter.AdapterSession, role: adapter.Role | None) -> None:
+    """Have a router ask in a session, and in a role where one is bound."""
+    with _WRAPPING:
+        places = (type(router), *map(vars(router).get, _OWN))
+        held = next((place.cacheprefix_bound for place in places if hasattr(place, "cacheprefix_bound")), None)
+        if held is not None and held != (session, role):
+            # Privacy: both would ask by this one object, and a tenant's requests go to whose session came last.
+            raise SetupError(
+                "this router is wrapped already, in another session, role or conversation: unwrap(router) first, or "
+                "say whose a call is in a block around it, with install(session) or role(...): each task has its own"
+            )
+        if held is not None or session.off:
+            return
+        if kind := type(router) if _ATTEMPTS else None:
+            # At once: what other threads have under way asks in no session, or in this one.
+            made: dict[str, Any] = {each: _attempts(each, kind, session, role) for each in _ATTEMPTS}
+            made |= {"__init__": _made(kind), "discard": _discard, "cacheprefix_bound": (session, role)}
+            router.__class__ = adapter.derived(kind, **made)
+        for each in () if _ATTEMPTS else _OWN:
+            own = getattr(router, each)
+            asks: Any = adapter.inside(partial(_BOUND.within, (session, role)), own, own)
+            asks.cacheprefix_own, asks.cacheprefix_bound = vars(router).get(each), (session, role)
+            # In this way it reaches what the router itself asks by, as of a batch.
+            setattr(router, each, asks)
 
 
 def known(target: object) -> str:
@@ -87,6 +104,11 @@ def unwrap(router: T) -> T:
         for name, held in [each for each in vars(router).items() if hasattr(each[1], "cacheprefix_own")]:
             setattr(router, name, own) if (own := held.cacheprefix_own) else delattr(router, name)
     return router
+
+
+def _discard(router: Any) -> Any:
+    """Up to LiteLLM 1.108 its word for a router that is done, which it holds for good itself: the session is let go."""
+    return unwrap(router).discard()
 
 
 @contextmanager
@@ -118,22 +140,40 @@ def _bound(session: Session | None, role: str, conversation: str) -> Bound:
     return joined, bound
 
 
-def _attempts(name: str, session: adapter.AdapterSession, role: adapter.Role | None) -> property:
+def _made(kind: Any) -> Callable[..., None]:
+    """How a router is made of a wrapped one's class (``type(router)(...)``): as one that is in no session."""
+
+    @wraps(kind.__init__)
+    def init(router: Any, *given: Any, **named: Any) -> None:
+        if not vars(router):
+            # Privacy: it may be another tenant's.
+            router.__class__ = kind
+        kind.__init__(router, *given, **named)
+
+    return init
+
+
+def _attempts(name: str, kind: Any, session: adapter.AdapterSession, role: adapter.Role | None) -> property:
     """A router's method for one attempt, bound to the caller's role: it may run in a thread that has none."""
 
     def method(router: Any) -> Any:
-        # The application may have given this one router its own, such as a mock.
-        own = vars(router).get(name) or getattr(type(router).__unwrapped__, name).__get__(router)
-        return adapter.inside(partial(_BOUND.within, (session, role or adapter.current_role())), own, own)
+        asking, given = adapter.current_role(), inspect.getattr_static(kind, name)
+        # The application may have given this one router its own, such as a mock, or all of them.
+        own = vars(router).get(name) or (given.__get__(router, kind) if hasattr(type(given), "__get__") else given)
+        return adapter.inside(lambda: _BOUND.within((session, role or adapter.current_role() or asking)), own, own)
 
-    return property(method, lambda one, given: vars(one).update({name: given}), lambda one: vars(one).pop(name))
+    def delete(router: Any) -> None:
+        if name not in vars(router):
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}", name=name, obj=router)
+        del vars(router)[name]
+
+    return property(method, lambda one, given: vars(one).update({name: given}), delete)
 
 
 def _call(name: str, *given: Any, **named: Any) -> Any:
     """Call LiteLLM's own function with the request as the session lays it out."""
     own, bound = _OWN[name], _BOUND.get() or adapter.agreed(tuple(_INSTALLED))
-    # With fallbacks LiteLLM calls itself once for each attempt, and each of those calls comes here.
-    if bound is None or bound[0].off or named.get("fallbacks"):
+    if bound is None or bound[0].off or any(map(named.get, _NO_REQUEST)):
         return own(*given, **named)
     session, role, headers = bound[0], bound[1] or adapter.current_role(), named.get("extra_headers")
     read = session.attempt("body", lambda: _read(session, own, given, named), None)
@@ -153,6 +193,11 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
         if rules.markers == "openai" and _by_responses({**asked, **laid}):
             # Money: LiteLLM would drop the mark behind the shared text, and nothing would be read.
             laid = for_responses(laid)
+        if asked.get("supports_system_message") is False:
+            # LiteLLM puts the system text before the next message's, and fails on lists: a marked text is in one.
+            laid = {**laid, "messages": [_as_text(one) for one in laid["messages"]]}
+            # Money: with the marks gone nothing would be cached where the provider is told to go by them.
+            laid.pop("prompt_cache_options", None) if "prompt_cache_options" not in body else None
         fresh = {one: value for one, value in laid.items() if value is not body.get(one) and one not in over}
         added = fresh.keys() & _REFUSED - asked.keys()
         known = litellm.get_supported_openai_params(asked["model"], asked.get("custom_llm_provider")) if added else ()
@@ -164,11 +209,11 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
         return own(*given, **named) if made is None else own(**made)
 
     def streamed(answer: Any, fork: adapter.ForkBody, turn: Any) -> Any:
-        if fork.body.get("stream_options") != fork.given.get("stream_options"):
+        we_asked = fork.body.get("stream_options") != fork.given.get("stream_options")
+        if we_asked and isinstance(answer, litellm.CustomStreamWrapper):
             # We asked for the usage, and not the application: LiteLLM keeps it out of the chunks that it sees.
             answer.stream_options, answer.send_stream_usage = None, False
-        form = adapter.ForkBody
-        return _streamed(form.awatch if name == "acompletion" else form.watch, answer, fork, turn)
+        return _streamed(answer, fork, turn)
 
     return (fork.aask if name == "acompletion" else fork.ask)(send, streamed)
 
@@ -182,11 +227,17 @@ def _read(session: adapter.AdapterSession, own: Any, given: Any, named: Any) -> 
     body = {name: value for name, value in asked.items() if name in _BODY and value is not None}
     over = asked.get("extra_body") or {}
     body |= {name: value for name, value in over.items() if name in _BODY - adapter.LAID_OUT}
-    said, custom, schema = body.get("messages"), asked.get("custom_llm_provider"), body.get("response_format")
-    body |= {"messages": [_plain(one) for one in said]} if isinstance(said, (list, tuple)) else {}
-    if not body.get("model") or not adapter.well_formed(body, "openai-chat"):
+    custom, schema = asked.get("custom_llm_provider"), body.get("response_format")
+    lists = {name: body.get(name) for name in ("messages", "tools")}
+    body |= {name: [*map(_plain, one)] for name, one in lists.items() if isinstance(one, (list, tuple))}
+    # LiteLLM takes dictionaries, and no other mappings.
+    whole = all(isinstance(one, dict) for one in body.get("messages") or ())
+    if not whole or not body.get("model") or not adapter.well_formed(body, "openai-chat"):
         return None
-    body |= {"response_format": type_to_response_format_param(schema)} if isinstance(schema, type) else {}
+    if isinstance(schema, type):
+        if not hasattr(schema, "model_json_schema"):
+            return None
+        body["response_format"] = type_to_response_format_param(schema)
     body["model"] = f"{custom}/{body['model']}" if custom else body["model"]
     return asked, body, session.profile(body["model"]), over
 
@@ -217,13 +268,20 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _streamed(watch: Callable[..., Any], answer: Any, fork: adapter.ForkBody, turn: Any) -> Any:
+def _as_text(message: Any) -> Any:
+    """A message whose content is a list of one text, with that text for its content; any other as it is."""
+    parts = message.get("content")
+    one = parts[0] if isinstance(parts, list) and len(parts) == 1 else {}
+    return {**message, "content": one["text"]} if one.get("type") == "text" else message
+
+
+def _streamed(answer: Any, fork: adapter.ForkBody, turn: Any) -> Any:
     stream = isinstance(answer, litellm.CustomStreamWrapper)
     cached = answer.custom_llm_provider == "cached_response" if stream else _hidden(answer).get("cache_hit")
     if cached:
         turn.fail(sent=False)  # LiteLLM's own cache has answered, and no provider
         return answer
-    return adapter.watched_stream(answer, lambda chunks: watch(fork, turn, chunks, _usage)) if stream else None
+    return adapter.watched_stream(answer, lambda chunks: fork.watch(turn, chunks, _usage)) if stream else None
 
 
 def _usage(chunk: Any) -> Any:
