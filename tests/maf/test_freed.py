@@ -94,20 +94,22 @@ async def test_agents_go_while_their_session_lives_and_then_the_session(servers,
     session = Session(SharedPrefix(system=HANDBOOK))
     async with served(servers, api) as (client, _):
 
-        async def run(conversation):
+        async def run(session, conversation):
             agents = wrap(team(client, api), session, conversation=conversation)
             held = [agent.create_session() for agent in agents]
             for agent, own in zip(agents, held, strict=True):
                 await ask(agent, session=own)
             return [weakref.ref(one) for one in (*agents, *held)]
 
-        agents = [one for name in ("one", "") for one in await run(name)]
+        agents = [one for name in ("one", "") for one in await run(session, name)]
         await release(client, api)
         gc.collect()
         assert [one() for one in agents] == [None] * 8
         assert not session.failures
         gone = [weakref.ref(one) for one in (session, session.conversation("one"))]
         del session
+        # The event loop closes the streams that the garbage collector came upon.
+        await release(client, api)
         gc.collect()
         assert [one() for one in gone] == [None] * 2
 
