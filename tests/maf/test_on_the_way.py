@@ -9,6 +9,7 @@ import httpx2
 import openai
 import pytest
 from agent_framework import Agent, chat_middleware
+from agent_framework.exceptions import ChatClientException
 from agent_framework.openai import OpenAIChatClient
 from maf_driver import RULES, close, make_client
 from maf_teams import HANDBOOK, NAMES, TASK, look, prompts, role, served, texts
@@ -274,4 +275,31 @@ async def test_asking_for_a_background_answer_is_no_request(mode):
         await sdk.close()
     assert told[True] == told[False] == ("Done.", ["POST", "GET", "GET"])
     assert [call.usage and call.usage.input_tokens for call in session.calls] == [1_400]
+    assert session.failures == {}
+
+
+UNSENT = {"openai-responses": "Messages are required", "anthropic": "messages: expected a list"}
+"""What an application is told that asks without any message: by the framework's client, and by the provider."""
+
+
+@pytest.mark.parametrize("mode", ["fork", "observe"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", UNSENT)
+@pytest.mark.invalid_requests
+@pytest.mark.filterwarnings("error")
+async def test_a_request_without_messages_is_refused_as_it_was(servers, api, stream, mode):
+    """It is no failure of ours; and no role's text makes a request of it, whose answer nobody asked for."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=Gate(price=0.0), mode=mode)
+    async with served(servers, api) as (client, provider):
+        agents = [role(client, name, default_options=NOT_KEPT.get(api)) for name in NAMES[:2]]
+        for wrapped in (False, True):
+            if wrapped:
+                wrap(agents, session, conversation="one")
+            given = agents[0].run([], stream=stream)
+            with pytest.raises(ChatClientException, match=UNSENT[api]):
+                await (given.get_final_response() if stream else given)
+        assert len(provider.requests) == (2 if api == "anthropic" else 0)
+        answer = await agents[1].run(TASK)
+    assert answer.text
+    assert len(session.calls) == 1
     assert session.failures == {}

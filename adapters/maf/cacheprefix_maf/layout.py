@@ -89,6 +89,9 @@ def laid_out(
     session = member.session
     instructions, shared = options.get("instructions") or "", session.prefix.system.strip()
     refused = _refused(member, options, over, alone=session.alone or (private and not shared))
+    if not any(message.contents for message in messages if message.role != "system"):
+        # Nothing is asked: what a provider refuses as that, a role's text would have it answer.
+        refused = refused or (reason("own_prompt", "no messages"),)
     own = list(options.get("tools") or ())
     # Provider's rule: where thoughts are bound to what stood before them, those of an earlier turn, in front of which
     # the role's text has moved since, are refused.

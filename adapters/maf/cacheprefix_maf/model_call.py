@@ -25,7 +25,15 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix.errors import BudgetError
-from cacheprefix_maf.client_requests import Laid, Sending, api_of, body_of, headers_in, prepared_by
+from cacheprefix_maf.client_requests import (
+    Laid,
+    Sending,
+    UnpreparedError,
+    api_of,
+    body_of,
+    headers_in,
+    prepared_by,
+)
 from cacheprefix_maf.history import condensed
 from cacheprefix_maf.layout import Layout, laid_out
 from cacheprefix_maf.member import Member
@@ -204,7 +212,12 @@ async def _prepared(
     member, client, held = asked.member, asked.context.client, asked.context.session
     session, api = member.session, api_of(client) or "openai-chat"
     own = list(options.get("tools") or ())
-    given = await prepared_by(client, messages, options, rest)
+    request = {"messages": messages, "options": options, "stream": stream, **rest}
+    try:
+        given = await prepared_by(client, messages, options, rest)
+    except UnpreparedError:
+        # The application's own request: asked for it, the client raises that to the application.
+        return None, request
     stored = _stored(client, options)
     writes = session.mode != "observe" and not stored
     if stored:
@@ -253,9 +266,7 @@ async def _prepared(
         sending.refuse = partial(refuse_called, member, asked.context.options, layout.plan.tools.tools)
     sent = Laid(messages if layout is None else layout.messages)
     sent.sending = sending
-    return sending, {
-        "messages": sent, "options": options if layout is None else layout.options, "stream": stream, **rest
-    }  # fmt: skip
+    return sending, {**request, "messages": sent, "options": options if layout is None else layout.options}
 
 
 async def _composed(
