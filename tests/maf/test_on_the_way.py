@@ -8,7 +8,7 @@ import inspect
 import httpx2
 import openai
 import pytest
-from agent_framework import Agent, chat_middleware
+from agent_framework import Agent, BaseChatClient, ChatMiddlewareLayer, FunctionInvocationLayer, chat_middleware
 from agent_framework.exceptions import ChatClientException
 from agent_framework.openai import OpenAIChatClient
 from maf_driver import RULES, close, make_client
@@ -176,6 +176,42 @@ async def test_a_class_of_the_applications_and_its_base_are_watched_once_each(se
         assert len(provider.requests) == len(session.calls) == 3
     assert all((call.layout == "fork") == (mode == "fork") for call in session.calls)
     assert not [said for said in session.report().notes if "lint" not in said]
+    assert session.failures == {}
+
+
+class Delegating(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
+    """A client of the application's that has another one ask."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__()
+
+    def _inner_get_response(self, **request):
+        return self.inner._inner_get_response(**request)
+
+
+@pytest.mark.parametrize("mode", ["fork", "observe"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.filterwarnings("error::cacheprefix.CacheprefixWarning")
+async def test_a_client_that_has_another_one_ask_goes_on_as_it_was(servers, api, stream, mode):
+    """Each of its requests was counted and told as a failure of ours; the report says that they are not seen."""
+    kept, found, session = NOT_KEPT.get(api, {}), {}, Session(SharedPrefix(system=HANDBOOK), mode=mode)
+    for wrapped in (False, True):
+        async with served(servers, api) as (client, provider):
+            agents = [
+                role(client, "planner", default_options=kept),
+                role(Delegating(client), "critic", default_options=kept),
+            ]
+            if wrapped:
+                wrap(agents, session, conversation="one")
+            for agent in agents:
+                given = agent.run(TASK, stream=stream, options={"model": client.model})
+                assert (await (given.get_final_response() if stream else given)).text
+            found[wrapped] = provider.requests[-1].body
+    assert found[True] == found[False]
+    assert [call.agent for call in session.calls] == ["planner"]
+    assert any("requests of Delegating are neither measured nor changed" in note for note in session.report().notes)
     assert session.failures == {}
 
 

@@ -93,7 +93,8 @@ ASKED: BlockVar[Asked] = BlockVar("cacheprefix_maf_asked")
 def called(base: Callable[..., Any], **request: Any) -> Any:
     """Make a client's call: unchanged where no middleware of ours is around it, else through the session."""
     asked = ASKED.get()
-    if asked is None or not asked.makes(request):
+    # A client that is not known may hand its requests on to one that is: they stay its own.
+    if asked is None or api_of(asked.context.client) is None or not asked.makes(request):
         return base(**request)
     begun = (request.get("options") or {}).get("continuation_token")
     if begun is not None:
