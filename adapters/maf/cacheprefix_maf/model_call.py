@@ -25,6 +25,7 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix.errors import BudgetError
+from cacheprefix_maf.by_object import ByObject
 from cacheprefix_maf.client_requests import (
     Laid,
     Sending,
@@ -47,7 +48,7 @@ _BEGUN = "maf.background"
 """In a session's ``beside``: requests whose answers come later (``continuation_token``), by the answer's id."""
 _MOST_BEGUN = 1_000
 """How many of these are kept; nobody may ask for them."""
-_TAKEN: WeakKeyDictionary[AgentSession, _Taken] = WeakKeyDictionary()
+_TAKEN: ByObject[AgentSession, _Taken] = ByObject()
 _HELD: WeakKeyDictionary[Conversation, dict[str, weakref.ref[AgentSession]]] = WeakKeyDictionary()
 """By conversation and role: the ``AgentSession`` of the role's last request, held weakly."""
 

@@ -6,12 +6,12 @@ import copy
 from collections.abc import Collection, Mapping, Sequence
 from types import FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from agent_framework import Agent, FunctionTool
 
 from cacheprefix.adapter import AdapterSession, RequestPlan, Tool, ToolSource, loads, names_known_to
 from cacheprefix.errors import ToolClashError
+from cacheprefix_maf.by_object import ByObject
 from cacheprefix_maf.member import Member
 
 
@@ -65,15 +65,16 @@ def adopt(member: Member, tools: Sequence[Any], *, of_run: bool = False) -> None
         session.note(f"agent {member.role!r} keeps its own tools, which others share no cache with: {error}")
 
 
-_SCHEMAS: WeakKeyDictionary[FunctionTool, dict[str, Any]] = WeakKeyDictionary()
+_SCHEMAS: ByObject[FunctionTool, dict[str, Any]] = ByObject()
 
 
 def _schema(tool: FunctionTool) -> dict[str, Any]:
     """A copy of a tool's schema from when it was first seen: OpenAI's responses client changes the tool's own."""
-    if tool not in _SCHEMAS:
+    known = _SCHEMAS.get(tool)
+    if known is None:
         parameters = copy.deepcopy(tool.parameters())
-        _SCHEMAS[tool] = {"name": tool.name, "description": tool.description, "parameters": parameters}
-    return _SCHEMAS[tool]
+        _SCHEMAS[tool] = known = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return known
 
 
 def declared(name: str, schema: bytes) -> FunctionTool:
