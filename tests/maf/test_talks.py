@@ -120,6 +120,35 @@ async def test_a_tool_that_is_equal_to_another_persons_is_shown_as_it_is(servers
     assert not session.failures
 
 
+@pytest.mark.parametrize("whose", ["agent", "run"])
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_a_tool_that_is_told_anew_is_shown_as_it_is(servers, api, whose):
+    """Each person's words stood in the next one's prompt, or the words of another agent's tool of that name.
+
+    The agent's own tool, whose description the application changes, or one that comes with a run.
+    """
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None)
+
+    def files(person):
+        return FunctionTool(name="files", description=f"The files of {person}.", func=lambda query: query)
+
+    async with served(servers, api) as (client, provider):
+        own = files(USERS[0] if whose == "agent" else "everybody")
+        planner, critic = (role(client, name, **options) for name in NAMES[:2])
+        (planner if whose == "agent" else critic).default_options["tools"] = [own]
+        wrap([planner, critic], session)
+        for person in USERS:
+            if whose == "agent":
+                own.description = files(person).description
+            await planner.run(f"{person} asks.", tools=[] if whose == "agent" else [files(person)])
+            await critic.run(f"{person} asks again.")
+        bodies = [record.body.decode() for record in provider.requests]
+    assert [[user for user in USERS if user in body] for body in bodies] == [[u] for u in USERS for _ in NAMES[:2]]
+    assert all(f"The files of {person}." in body for person, body in zip(USERS, bodies[::2], strict=True))
+    assert not session.failures
+
+
 class ById(AgentSession):
     """A session that is equal to any other of its id."""
 

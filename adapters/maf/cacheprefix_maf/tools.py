@@ -65,13 +65,20 @@ def adopt(member: Member, tools: Sequence[Any], *, of_run: bool = False) -> None
         session.note(f"agent {member.role!r} keeps its own tools, which others share no cache with: {error}")
 
 
+def differing(session: AdapterSession, tools: Sequence[Any]) -> tuple[str, ...]:
+    """Names of the tools that are not what the union has of their names: of this run, or told anew since."""
+    own = {tool.name: tool for tool in tools if plain(tool)}
+    return tuple(tool.name for tool in session.prefix.among(own) if loads(tool.schema) != _schema(own[tool.name]))
+
+
 _SCHEMAS: ByObject[FunctionTool, dict[str, Any]] = ByObject()
 
 
 def _schema(tool: FunctionTool) -> dict[str, Any]:
-    """A copy of a tool's schema from when it was first seen: OpenAI's responses client changes the tool's own."""
+    """A copy of a tool's schema from when it was first seen so: OpenAI's responses client changes the tool's own."""
     known = _SCHEMAS.get(tool)
-    if known is None:
+    # Privacy: the application may tell it anew for each user.
+    if known is None or (known["name"], known["description"]) != (tool.name, tool.description):
         parameters = copy.deepcopy(tool.parameters())
         _SCHEMAS[tool] = known = {"name": tool.name, "description": tool.description, "parameters": parameters}
     return known
