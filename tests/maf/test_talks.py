@@ -120,9 +120,10 @@ async def test_a_tool_that_is_equal_to_another_persons_is_shown_as_it_is(servers
     assert not session.failures
 
 
+@pytest.mark.parametrize("first", ["planner", "critic"])
 @pytest.mark.parametrize("whose", ["agent", "run"])
 @pytest.mark.parametrize("api", tuple(RULES))
-async def test_a_tool_that_is_told_anew_is_shown_as_it_is(servers, api, whose):
+async def test_a_tool_that_is_told_anew_is_shown_as_it_is(servers, api, whose, first):
     """Each person's words stood in the next one's prompt, or the words of another agent's tool of that name.
 
     The agent's own tool, whose description the application changes, or one that comes with a run.
@@ -141,11 +142,13 @@ async def test_a_tool_that_is_told_anew_is_shown_as_it_is(servers, api, whose):
         for person in USERS:
             if whose == "agent":
                 own.description = files(person).description
-            await planner.run(f"{person} asks.", tools=[] if whose == "agent" else [files(person)])
-            await critic.run(f"{person} asks again.")
+            brought = [] if whose == "agent" else [files(person)]
+            for agent in (planner, critic) if first == "planner" else (critic, planner):
+                await agent.run(f"{person} asks the {agent.name}.", tools=brought if agent is planner else [])
         bodies = [record.body.decode() for record in provider.requests]
     assert [[user for user in USERS if user in body] for body in bodies] == [[u] for u in USERS for _ in NAMES[:2]]
-    assert all(f"The files of {person}." in body for person, body in zip(USERS, bodies[::2], strict=True))
+    asked = bodies[first == "critic" :: 2]
+    assert all(f"The files of {person}." in body for person, body in zip(USERS, asked, strict=True))
     assert not session.failures
 
 

@@ -38,7 +38,7 @@ from cacheprefix_maf.client_requests import (
 from cacheprefix_maf.history import condensed
 from cacheprefix_maf.layout import Layout, laid_out
 from cacheprefix_maf.member import Member
-from cacheprefix_maf.tools import adopt, own_of, refuse_called
+from cacheprefix_maf.tools import adopt, own_of, part_told_anew, refuse_called
 
 _STATE = "cacheprefix"
 """Where, in an ``AgentSession``'s state, the decisions of a conversation are kept."""
@@ -228,6 +228,7 @@ async def _prepared(
     made = Outgoing(None, given, body_of(given))
     if writes:
         name = name or _continued(member, given, api)
+        session.attempt("tools", lambda: part_told_anew(session), None)
         adopt(member, member.lasting(own), of_run=True)
         made = await _composed(asked, name, messages, options, made, rest)
     layout, headers = made.layout, session.attempt("headers", lambda: headers_in(given), None)
