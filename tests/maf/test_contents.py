@@ -71,3 +71,37 @@ async def test_what_is_not_said_in_words_is_not_lost(servers, api, kind, whose):
     assert found[True] == found[False]
     assert session.calls[-1].layout == "fork"
     assert session.failures == {}
+
+
+CALLS = [Content.from_function_call(f"c{number}", "look", arguments="{}") for number in range(2)]
+RESULTS = [Content.from_function_result(f"c{number}", result=f"FOUND-{number}") for number in range(2)]
+ANSWERED = {
+    "alone": [Message("user", RESULTS)],
+    "with words": [Message("user", [*RESULTS, "And the NOTE."])],
+    "one each": [Message("tool", RESULTS[:1]), Message("user", RESULTS[1:])],
+}
+"""Results in messages of the user's, as an application gives those of tools that it runs itself."""
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["last", "earlier"])
+@pytest.mark.parametrize("results", ANSWERED)
+@pytest.mark.parametrize("whose", ["critic", "planner"])
+@pytest.mark.parametrize("api", ["openai-responses", "anthropic"])
+async def test_a_result_in_a_message_of_the_users_stays_behind_its_call(servers, api, whose, results, ends):
+    """The agent's own calls stand behind its role's text: their results went before them, which providers refuse."""
+    asked = Message("assistant", CALLS, author_name=whose)
+    history = [Message("user", ["What is there?"]), asked, *ANSWERED[results]]
+    if ends:
+        history += [Message("assistant", ["Done."], author_name=whose), Message("user", ["And now?"])]
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    async with served(servers, api) as (client, provider):
+        session = Session(SharedPrefix(system=HANDBOOK), gate=Gate(price=0.0))
+        agents = wrap([role(client, name, tools=[look()], **options) for name in NAMES], session, conversation="one")
+        for agent in agents[:2]:
+            await agent.run(history)
+        bodies = [record.body.decode() for record in provider.requests]
+    # The provider is strict, and the fixture ``valid_requests`` looks at each body.
+    marks = ["FOUND-0", "FOUND-1", *(["NOTE"] if results == "with words" else [])]
+    assert [[body.count(mark) for mark in marks] for body in bodies] == [[1] * len(marks)] * 2
+    assert [call.layout for call in session.calls] == ["fork"] * 2
+    assert session.failures == {}

@@ -8,7 +8,8 @@ import inspect
 import httpx2
 import openai
 import pytest
-from agent_framework import Agent, chat_middleware
+from agent_framework import Agent, BaseChatClient, ChatMiddlewareLayer, FunctionInvocationLayer, chat_middleware
+from agent_framework.exceptions import ChatClientException
 from agent_framework.openai import OpenAIChatClient
 from maf_driver import RULES, close, make_client
 from maf_teams import HANDBOOK, NAMES, TASK, look, prompts, role, served, texts
@@ -178,6 +179,42 @@ async def test_a_class_of_the_applications_and_its_base_are_watched_once_each(se
     assert session.failures == {}
 
 
+class Delegating(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
+    """A client of the application's that has another one ask."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__()
+
+    def _inner_get_response(self, **request):
+        return self.inner._inner_get_response(**request)
+
+
+@pytest.mark.parametrize("mode", ["fork", "observe"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.filterwarnings("error::cacheprefix.CacheprefixWarning")
+async def test_a_client_that_has_another_one_ask_goes_on_as_it_was(servers, api, stream, mode):
+    """Each of its requests was counted and told as a failure of ours; the report says that they are not seen."""
+    kept, found, session = NOT_KEPT.get(api, {}), {}, Session(SharedPrefix(system=HANDBOOK), mode=mode)
+    for wrapped in (False, True):
+        async with served(servers, api) as (client, provider):
+            agents = [
+                role(client, "planner", default_options=kept),
+                role(Delegating(client), "critic", default_options=kept),
+            ]
+            if wrapped:
+                wrap(agents, session, conversation="one")
+            for agent in agents:
+                given = agent.run(TASK, stream=stream, options={"model": client.model})
+                assert (await (given.get_final_response() if stream else given)).text
+            found[wrapped] = provider.requests[-1].body
+    assert found[True] == found[False]
+    assert [call.agent for call in session.calls] == ["planner"]
+    assert any("requests of Delegating are neither measured nor changed" in note for note in session.report().notes)
+    assert session.failures == {}
+
+
 OVER = {
     "openai-chat": {"messages": [{"role": "user", "content": "What?"}], "tool_choice": "none"},
     "openai-responses": {"input": "What?", "instructions": "Be brief.", "tool_choice": "none"},
@@ -274,4 +311,31 @@ async def test_asking_for_a_background_answer_is_no_request(mode):
         await sdk.close()
     assert told[True] == told[False] == ("Done.", ["POST", "GET", "GET"])
     assert [call.usage and call.usage.input_tokens for call in session.calls] == [1_400]
+    assert session.failures == {}
+
+
+UNSENT = {"openai-responses": "Messages are required", "anthropic": "messages: expected a list"}
+"""What an application is told that asks without any message: by the framework's client, and by the provider."""
+
+
+@pytest.mark.parametrize("mode", ["fork", "observe"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", UNSENT)
+@pytest.mark.invalid_requests
+@pytest.mark.filterwarnings("error")
+async def test_a_request_without_messages_is_refused_as_it_was(servers, api, stream, mode):
+    """It is no failure of ours; and no role's text makes a request of it, whose answer nobody asked for."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=Gate(price=0.0), mode=mode)
+    async with served(servers, api) as (client, provider):
+        agents = [role(client, name, default_options=NOT_KEPT.get(api)) for name in NAMES[:2]]
+        for wrapped in (False, True):
+            if wrapped:
+                wrap(agents, session, conversation="one")
+            given = agents[0].run([], stream=stream)
+            with pytest.raises(ChatClientException, match=UNSENT[api]):
+                await (given.get_final_response() if stream else given)
+        assert len(provider.requests) == (2 if api == "anthropic" else 0)
+        answer = await agents[1].run(TASK)
+    assert answer.text
+    assert len(session.calls) == 1
     assert session.failures == {}

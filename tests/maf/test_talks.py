@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 
 import pytest
-from agent_framework import Message
+from agent_framework import AgentSession, FunctionTool, Message
 from agent_framework.orchestrations import SequentialBuilder
 from maf_driver import RULES
 from maf_teams import HANDBOOK, NAMES, role, served
 
-from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.server import Reply
 from cacheprefix_maf import wrap
 from tests.talks import BOUNDS, LONG, USERS, asking, check, played, question
@@ -81,3 +82,112 @@ def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(
     asyncio.run(go())
     assert compacted or given_turns is not LONG or "compaction" not in bounds
     assert not session.failures
+
+
+class ByName(FunctionTool):
+    """A tool that is equal to any other of its name."""
+
+    def __eq__(self, other):
+        return isinstance(other, FunctionTool) and other.name == self.name
+
+    def __hash__(self):
+        return hash(self.name)
+
+
+class Compared(FunctionTool):
+    """A tool that has no hash, as a dataclass has none."""
+
+    def __eq__(self, other):
+        return self is other
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize("kind", [ByName, Compared])
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_a_tool_that_is_equal_to_another_persons_is_shown_as_it_is(servers, api, kind):
+    """Made for who asks, with words for one of them: alice's stood in bob's prompt, or nothing could be wrapped."""
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None)
+    async with served(servers, api) as (client, provider):
+        for person in USERS[:2]:
+            made = {"name": "files", "description": f"The files of {person}.", "func": lambda query: query}
+            agents = [role(client, name, tools=[kind(**made)], **options) for name in NAMES]
+            for agent in wrap(agents, session, conversation=person):
+                await agent.run("What is there?")
+        bodies = [record.body.decode() for record in provider.requests]
+    assert [[user for user in USERS if user in body] for body in bodies] == [[u] for u in USERS[:2] for _ in NAMES]
+    assert not session.failures
+
+
+@pytest.mark.parametrize("first", ["planner", "critic"])
+@pytest.mark.parametrize("whose", ["agent", "run"])
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_a_tool_that_is_told_anew_is_shown_as_it_is(servers, api, whose, first):
+    """Each person's words stood in the next one's prompt, or the words of another agent's tool of that name.
+
+    The agent's own tool, whose description the application changes, or one that comes with a run.
+    """
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None)
+
+    def files(person):
+        return FunctionTool(name="files", description=f"The files of {person}.", func=lambda query: query)
+
+    async with served(servers, api) as (client, provider):
+        own = files(USERS[0] if whose == "agent" else "everybody")
+        planner, critic = (role(client, name, **options) for name in NAMES[:2])
+        (planner if whose == "agent" else critic).default_options["tools"] = [own]
+        wrap([planner, critic], session)
+        for person in USERS:
+            if whose == "agent":
+                own.description = files(person).description
+            brought = [] if whose == "agent" else [files(person)]
+            for agent in (planner, critic) if first == "planner" else (critic, planner):
+                await agent.run(f"{person} asks the {agent.name}.", tools=brought if agent is planner else [])
+        bodies = [record.body.decode() for record in provider.requests]
+    assert [[user for user in USERS if user in body] for body in bodies] == [[u] for u in USERS for _ in NAMES[:2]]
+    asked = bodies[first == "critic" :: 2]
+    assert all(f"The files of {person}." in body for person, body in zip(USERS, asked, strict=True))
+    assert not session.failures
+
+
+class ById(AgentSession):
+    """A session that is equal to any other of its id."""
+
+    def __eq__(self, other):
+        return isinstance(other, AgentSession) and other.session_id == self.session_id
+
+    def __hash__(self):
+        return hash(self.session_id)
+
+
+class Unhashed(AgentSession):
+    """A session that has no hash."""
+
+    def __eq__(self, other):
+        return self is other
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize("kind", [ById, Unhashed])
+async def test_a_session_that_is_equal_to_a_later_one_goes_back_to_what_was_saved(servers, kind):
+    """As in another process: what was decided behind it does not count."""
+    compaction = Compaction(trigger=4_000, keep_turns=1, keep_users=False, horizon=10_000)
+
+    def made(client):
+        shared = Session(SharedPrefix(system=HANDBOOK), gate=None, compaction=compaction)
+        return wrap([role(client, name) for name in NAMES], shared)[0], shared
+
+    async with served(servers, "openai-chat", planner=["Said."] * 9) as (client, provider):
+        (planner, shared), held = made(client), kind(session_id="s")
+        for number in range(8):
+            if number == 2:
+                saved = json.dumps(held.to_dict())
+            await planner.run(f"{number}: " + "Some words of the task. " * 160, session=held)
+        assert b"Earlier messages were removed" in provider.requests[-1].body
+        for each in (planner, made(client)[0]):
+            await each.run("Go on.", session=kind.from_dict(json.loads(saved)))
+    assert provider.requests[-1].body == provider.requests[-2].body
+    assert not shared.failures

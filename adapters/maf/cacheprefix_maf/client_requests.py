@@ -98,6 +98,10 @@ class Sending:
             self.turn.fail()
 
 
+class UnpreparedError(Exception):
+    """A client refused what it was to prepare, by the error that is the cause."""
+
+
 class Laid(list[Message]):
     """The messages of a request, as a list that carries its ``Sending`` to ``_prepare_options``."""
 
@@ -130,11 +134,19 @@ def headers_in(prepared: Mapping[str, Any]) -> dict[str, Any]:
 async def prepared_by(
     client: Any, messages: Sequence[Message], options: Mapping[str, Any], beside: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments that the client would hand to its SDK for this request."""
+    """The arguments that the client would hand to its SDK for this request.
+
+    Raises ``UnpreparedError`` where it refuses it.
+    """
     prepare = getattr(client, _PREPARE)
-    if not inspect.iscoroutinefunction(prepare):
-        return dict(prepare(messages, options, **(beside if api_of(client) == "anthropic" else {})))
-    return dict(await prepare(messages, await client._validate_options(options)))
+    more = beside if api_of(client) == "anthropic" else {}
+    validate = client._validate_options if inspect.iscoroutinefunction(prepare) else None
+    try:
+        if validate is None:
+            return dict(prepare(messages, options, **more))
+        return dict(await prepare(messages, await validate(options)))
+    except Exception as error:
+        raise UnpreparedError(f"{type(error).__name__}: {error}") from error
 
 
 def watch(client: Any, call: Callable[..., Any]) -> None:

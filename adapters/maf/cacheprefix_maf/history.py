@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -87,14 +87,12 @@ def history_of(messages: Sequence[Message], name: str, memory: ToolMemory, *, th
                     shared += said
             elif thoughts and thinks(message):
                 before = [*thought, message]
-        elif message.role == "tool":
-            mine = [content for content in message.contents if content.call_id in own_calls]
-            private += [(len(shared), _with(message, mine))] if mine else []
-            if len(mine) < len(message.contents):
-                others = [content for content in message.contents if content.call_id not in own_calls]
-                shared.append(_with(message, others) if mine else message)
         else:
-            shared.append(message)
+            # Provider's rule: a result stands behind its call, whether in a tool's message or in one of the user's.
+            mine = [one for one in message.contents if _answers(one, own_calls)]
+            others = [one for one in message.contents if not _answers(one, own_calls)]
+            private += [(len(shared), _with(message, mine))] if mine else []
+            shared += [_with(message, others)] if others or not mine else []
     beside = tuple(message.text for message in messages[:lead])
     return History(beside, shared, list(rest[start:]), private if memory == "keep" else ())
 
@@ -129,6 +127,11 @@ def thinks(message: Message) -> bool:
     """Whether a message holds nothing but what the model thought before the next one."""
     kinds = {content.type for content in message.contents}
     return message.role == "assistant" and kinds == {"text_reasoning"}
+
+
+def _answers(content: Content, calls: Collection[str | None]) -> bool:
+    """Whether it is the result of one of these calls."""
+    return content.type == "function_result" and content.call_id in calls
 
 
 def _spoken(message: Message) -> list[Message]:

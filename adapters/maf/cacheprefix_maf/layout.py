@@ -32,7 +32,7 @@ from cacheprefix.adapter import (
 )
 from cacheprefix_maf.history import history_of, own_history, thinks
 from cacheprefix_maf.member import Member
-from cacheprefix_maf.tools import carried, plain
+from cacheprefix_maf.tools import carried, differing, plain
 
 OBSERVED: RequestPlan[Message] = RequestPlan("observed", ())
 """The plan of a request that is only measured."""
@@ -89,6 +89,9 @@ def laid_out(
     session = member.session
     instructions, shared = options.get("instructions") or "", session.prefix.system.strip()
     refused = _refused(member, options, over, alone=session.alone or (private and not shared))
+    if not any(message.contents for message in messages if message.role != "system"):
+        # Nothing is asked: what a provider refuses as that, a role's text would have it answer.
+        refused = refused or (reason("own_prompt", "no messages"),)
     own = list(options.get("tools") or ())
     # Provider's rule: where thoughts are bound to what stood before them, those of an earlier turn, in front of which
     # the role's text has moved since, are refused.
@@ -101,7 +104,8 @@ def laid_out(
     names = tuple(getattr(tool, "name", "") for tool in own)
     same = {tool.name for tool in session.prefix.tools} == set(names)
     forced = forces_any(options.get("tool_choice")) and not set(names) >= set(session.prefix.tool_names)
-    united = not (refused or forced or member.differing) and all(map(plain, own)) and (same or not private)
+    differ = member.differing or differing(session, own)
+    united = not (refused or forced or differ) and all(map(plain, own)) and (same or not private)
     free = options.get("tool_choice") in (None, "auto", {"mode": "auto"})
     texts = (instructions, *history.beside) if isinstance(instructions, str) else ()
     span = find_text(shared, instructions) if texts else None
@@ -123,7 +127,7 @@ def laid_out(
             api=api,
             shared_at=None if span is None else len(instructions[: span[0]].strip()),
             tools=OwnTools(names, carried="union" if private else "open", free=free, differ=()) if united else None,
-            known=(*_known(own, forced=forced), *(reason("tool_schema_differs", name) for name in member.differing)),
+            known=(*_known(own, forced=forced), *(reason("tool_schema_differs", name) for name in differ)),
             holds_shared=session.holds_shared((*texts, *(one.text for one in messages if one.role == "user"))),
             own=refused,
             # A private history is shared with nobody: the role's text stands in front of it, and is read from the cache

@@ -25,11 +25,20 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix.errors import BudgetError
-from cacheprefix_maf.client_requests import Laid, Sending, api_of, body_of, headers_in, prepared_by
+from cacheprefix_maf.by_object import ByObject
+from cacheprefix_maf.client_requests import (
+    Laid,
+    Sending,
+    UnpreparedError,
+    api_of,
+    body_of,
+    headers_in,
+    prepared_by,
+)
 from cacheprefix_maf.history import condensed
 from cacheprefix_maf.layout import Layout, laid_out
 from cacheprefix_maf.member import Member
-from cacheprefix_maf.tools import adopt, own_of, refuse_called
+from cacheprefix_maf.tools import adopt, own_of, part_told_anew, refuse_called
 
 _STATE = "cacheprefix"
 """Where, in an ``AgentSession``'s state, the decisions of a conversation are kept."""
@@ -39,7 +48,7 @@ _BEGUN = "maf.background"
 """In a session's ``beside``: requests whose answers come later (``continuation_token``), by the answer's id."""
 _MOST_BEGUN = 1_000
 """How many of these are kept; nobody may ask for them."""
-_TAKEN: WeakKeyDictionary[AgentSession, _Taken] = WeakKeyDictionary()
+_TAKEN: ByObject[AgentSession, _Taken] = ByObject()
 _HELD: WeakKeyDictionary[Conversation, dict[str, weakref.ref[AgentSession]]] = WeakKeyDictionary()
 """By conversation and role: the ``AgentSession`` of the role's last request, held weakly."""
 
@@ -85,7 +94,8 @@ ASKED: BlockVar[Asked] = BlockVar("cacheprefix_maf_asked")
 def called(base: Callable[..., Any], **request: Any) -> Any:
     """Make a client's call: unchanged where no middleware of ours is around it, else through the session."""
     asked = ASKED.get()
-    if asked is None or not asked.makes(request):
+    # A client that is not known may hand its requests on to one that is: they stay its own.
+    if asked is None or api_of(asked.context.client) is None or not asked.makes(request):
         return base(**request)
     begun = (request.get("options") or {}).get("continuation_token")
     if begun is not None:
@@ -204,7 +214,12 @@ async def _prepared(
     member, client, held = asked.member, asked.context.client, asked.context.session
     session, api = member.session, api_of(client) or "openai-chat"
     own = list(options.get("tools") or ())
-    given = await prepared_by(client, messages, options, rest)
+    request = {"messages": messages, "options": options, "stream": stream, **rest}
+    try:
+        given = await prepared_by(client, messages, options, rest)
+    except UnpreparedError:
+        # The application's own request: asked for it, the client raises that to the application.
+        return None, request
     stored = _stored(client, options)
     writes = session.mode != "observe" and not stored
     if stored:
@@ -213,6 +228,7 @@ async def _prepared(
     made = Outgoing(None, given, body_of(given))
     if writes:
         name = name or _continued(member, given, api)
+        session.attempt("tools", lambda: part_told_anew(session), None)
         adopt(member, member.lasting(own), of_run=True)
         made = await _composed(asked, name, messages, options, made, rest)
     layout, headers = made.layout, session.attempt("headers", lambda: headers_in(given), None)
@@ -253,9 +269,7 @@ async def _prepared(
         sending.refuse = partial(refuse_called, member, asked.context.options, layout.plan.tools.tools)
     sent = Laid(messages if layout is None else layout.messages)
     sent.sending = sending
-    return sending, {
-        "messages": sent, "options": options if layout is None else layout.options, "stream": stream, **rest
-    }  # fmt: skip
+    return sending, {**request, "messages": sent, "options": options if layout is None else layout.options}
 
 
 async def _composed(

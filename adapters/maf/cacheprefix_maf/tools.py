@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from types import FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from agent_framework import Agent, FunctionTool
 
 from cacheprefix.adapter import AdapterSession, RequestPlan, Tool, ToolSource, loads, names_known_to
 from cacheprefix.errors import ToolClashError
+from cacheprefix_maf.by_object import ByObject
 from cacheprefix_maf.member import Member
 
 
@@ -49,6 +50,10 @@ def made(member: Member, tools: Sequence[Any], text: str) -> None:
     member.session.makes(("agent", member.role), text, [_schema(tool) for tool in tools if plain(tool)])
 
 
+_TOLD = "maf.tools"
+"""In a session's ``beside``: by name, the tools of the union, held weakly, and how they were described."""
+
+
 def adopt(member: Member, tools: Sequence[Any], *, of_run: bool = False) -> None:
     """Put an agent's tools into the union; where one clashes the agent keeps all its own tools, with a note.
 
@@ -60,20 +65,44 @@ def adopt(member: Member, tools: Sequence[Any], *, of_run: bool = False) -> None
             schemas = [_schema(tool) for tool in tools if plain(tool)]
             source = ToolSource(of_run=of_run)
             session.adopt_tools(schemas, lambda schema: schema, grows=True, scope=member.scope, source=source)
+            told = session.beside.setdefault(_TOLD, {})
+            told |= {tool.name: (weakref.ref(tool), tool.description) for tool in tools if plain(tool)}
     except ToolClashError as error:
         member.differing = (error.name,)
         session.note(f"agent {member.role!r} keeps its own tools, which others share no cache with: {error}")
 
 
-_SCHEMAS: WeakKeyDictionary[FunctionTool, dict[str, Any]] = WeakKeyDictionary()
+def differing(session: AdapterSession, tools: Sequence[Any]) -> tuple[str, ...]:
+    """Names of the tools that are not what the union has of their names: of this run, or told anew since."""
+    own = {tool.name: tool for tool in tools if plain(tool)}
+    return tuple(tool.name for tool in session.prefix.among(own) if loads(tool.schema) != _schema(own[tool.name]))
+
+
+_SCHEMAS: ByObject[FunctionTool, dict[str, Any]] = ByObject()
 
 
 def _schema(tool: FunctionTool) -> dict[str, Any]:
-    """A copy of a tool's schema from when it was first seen: OpenAI's responses client changes the tool's own."""
-    if tool not in _SCHEMAS:
+    """A copy of a tool's schema from when it was first seen so: OpenAI's responses client changes the tool's own."""
+    known = _SCHEMAS.get(tool)
+    # Privacy: the application may tell it anew for each user.
+    if known is None or (known["name"], known["description"]) != (tool.name, tool.description):
         parameters = copy.deepcopy(tool.parameters())
-        _SCHEMAS[tool] = {"name": tool.name, "description": tool.description, "parameters": parameters}
-    return _SCHEMAS[tool]
+        _SCHEMAS[tool] = known = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return known
+
+
+def part_told_anew(session: AdapterSession) -> None:
+    """Keep the union's tools in their own conversations, where the application has told one of them anew.
+
+    Privacy: it may tell it for each user, and others' requests carry what the last one was told.
+    """
+    told = session.beside.get(_TOLD, {})
+    for name, (held, said) in list(told.items()):
+        tool = held()
+        if tool is None or tool.description != said:
+            told.pop(name, None)
+        if tool is not None and tool.description != said:
+            session.makes(("tool", name), None)
 
 
 def declared(name: str, schema: bytes) -> FunctionTool:
