@@ -317,9 +317,9 @@ class ToolSets:
         """
         offer = self._offer(team, services, conversation, role, model, asked)
         # Money: where nobody names the conversation, no other role carries tools that a request brought, and the own
-        # layout is read as well, but where marks alone decide and the application's own have none.
+        # layout is read as well.
         apart = _owner(conversation) is None and not offer.mine <= {*offer.began, *self.open_to(team, conversation)}
-        apart = apart and CachePrices.of(rules_in(conversation, services, model), cached=asked.cached).keeps_own
+        apart = apart and offer.read_without_us
         # Others with the very same tools share them all the same, and may be yet to come.
         begins = apart and self._begins(offer)
         joins = not apart and offer.mine <= set(offer.union) and self._joins(offer)
@@ -631,6 +631,17 @@ class _Offer:
     def began_bare(self) -> bool:
         """Whether a role without tools was a fork without any, where the conversation's requests carry some now."""
         return bool(self.union) and not self.mine and self.asked.forked(self.lane)
+
+    @property
+    def read_without_us(self) -> bool:
+        """Whether the provider reads of the application's own requests all that it would of forks with these tools."""
+        rules = rules_in(self.conversation, self.services, self.model)
+        if rules.markers is None:
+            return True
+        # A provider's rule: where marks decide, the application's own may have none, and one that the provider sets
+        # itself stands at the end: what other conversations begin with is read behind a mark of ours, if long enough.
+        begins = self._count(self.team.prefix.text) + self._tokens(self.mine)
+        return CachePrices.of(rules, cached=self.asked.cached).keeps_own and begins < rules.min_tokens
 
     def pays(self) -> bool:
         """Whether reading others' tools costs less than sharing saves (``union_pays``)."""

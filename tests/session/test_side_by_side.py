@@ -51,21 +51,23 @@ def said(number, tokens=60):
     return {"role": "user", "content": words(tokens, f"said{number}")}
 
 
-def costs(rules, requests, *, tools=(), tool_named="", text=60, found=0, read=0.1, front=True):
+def costs(rules, requests, *, tools=(), tool_named="", text=60, found=0, read=0.1, front=True, book=3_000):
     """Cost units unmodified and forked.
 
     ``tools`` are those roles that bring one of their own with each request, or all one of the same name; ``found`` the
-    tokens of documents behind each system text; ``front`` says that the handbook stands in front of the role's text.
+    tokens of documents behind each system text; ``front`` says that the handbook, of ``book`` tokens, stands in front
+    of the role's text.
     """
     profile = replace(default_registry().get(rules), read=read)
     registry = default_registry().copy()
     registry.register(profile)
+    handbook = words(book, "book")
     session = Session(
-        SharedPrefix(system=HANDBOOK), caching=Caching(provider=rules, counter=ESTIMATE, profiles=registry)
+        SharedPrefix(system=handbook), caching=Caching(provider=rules, counter=ESTIMATE, profiles=registry)
     )
     caches, sums = [ProviderCache(profile), ProviderCache(profile)], [0.0, 0.0]
     for number, one in enumerate(requests):
-        parts = [HANDBOOK, f"You are the {one.role}. {words(text, one.role)}{one.note}"]
+        parts = [handbook, f"You are the {one.role}. {words(text, one.role)}{one.note}"]
         system = "\n\n".join(parts if front else parts[::-1])
         system += f"\n\n{words(found, f'doc{number}')}" if found else ""
         given = {"model": "gpt-5.2", "messages": [{"role": "system", "content": system}, *one.said]}
@@ -108,13 +110,37 @@ def test_a_role_with_its_own_tools_follows_no_others_that_never_sent_what_it_has
     assert forked <= 1.01 * own
 
 
-@pytest.mark.parametrize("rules", ["openai", "openai-5.6", "deepseek"])
+@pytest.mark.parametrize("rules", ["openai", "deepseek"])
 def test_tools_that_nobody_else_may_carry_part_a_conversation_without_a_name(rules):
     """Each carries its own, which is no sharing: its requests keep what the provider has of them."""
     names = ("planner", "critic", "writer")
     requests = [one._replace(talk="") for one in own_rounds(names)]
     own, forked = costs(rules, requests, tools=names)
     assert forked <= 1.01 * own
+
+
+@pytest.mark.parametrize("text", [60, 1_500])
+def test_so_they_do_on_a_provider_of_marks_where_the_shared_text_is_too_short_to_be_read_alone(text):
+    """GPT-5.6 reads their own layouts by itself. All are shown what each has run, in turns."""
+    names, history, requests = ("planner", "critic"), [said("task")], []
+    for turn in range(3):
+        for name in names:
+            history.append(said(f"{turn}{name}"))
+            for number in range(3):
+                requests.append(Asked(name, list(history), ""))
+                history += round_of_tools(name, f"{turn}{number}", 150)
+    own, forked = costs("openai-5.6", requests, tools=names, text=text, book=300)
+    assert forked <= 1.01 * own
+
+
+def test_roles_with_tools_that_nobody_else_may_carry_read_a_long_shared_text_in_conversations_without_a_name():
+    """GPT-5.6 reads what other conversations begin with behind a mark alone, and no application's own has one there."""
+    names, requests = ("planner", "critic"), []
+    for number in range(6):
+        task = said(f"item{number}", 80)
+        requests += [Asked(name, [task, *(said(f"{number}{turn}") for turn in range(2))], "") for name in names]
+    own, forked = costs("openai-5.6", requests, tools=names)
+    assert forked <= 0.5 * own
 
 
 @pytest.mark.parametrize("rules", ["openai", "openai-5.6", "deepseek"])
