@@ -60,6 +60,8 @@ class Framing:
 
     named: bool = True
     """Whether conversations have the names that the application gives them, where it gives any."""
+    filler: str = ""
+    """The name of a tool that the framework puts in where a request has none, and was said to have called some."""
 
     def said(self, prompt: Prompt) -> Prompt:
         """The prompt's words alone."""
@@ -248,7 +250,7 @@ def prefix_stands(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> I
             if None in (*olds, *news) or not _begins(olds[1].sections, olds[0].sections) or paths[0] != paths[1]:
                 continue
             shared, now = shared_part(news[0], own), news[1].sections
-            was, brought = ({one.data for one in new.tier("tools")} for new in news)
+            was, brought = ({one.data for one in new.tier("tools") if not _fills(one, framing)} for new in news)
             if was < brought or (was != brought and _may_be_another(app, first, second)):
                 # Another agent brought tools, and to begin anew with all of them costs less: another epoch. In another
                 # conversation they are not shown, as they may be made for whose that was.
@@ -262,6 +264,10 @@ def prefix_stands(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> I
                 old, found = ("".join(one.text[:120] for one in sections[at : at + 1]) for sections in (shared, now))
                 number = 7 if shared[at].tier == "messages" else 1
                 yield Broken(number, f"{second} after {first}: {shared[at].path} was {old!r}, is {found!r}")
+
+
+def _fills(tool: Section, framing: Framing) -> bool:
+    return bool(framing.filler) and f'"name":"{framing.filler}"' in tool.text
 
 
 def _may_be_another(app: Application, first: Key, second: Key) -> bool:

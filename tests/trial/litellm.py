@@ -21,6 +21,7 @@ from cacheprefix.wire.answers import read_answer
 from cacheprefix_litellm import role as in_role
 from cacheprefix_litellm import unwrap, wrap
 from tests.trial.applications import Person, Role, Turn, asking, whose
+from tests.trial.checks import Framing
 from tests.trial.loops import Loops
 
 
@@ -32,6 +33,7 @@ class Trial(Loops):
     errors = (openai.OpenAIError, httpx.HTTPError, ValueError)
     shapes = Calls.shapes
     opaque = Calls.opaque
+    framing = Framing(filler="dummy_tool")
     # What of LiteLLM's own a cancelled call had begun, the clock decides.
     once = (*Calls.once, "was never awaited")
 

@@ -145,6 +145,23 @@ def test_a_shared_part_that_changes_is_found():
     assert 7 in forked(sent(FORK), sent(moved, 1))
 
 
+@pytest.mark.parametrize(("filler", "broken"), [("", True), ("dummy_tool", False)])
+def test_a_tool_that_a_framework_puts_in_where_there_is_none_is_nobodys(filler, broken):
+    """The first request has no tools of its own; the second one carries those that another agent brought."""
+
+    def with_tool(made, name):
+        body = {**made.json, "tools": [{"type": "function", "function": {"name": name}}]}
+        made.prompt = decode(body, "openai-chat")
+        return made
+
+    known = runs(
+        sent(OWN), sent(grown(OWN), 1),
+        forked=(with_tool(sent(FORK), "dummy_tool"), with_tool(sent(grown(FORK), 1), "search")),
+    )  # fmt: skip
+    known["forked"] = replace(known["forked"], framing=Framing(filler=filler))
+    assert bool([*prefix_stands(APP, known, ())]) is broken
+
+
 def test_a_resumed_conversation_that_sends_other_bytes_is_found():
     """As one session would have sent them."""
     moved = [FORK[0], FORK[2], FORK[1]]
