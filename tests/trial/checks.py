@@ -20,6 +20,8 @@ from tests.trial.applications import RETRIEVED, Application, Turn, again
 
 Key = tuple[str, str, int]
 """A request's person, turn and attempt, its agent, and which one of these it is."""
+AS_THEY_ARE = ("unmodified", "observed")
+"""The modes in which requests are the application's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,10 +462,10 @@ def check(app: Application, runs: Runs, allowed: Sequence[Allowed] = ()) -> list
 def _undecided(runs: Runs, key: Key) -> bool:
     """Whether a request may or may not go out: before it is cancelled, or before a sibling's failure ends the run.
 
-    The latter is told by more runs of the unmodified application, where there are any.
+    The latter is told by more runs, unmodified and observed, where there are any: one mode makes it once and once not.
     """
-    plain = {key in run.by_key for name, run in runs.items() if name.startswith("unmodified")}
-    return key[1].endswith("#cancelled") or len(plain) > 1
+    made = ({key in run.by_key for name, run in runs.items() if name.startswith(mode)} for mode in AS_THEY_ARE)
+    return key[1].endswith("#cancelled") or any(len(each) > 1 for each in made)
 
 
 def _few(words: Mapping[str, int]) -> str:

@@ -24,7 +24,7 @@ from cacheprefix.server import Latency, SimulatedProvider
 from tests.transparent.compare import Allowed, allowed_in
 from tests.transparent.harness import Mode, Stage, serving, witnessed
 from tests.trial.applications import Answers, Application, Person
-from tests.trial.checks import Broken, Framing, Run, check, is_fork, replayed
+from tests.trial.checks import AS_THEY_ARE, Broken, Framing, Run, check, is_fork, replayed
 
 ADAPTERS = ("sdk", "langgraph", "autogen", "crewai", "maf", "ag2", "litellm", "openai_agents")
 """The core runs the first two, every other one its own environment."""
@@ -142,7 +142,8 @@ def played(kind: type[Driver], app: Application) -> tuple[list[Broken], int, int
     found = check(app, runs, allowed)
     if found and app.parallel and any(turn.fault for turn in app.turns):
         for number in range(2 * _AGAIN):
-            runs[f"unmodified {number}"] = _run(kind, app, "unmodified", "unmodified")
+            for mode in AS_THEY_ARE:
+                runs[f"{mode} {number}"] = _run(kind, app, mode, mode)
         found = check(app, runs, allowed)
     forks = sum(is_fork(record.prompt, kind.framing.own) for record in runs["forked"].records)
     return found, sum(len(run.records) for run in runs.values()), forks

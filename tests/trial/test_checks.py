@@ -83,6 +83,14 @@ def test_another_persons_or_tenants_words_are_found():
     assert forked(*GOOD["forked"].records, told="agent xalice-ask-1") == {8}
 
 
+@pytest.mark.parametrize("again", [(), (OWN,)], ids=["never", "in another run"])
+def test_a_request_that_is_observed_in_one_run_alone_is_the_clocks(again):
+    """A sibling's failure ends the turn before it is made, or behind it. Where it is never made, something is lost."""
+    known = runs(sent(OWN), forked=(sent(FORK),), observed=())
+    known |= {f"{mode} 0": Run(mode, tuple(map(sent, again))) for mode in ("observed", "unmodified") if again}
+    assert (4 in numbers(check(APP, known, ()))) is not bool(again)
+
+
 def test_a_request_that_a_provider_refuses_is_found():
     """An empty text, and what only the provider itself finds."""
     assert 3 in forked(sent([*FORK, {"role": "tool", "tool_call_id": "gone", "content": "x"}]), sent(grown(FORK), 1))
