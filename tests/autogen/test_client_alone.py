@@ -105,6 +105,25 @@ async def test_its_requests_only_grow_at_their_end_and_hold_its_calls_as_calls()
     assert len(calls) == 8
 
 
+async def test_agents_that_hear_each_other_are_in_one_conversation_although_each_has_its_own_answers_as_such(provide):
+    """What one said is the assistant's to itself, and the user's to the other: nobody's text moves in front of it."""
+    provider = provide("anthropic", lambda request: f"Answer {request.index}. " + "said " * 20)
+    native, session, names = _native(provider, "anthropic"), Session(SharedPrefix(system=HANDBOOK)), ("writer", "critic")
+    clients = {name: PrefixClient(native, session, role=name) for name in names}
+    history = []
+    for turn in range(3):
+        history.append(UserMessage(content=f"Question {turn}.", source="user"))
+        for name in names:
+            own = [
+                AssistantMessage(content=one.content, source=name) if one.source == name else one for one in history
+            ]
+            duty = f"You are the {name}. " + f"The {name} looks at each part. " * 120
+            answer = await clients[name].create([SystemMessage(content=f"{duty}\n\n{HANDBOOK}"), *own])
+            history.append(UserMessage(content=answer.content, source=name))
+    await native.close()
+    assert len({call.conversation for call in session.calls}) == 1
+
+
 class Verdict(BaseModel):
     """What the last request of a loop asks for."""
 

@@ -129,8 +129,12 @@ def speaker_of(message: UserMessage) -> str | None:
 
 
 def said_by(messages: Sequence[LLMMessage]) -> list[tuple[str, str]]:
-    """What each message says, but for system texts: by that a request is known to go on from an earlier one."""
-    return [(message.type, str(message.content)) for message in messages if not isinstance(message, SystemMessage)]
+    """What each message says, but for system texts: by that a request is known to go on from an earlier one.
+
+    What an agent said is the assistant's in its own requests, and a user's in the others'.
+    """
+    said = (message for message in messages if not isinstance(message, SystemMessage))
+    return [("" if isinstance(one.content, str) else one.type, str(one.content)) for one in said]
 
 
 def split_history(messages: Sequence[LLMMessage]) -> int:
