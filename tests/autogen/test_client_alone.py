@@ -108,7 +108,8 @@ async def test_its_requests_only_grow_at_their_end_and_hold_its_calls_as_calls()
 async def test_agents_that_hear_each_other_are_in_one_conversation_although_each_has_its_own_answers_as_such(provide):
     """What one said is the assistant's to itself, and the user's to the other: nobody's text moves in front of it."""
     provider = provide("anthropic", lambda request: f"Answer {request.index}. " + "said " * 20)
-    native, session, names = _native(provider, "anthropic"), Session(SharedPrefix(system=HANDBOOK)), ("writer", "critic")
+    native, session = _native(provider, "anthropic"), Session(SharedPrefix(system=HANDBOOK))
+    names = "writer", "critic"
     clients = {name: PrefixClient(native, session, role=name) for name in names}
     history = []
     for turn in range(3):
