@@ -406,9 +406,10 @@ def _begins_behind_a_resume(
         kept = not (framing.apart and turn.together) and turn.way not in ("left", "cancelled")
         # An answer's schema makes it another prompt.
         kept = kept and turn.form == app.turns[int(number)].form
-        # Where one agent hands on to the next, an error of the first leaves the others unasked.
+        # Where one agent hands on to the next, an error of the first leaves the others unasked; and what was refused
+        # may have come into no conversation.
         spoke = any(each[0].startswith(f"{name}/{turn.number}/") and each[1].partition("#")[0] == asks
-                    for play in plays for each in play)  # fmt: skip
+                    and record.status < 400 for play in plays for each, record in play.items())  # fmt: skip
         came.append(framing.goes_on and kept and (role is None or (role in turn.roles and spoke)))
     return any(turn.act == "resume" for turn in app.turns[: begun + 1])
 

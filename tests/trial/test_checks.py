@@ -247,10 +247,10 @@ def test_a_hand_off_that_a_compaction_removes_is_no_question(passed):
     assert found == (set() if passed else {9})
 
 
-def resumed(first, second, framing, turns, began="planner", **changed):
+def resumed(first, second, framing, turns, began="planner", status=200, **changed):
     """What is broken where the last turn was sent as ``first`` in one session and as ``second`` in a resumed one."""
     opened = sent(FORK)
-    opened.agent = began
+    opened.agent, opened.status = began, status
     made = {
         mode: Run("forked", (opened, sent(messages, len(turns) - 1)), framing=framing)
         for mode, messages in (("continued", first), ("forked", second))
@@ -313,10 +313,12 @@ def test_what_a_role_begins_behind_a_resume_goes_by_what_its_process_has_met(bef
     assert resumed(FORK, grown(FORK), Framing(), [turns[0], {**turns[1], "act": "resume"}]) == broken
 
 
-@pytest.mark.parametrize(("began", "broken"), [("planner", {2}), ("critic", set())])
-def test_a_role_that_was_not_asked_in_its_turn_has_begun_nothing(began, broken):
+@pytest.mark.parametrize(
+    ("began", "status", "broken"), [("planner", 200, {2}), ("critic", 200, set()), ("planner", 400, set())]
+)
+def test_a_role_that_was_not_asked_in_its_turn_or_was_refused_has_begun_nothing(began, status, broken):
     """As of agents that hand on to each other, where the first one's request failed."""
-    assert resumed(FORK, grown(FORK), Framing(), [{}, {"act": "resume"}], began) == broken
+    assert resumed(FORK, grown(FORK), Framing(), [{}, {"act": "resume"}], began, status) == broken
 
 
 @pytest.mark.parametrize(
