@@ -417,7 +417,8 @@ class Planner:
         """The tools of the union that the request carries, and how the role is kept from calling others' tools."""
         own, sees = asked.tools, self._may_see(asked)
         self.team.note_sees(asked.role, sees=sees)
-        others = self.team.others_with(asked.conversation, asked.role, asked.schema)
+        heard = self.positions.asked_by(asked.conversation)
+        others = self.team.others_with(asked.conversation, asked.role, asked.schema, heard)
         if own is None:
             return None, FREE
         differ = self.team.clashing if own.differ is None else own.differ

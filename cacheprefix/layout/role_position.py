@@ -638,9 +638,10 @@ class RolePositions:
         conversation, model, own, key = asked.conversation, asked.model, *_names(team, asked)
         readers: Readers = "expected" if asked.joint else "never"
         # A process that took the conversation up may not have met its other roles yet.
-        if asked.joint and team.alone and self.asked_by(conversation) <= {key}:
+        heard = self.asked_by(conversation)
+        if asked.joint and team.alone and heard <= {key}:
             readers = "none yet"
-        if not team.others_with(conversation, asked.role, asked.schema):
+        if not team.others_with(conversation, asked.role, asked.schema, heard):
             readers = "never"
         opening = self.size(team.prefix.key, team.prefix.text, model, services.count)
         own_text = asked.instruction or asked.text

@@ -481,9 +481,11 @@ class Team:
         alike = all(asked == others[0] and len(asked) == 1 for asked in others)
         return len(others) > 1 and alike and model not in others[0]
 
-    def others_with(self, conversation: Decided, role: str, schema: str) -> int:
+    def others_with(self, conversation: Decided, role: str, schema: str, asked: Iterable[str] = ()) -> int:
         """Note with which answer schema a role asks; how many others may ask with the same, and share with it.
 
+        ``asked`` are those that have asked in the conversation, by their names among all teams: a process that took it
+        up may not have met them.
         Of roles that nobody has heard yet, none is expected to have just this schema, and each to have none. One that
         was heard without a shared text that it must hold itself shares with nobody.
         """
@@ -503,7 +505,8 @@ class Team:
         if schema:
             return alike
         # Where all that were heard ask without a schema, others may come that nobody knows of.
-        roles = set(self.roles.values())
+        mine = self.role("")
+        roles = {*self.roles.values(), *(digest_of(one) for one in asked if one.startswith(mine))}
         return max(alike + len(roles - names - {me}), alike == len(names - left))
 
     def tail_for(

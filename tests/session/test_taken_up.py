@@ -29,13 +29,16 @@ def made(names, roles="abc"):
     return session_of(*(tool(name, SIZES[name]) for name in names), handbook=1_100, roles=roles)
 
 
-def sent(session, role, own, said, conversation="one"):
+FORM = {"type": "json_schema", "json_schema": {"name": "form", "strict": True, "schema": {"type": "object"}}}
+
+
+def sent(session, role, own, said, conversation="one", **more):
     """The messages and tools of a role's request."""
     spoken = [{"role": "assistant" if text.startswith("answer") else "user", "content": text} for text in said]
     own_text = words(800, "rule") if role == "d" else f"You are {role}."
     messages = [{"role": "system", "content": f"{own_text}\n\n{session.prefix.system}"}, *spoken]
     tools = {"tools": [tool(name, SIZES[name]) for name in own]} if own else {}
-    body = {"model": "gpt-5.2", "messages": messages, **tools}
+    body = {"model": "gpt-5.2", "messages": messages, **tools, **more}
     turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation=conversation)).begin()
     turn.finish(None)
     assert session.failures == {}
@@ -93,6 +96,21 @@ def test_another_process_need_not_have_met_the_other_roles_yet():
     other = made("", "")
     other.conversation("one").restore(session.conversation("one").dumps())
     assert sent(other, "d", "", said) == sent(session, "d", "", said)
+
+
+def test_a_schema_that_another_process_is_the_first_to_see_hides_none_of_those_who_asked_before():
+    """Who asked without one may ask again: a text moves on for them, whoever of them the process has met."""
+    session, said = made("", roles=""), []
+    for number, role in enumerate("abdad"):
+        said.append(words(60, f"said{number}-"))
+        sent(session, role, "", said)
+    other, states = made("", roles=""), session.conversation("one").dumps()
+    other.conversation("one").restore(states)
+    last = []
+    for one in (session, other):
+        sent(one, "b", "", [*said, words(60, "asked")], response_format=FORM)
+        last.append(sent(one, "a", "", [*said, words(60, "asked"), words(60, "last")]))
+    assert last[0] == last[1]
 
 
 def test_a_text_in_front_of_all_that_is_said_stays_there_whatever_becomes_of_that():
