@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 import json
 import re
 import sys
@@ -18,6 +19,7 @@ from benchmarks.crewai_workloads import CrewModel, agents, crew, tasks
 from cacheprefix import Session
 from cacheprefix.server import Reply, Request
 from cacheprefix_crewai import install
+from cacheprefix_crewai.asked_models import _model_classes
 
 MODEL = "gpt-4.1-2025-04-14"
 
@@ -257,6 +259,33 @@ def test_a_class_that_is_imported_in_the_run_is_watched_too(server, monkeypatch)
         assert found is sys.modules["crewai.llms.providers.openai.completion"].OpenAICompletion
     assert len(session.calls) == len(server.requests) == 3
     assert "asked_models" not in str(vars(found)["call"].__code__)
+
+
+class _Imports:
+    """Garbage whose finalizer imports a module, as another thread may at any time, and leaves such garbage behind."""
+
+    def __init__(self, left: int) -> None:
+        self.itself, self.left = self, left
+
+    def __del__(self) -> None:
+        sys.modules[f"{__name__}.{self.left}"] = sys
+        if self.left:
+            _Imports(self.left - 1)
+
+
+def test_model_classes_are_looked_for_while_modules_are_imported() -> None:
+    """Wherever the garbage collector runs meanwhile."""
+    known, thresholds = set(sys.modules), gc.get_threshold()
+    _Imports(50)
+    gc.set_threshold(1)
+    try:
+        assert [*_model_classes()]
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.collect()
+        for name in set(sys.modules) - known:
+            if name.startswith(f"{__name__}."):
+                del sys.modules[name]
 
 
 def test_threads_that_ask_one_model_at_once(server) -> None:

@@ -73,9 +73,10 @@ WATCH_MODELS = WhileUsed(_watch)
 
 
 def _model_classes() -> Iterator[type[Any]]:
-    for name, module in list(sys.modules.items()):
+    # Another thread may import meanwhile: a copy is made at one go, and a list of a dictionary's values is not.
+    for name, module in sys.modules.copy().items():
         if name == "crewai.llm" or name.startswith(_PROVIDERS):
-            own = list(getattr(module, "__dict__", {}).values())
+            own = dict.copy(getattr(module, "__dict__", {})).values()
             yield from (one for one in own if isinstance(one, type) and one.__module__ == name)
 
 
