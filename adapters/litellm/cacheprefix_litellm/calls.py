@@ -76,7 +76,8 @@ def _have_asked(router: Any, session: adapter.AdapterSession, role: adapter.Role
             )
         if held is not None or session.off:
             return
-        if kind := type(router) if _ATTEMPTS else None:
+        if _ATTEMPTS:
+            kind = type(router)
             # At once: what other threads have under way asks in no session, or in this one.
             made: dict[str, Any] = {each: _attempts(each, kind, session, role) for each in _ATTEMPTS}
             made |= {"__init__": _made(kind), "discard": _discard, "cacheprefix_bound": (session, role)}
@@ -197,7 +198,8 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
             # LiteLLM puts the system text before the next message's, and fails on lists: a marked text is in one.
             laid = {**laid, "messages": [_as_text(one) for one in laid["messages"]]}
             # Money: with the marks gone nothing would be cached where the provider is told to go by them.
-            laid.pop("prompt_cache_options", None) if "prompt_cache_options" not in body else None
+            if "prompt_cache_options" not in body:
+                laid.pop("prompt_cache_options", None)
         fresh = {one: value for one, value in laid.items() if value is not body.get(one) and one not in over}
         added = fresh.keys() & _REFUSED - asked.keys()
         known = litellm.get_supported_openai_params(asked["model"], asked.get("custom_llm_provider")) if added else ()
