@@ -28,6 +28,7 @@ from cacheprefix.server import idle_threads
 from cacheprefix.stores import RedisStore
 from tests.blocking import Detector
 from tests.drawn import examples
+from tests.syntax import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -280,14 +281,14 @@ def page(repository: Path) -> Callable[..., dict[str, Any]]:
 
     def run(path: str, given: dict[str, Any]) -> dict[str, Any]:
         blocks = re.findall(r"^```python\n(.*?)^```", (repository / path).read_text("utf-8"), re.DOTALL | re.MULTILINE)
-        read = {node.id for code in blocks for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+        read = {node.id for code in blocks for node in ast.walk(parsed(code)) if isinstance(node, ast.Name)}
         assert blocks
         assert set(given) <= read, "names that no block of the page has"
         names = {"__name__": "__main__", **given}
         loop = asyncio.new_event_loop()
         try:
             for number, code in enumerate(blocks, 1):
-                for statement in ast.parse(code).body:
+                for statement in parsed(code).body:
                     one = ast.Module([statement], [])
                     where = f"{path}, block {number}"
                     awaited = eval(compile(one, where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import gc
 import re
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+
+from tests.syntax import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 ADAPTERS = ROOT / "adapters"
@@ -16,15 +17,6 @@ CLIENTS = ROOT / "cacheprefix" / "watched_clients.py"
 """What adapters of SDK clients share of them stands in the core."""
 _PRIVATE = re.compile(r"_[a-z]\w*(?<!_)")
 _WORD = re.compile(rb"\b_[a-z]\w*")
-
-
-def _parsed(path: Path) -> ast.AST:
-    """A file's syntax. Python 3.11 raises SystemError where the collector runs code in the midst of it (gh-106905)."""
-    gc.disable()
-    try:
-        return ast.parse(path.read_text("utf-8"))
-    finally:
-        gc.enable()
 
 
 def private_names(adapter: str) -> dict[str, str]:
@@ -36,7 +28,7 @@ def private_names(adapter: str) -> dict[str, str]:
     own: set[str] = set()
     files = sorted((ADAPTERS / adapter).glob("cacheprefix_*/**/*.py"))
     for path in [*files, *([CLIENTS] if adapter == "sdk" else [])]:
-        for node in ast.walk(_parsed(path)):
+        for node in ast.walk(parsed(path)):
             own.update(_defined(node))
             name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
             if isinstance(node, (ast.Attribute, ast.Constant)) and isinstance(name, str) and _PRIVATE.fullmatch(name):

@@ -16,6 +16,7 @@ import pytest
 
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt.reasons import Why
+from tests.syntax import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
@@ -102,7 +103,7 @@ def _modules(folder: Path) -> list[Path]:
 
 def _imports(path: Path) -> Iterator[str]:
     """Every module that a file names in an import, also inside functions and for type checkers."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -200,7 +201,7 @@ def test_an_adapter_imports_the_core_and_its_framework_only(adapter):
 def _public(module: str) -> set[str]:
     """The names that a module of the core declares as public; the errors are all public."""
     path = CORE.parent.joinpath(*module.split("."))
-    tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8"))
+    tree = parsed(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return set(ast.literal_eval(node.value))
@@ -216,7 +217,7 @@ def test_an_adapter_uses_the_core_through_its_doors():
     """Public names, what is there for adapters, what knows the shapes of APIs, and errors: no room behind these."""
     for path in _modules(ROOT / "adapters"):
         tool, whole = "demo" in path.parts, dict[str, str]()
-        tree = ast.parse(path.read_text("utf-8"))
+        tree = parsed(path)
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "cacheprefix":
                 assert tool or node.module in DOORS, f"{path}:{node.lineno}"
@@ -239,7 +240,7 @@ def test_a_thin_adapter_stays_thin(adapter, most):
         text = path.read_text("utf-8")
         said = {
             line
-            for node in ast.walk(ast.parse(text))
+            for node in ast.walk(parsed(text))
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
             for line in range(node.lineno, (node.end_lineno or 0) + 1)
         }

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax import parsed
+
 ROOT = Path(__file__).resolve().parents[1]
 ADAPTERS = ("ag2", "autogen", "crewai", "langgraph", "litellm", "maf", "openai_agents", "sdk")
 PACKAGES = {
@@ -29,7 +31,7 @@ def imports(known: Mapping[str, Path]) -> dict[str, set[str]]:
     """What each module names in an import, in functions and for type checkers too."""
     arrows = {}
     for name, path in known.items():
-        targets = set(_named(ast.parse(path.read_text("utf-8")), known))
+        targets = set(_named(parsed(path), known))
         arrows[name] = targets - {name}
     return arrows
 
@@ -77,5 +79,5 @@ def test_a_circle_is_found_through_functions_and_type_checking():
         "d": "from p.a import x",
     }
     known = {f"p.{name}": Path(name) for name in code}
-    arrows = {f"p.{name}": set(_named(ast.parse(text), known)) for name, text in code.items()}
+    arrows = {f"p.{name}": set(_named(parsed(text), known)) for name, text in code.items()}
     assert circles(arrows) == ["p.a p.b p.c"]

@@ -16,6 +16,7 @@ from cacheprefix import Compaction, Gate, Session, SharedPrefix, ToolResultBudge
 from cacheprefix.history.shape import Shape
 from cacheprefix.profiles import prices
 from tests.forking import PATIENCE, all_locks_held, ask, busy, in_child
+from tests.syntax import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 HANDBOOK = "The handbook of the house, rule by rule. " * 400
@@ -139,10 +140,16 @@ TOOLS = {"server", "testing", "cli", "audit", "report", "record", "verify"}
 
 
 def waits(tree: ast.AST) -> set[str]:
-    """What ``threading`` and ``functools`` have that a child may wait for, as far as it is used here."""
+    """What ``threading`` and ``functools`` have that a child may wait for, as far as it is made here."""
     found: set[str] = set()
+    asked = {
+        id(kind)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
+        for kind in node.args
+    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and id(node) not in asked:
             found |= {node.attr} & UNFORKED if node.value.id in ("threading", "functools") else set()
         elif isinstance(node, ast.ImportFrom) and node.module in ("threading", "functools"):
             found |= {alias.name for alias in node.names} & UNFORKED
@@ -156,6 +163,6 @@ def test_the_runtime_makes_no_lock_that_a_forked_child_would_wait_for() -> None:
     core = (path for path in house.rglob("*.py") if path.relative_to(house).parts[0] not in TOOLS)
     for path in (*core, *(ROOT / "adapters").rglob("cacheprefix_*/**/*.py")):
         if path.name != "locks.py":
-            tree = ast.parse(path.read_text("utf-8"))
+            tree = parsed(path)
             anew = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == "after_fork"]
             assert waits(tree) <= set().union(*map(waits, anew)), path
