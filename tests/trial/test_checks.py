@@ -1,6 +1,8 @@
 """Each check of the trial finds what it is there for, in a recording that is made to be broken."""
 
 import json
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,6 +14,7 @@ from cacheprefix.wire import decode, structure_errors
 from tests.transparent.harness import Seen
 from tests.trial.applications import Person, Role, application
 from tests.trial.checks import Framing, Run, check, prefix_stands, replayed
+from tests.trial.playing import within
 
 HANDBOOK = "Who claims something names its source."
 ALICE, BOB = Person("xalice", "xacme", "thread-0"), Person("xbob", "xbeta", "thread-0")
@@ -365,3 +368,13 @@ def test_a_driver_may_know_no_name_that_the_application_gives(named, broken):
     made = runs(sent(OWN), sent(grown(OWN), 1), forked=moved)
     made["forked"] = replace(made["forked"], framing=Framing(named=named))
     assert numbers(check(app, made)) == broken
+
+
+def test_who_works_is_waited_for_on_a_busy_machine_and_who_waits_is_not():
+    """An application's patience ended under load once, while the judge was at its work."""
+    stuck: list[str] = []
+    ends = time.process_time() + 2
+    assert within(1, lambda: [None for _ in iter(lambda: time.process_time() < ends, False)] is not None, stuck)
+    assert not stuck
+    assert within(1, threading.Event().wait, stuck) is None
+    assert "wait" in stuck[0]
