@@ -374,7 +374,7 @@ def test_who_works_is_waited_for_on_a_busy_machine_and_who_waits_is_not():
     """An application's patience ended under load once, while the judge was at its work."""
     stuck: list[str] = []
     ends = time.process_time() + 2
-    assert within(1, lambda: [None for _ in iter(lambda: time.process_time() < ends, False)] is not None, stuck)
+    assert within(1, lambda: [None for _ in iter(lambda: time.process_time() < ends, False)] != None, stuck)
     assert not stuck
     assert within(1, threading.Event().wait, stuck) is None
     assert "wait" in stuck[0]
