@@ -31,6 +31,10 @@ KICKOFF: BlockVar[tuple[str, ...]] = BlockVar("cacheprefix_crewai_kickoff")
 ALONE: BlockVar[tuple[str, ...]] = BlockVar("cacheprefix_crewai_alone")
 """The same of agents' own kickoffs, without a crew, which share the conversation of their installation."""
 
+RESUMED: BlockVar[Binding | None] = BlockVar("cacheprefix_crewai_resumed")
+"""The installation on the crew or agent whose kickoff goes on from a checkpoint here: what that holds becomes part of
+it. None in any other kickoff."""
+
 FLOW: BlockVar[Any] = BlockVar("cacheprefix_crewai_flow")
 """The run of an installed flow that is under way here, a ``FlowRun``."""
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from cacheprefix.adapter import APPLICATIONS
-from cacheprefix_crewai.binding import RUN, Binding, bind, binding_of, bound_to, owners_of, subclassed, unbind
+from cacheprefix_crewai.binding import RESUMED, RUN, Binding, bind, binding_of, bound_to, owners_of, subclassed, unbind
 from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.llm import swap, unswap
 from cacheprefix_crewai.tasks import same_tools_for_all
@@ -240,28 +240,37 @@ def _subclass(base: Any) -> Any:
             binding.session.attempt("late parts", lambda: bind_late(binding, agent), None)
         return agent
 
+    def from_checkpoint(_: Any, config: Any) -> Any:
+        # CrewAI looks in the checkpoint for a crew of the class that is asked: it holds one of the crew's own.
+        made, binding = base.from_checkpoint(config), RESUMED.get()
+        if binding is not None:
+            binding.session.attempt("checkpoint", lambda: _bind_copy(binding, made), None)
+        return made
+
     own: dict[str, Any] = {_MARK: True}
     for block, names in _BLOCKS:
         own |= {name: run_inside(getattr(base, name), block, above) for name in names if hasattr(base, name)}
     for function in (copy, _create_manager_agent, reset_memories, _get_agent_to_use):
         if hasattr(base, function.__name__):  # another version of CrewAI may lack it
             own[function.__name__] = functools.wraps(getattr(base, function.__name__))(function)
+    if hasattr(base, from_checkpoint.__name__):
+        own[from_checkpoint.__name__] = classmethod(from_checkpoint)
     return subclassed(base, own)
 
 
 def run_inside(
     method: Any,
-    block: Callable[[Any, str, Any], AbstractContextManager[None]],
+    block: Callable[[Any, str, Mapping[str, Any]], AbstractContextManager[None]],
     current: Callable[[Any, str], Any] | None = None,
 ) -> Any:
-    """A method of a crew or flow that runs inside ``block(object, the method's name, its inputs)``.
+    """A method of a crew or flow that runs inside ``block(object, the method's name, its arguments by name)``.
 
     ``current`` gives what is called in the end, where that is to be looked up at each call; else it is ``method``.
     """
-    name = method.__name__
+    name, places = method.__name__, list(inspect.signature(method).parameters)[1:]
 
     def entered(self: Any, given: tuple[Any, ...], named: dict[str, Any]) -> AbstractContextManager[None]:
-        return block(self, name, given[0] if given else named.get("inputs"))
+        return block(self, name, {**dict(zip(places, given, strict=False)), **named})
 
     def bound(self: Any) -> Any:
         return functools.partial(method, self) if current is None else current(self, name)
@@ -275,6 +284,23 @@ def run_inside(
             return await bound(self)(*given, **named)
 
     return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
+
+
+@contextmanager
+def _in_thread(crew: Any, _: str, asked: Mapping[str, Any]) -> Iterator[None]:
+    """Around a kickoff that is one only in its thread: what it goes on from is restored before."""
+    binding = binding_of(crew)
+    if binding is None:
+        yield
+        return
+    with resuming(binding, asked):
+        yield
+
+
+def resuming(binding: Binding, asked: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """A kickoff's block: with a checkpoint to go on from, CrewAI makes what it holds and kicks that off instead."""
+    restores = getattr(asked.get("from_checkpoint"), "restore_from", None) is not None
+    return RESUMED.within(binding if restores else None)
 
 
 def ended(binding: Binding, run: str) -> None:
@@ -303,7 +329,7 @@ def _running(crew: Any, *_: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _kickoff(crew: Any, name: str, _: Any) -> Iterator[None]:
+def _kickoff(crew: Any, name: str, asked: Mapping[str, Any]) -> Iterator[None]:
     """One run of the crew. A kickoff is a conversation: the same crew's next one is somebody else's."""
     binding = binding_of(crew)
     if binding is None:
@@ -315,7 +341,7 @@ def _kickoff(crew: Any, name: str, _: Any) -> Iterator[None]:
         with binding.lock:
             binding.runs_left = max(0, binding.runs_left - 1)
         new_turn(binding, crew)
-    with _running(crew), binding.kickoff():
+    with _running(crew), resuming(binding, asked), binding.kickoff():
         own = binding.kickoff_id
         try:
             yield
@@ -340,9 +366,9 @@ def _planning(crew: Any, *_: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _for_each(crew: Any, _: str, inputs: Any) -> Iterator[None]:
+def _for_each(crew: Any, _: str, asked: Mapping[str, Any]) -> Iterator[None]:
     """A ``kickoff_for_each``: it is known which inputs stay the same, and how many runs are to come."""
-    binding = binding_of(crew)
+    binding, inputs = binding_of(crew), asked.get("inputs")
     if binding is None or not isinstance(inputs, (list, tuple)) or not inputs:
         yield
         return
@@ -368,6 +394,7 @@ def _constant_in(inputs: Sequence[Any]) -> frozenset[str]:
 
 _BLOCKS = (
     (_kickoff, ("kickoff", "akickoff", "replay")),
+    (_in_thread, ("kickoff_async",)),
     (
         _running,
         (
