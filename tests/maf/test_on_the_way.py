@@ -282,6 +282,35 @@ async def test_a_forced_call_can_only_be_one_of_the_roles_own(servers, api, choi
     assert "forced_tool" in [one.why for one in session.calls[2].reasons]
 
 
+_FOREIGN = {"mode": "required", "required_function_name": "look_planner"}
+
+
+@pytest.mark.invalid_requests
+@pytest.mark.parametrize("own", [True, False], ids=["own tools", "no tools"])
+@pytest.mark.parametrize("choice", [_FOREIGN, {"mode": "auto", "allowed_tools": ["look_planner"]}], ids=str)
+@pytest.mark.parametrize("api", APIS)
+async def test_a_choice_of_another_agents_tool_is_what_it_is_without_us(servers, api, choice, own):
+    """The provider refuses it, or the client leaves it out: of the union the model called that tool."""
+    found = {}
+    for wrapped in (False, True):
+        async with served(servers, api) as (client, provider):
+            session = shared()
+            for name in NAMES:
+                options = {**NOT_KEPT.get(api, {}), **({"tool_choice": choice} if name == "writer" else {})}
+                tools = [look(f"look_{name}")] if own or name != "writer" else None
+                agent = role(client, name, tools=tools, default_options=options)
+                try:
+                    await (wrap(agent, session, conversation="one") if wrapped else agent).run(TASK)
+                except ChatClientException as error:
+                    assert name == "writer"
+                    found[wrapped] = str(error)
+            last = provider.requests[-1].json
+            listed = [(tool.get("function") or tool)["name"] for tool in last.get("tools") or ()]
+            found[wrapped] = (found.get(wrapped), listed, last.get("tool_choice"))
+            assert session.failures == {}
+    assert found[True] == found[False]
+
+
 class Background(httpx2.AsyncBaseTransport):
     """A service whose answer is asked for until it is there."""
 

@@ -67,7 +67,8 @@ class GivenTools:
     lasting: frozenset[str] | None = None
     """Names of those that the agent itself has; None where no others came with the call."""
     forced: bool = False
-    """Whether the model has to call one of them, whichever: of the union it might be another agent's."""
+    """Whether the model has to call one of them, whichever, or one that is not among them: of the union that might be
+    another agent's."""
 
 
 class Tail(ModelRequest):
