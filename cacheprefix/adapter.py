@@ -35,6 +35,7 @@ from cacheprefix.bodies import (
     well_formed,
 )
 from cacheprefix.bounded import Bounded, Generations
+from cacheprefix.by_object import ByObject
 from cacheprefix.calls.begin import Boundary, Request, unasked
 from cacheprefix.calls.gating import Waits
 from cacheprefix.calls.history_runner import RestOfRequest
@@ -156,6 +157,7 @@ __all__ = [
     "BlockVar",
     "Boundary",
     "Bounded",
+    "ByObject",
     "Carried",
     "Circumstances",
     "Count",
