@@ -26,6 +26,7 @@ from cacheprefix.bodies import (
     compacts,
     condensed_body,
     current_role,
+    for_own_tools,
     forces_any,
     fork_body,
     in_role,
@@ -34,6 +35,7 @@ from cacheprefix.bodies import (
     well_formed,
 )
 from cacheprefix.bounded import Bounded, Generations
+from cacheprefix.by_object import ByObject
 from cacheprefix.calls.begin import Boundary, Request, unasked
 from cacheprefix.calls.gating import Waits
 from cacheprefix.calls.history_runner import RestOfRequest
@@ -155,6 +157,7 @@ __all__ = [
     "BlockVar",
     "Boundary",
     "Bounded",
+    "ByObject",
     "Carried",
     "Circumstances",
     "Count",
@@ -241,6 +244,7 @@ __all__ = [
     "economics",
     "failed",
     "find_text",
+    "for_own_tools",
     "forces_any",
     "fork_body",
     "given_or_configured",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,7 +48,7 @@ from cacheprefix.wire.answers import begins, field_of, history_field, read_answe
 from cacheprefix.wire.anthropic import paused_turn
 from cacheprefix.wire.apis import CHATS, SHAPES, chat_of, form_of
 from cacheprefix.wire.message_views import views_of
-from cacheprefix.wire.messages import Answer
+from cacheprefix.wire.messages import Answer, as_list
 from cacheprefix.wire.openai_chat import SYSTEM_ROLES, tool_name
 
 __all__ = [
@@ -827,7 +827,7 @@ class _Read:
         kept = _read_elsewhere(session, body, api, role)
         names = tuple(tool_name(tool) for tool in self.tools)
         free = body.get("tool_choice") in (None, "auto")
-        forced = forces_any(body.get("tool_choice")) and not set(names) >= set(session.prefix.tool_names)
+        forced = for_own_tools(body.get("tool_choice"), names, session.prefix.tool_names)
         carried: Carried = names if forced else "open"
         known = provider_tools(_kind(tool) for tool in self.tools if not _is_function(tool))
         return AgentRequest(
@@ -853,6 +853,17 @@ class _Read:
         )
 
 
+def for_own_tools(choice: Any, names: Collection[str], union: Collection[str] | None = None) -> bool:
+    """Whether a ``tool_choice`` is one for a role's own tools, ``names``, and would be another one among ``union``.
+
+    By it the model has to call a tool, whichever, and of the union it might be another role's; or it names a tool that
+    the role does not have, which a provider refuses. Without ``union`` the latter alone.
+    """
+    if union is not None and forces_any(choice) and not set(names) >= set(union):
+        return True
+    return not _named_by(choice) <= set(names)
+
+
 def forces_any(choice: Any) -> bool:
     """Whether by a ``tool_choice`` the model has to call a tool, whichever: of the union it might be another role's.
 
@@ -863,6 +874,18 @@ def forces_any(choice: Any) -> bool:
         kind = choice.get("type") or choice.get("mode") or next(iter(choice), None)
         choice = None if choice.get("required_function_name") else kind
     return choice in ("required", "any", True)
+
+
+def _named_by(choice: Any) -> set[str]:
+    """The tools that a ``tool_choice`` names, in any of the forms that ``forces_any`` takes, ``allowed_tools`` too."""
+    if not isinstance(choice, Mapping):
+        return {choice} if isinstance(choice, str) and choice not in ("auto", "none", "required", "any") else set()
+    inner = choice.get("allowed_tools", choice)
+    # A list of names in Agent Framework, one of tools for OpenAI's two APIs, and Bedrock has an object around a name.
+    listed = inner.get("tools") if isinstance(inner, Mapping) else inner
+    one = choice.get("required_function_name") or tool_name(choice.get("tool") or choice)
+    found = [name if isinstance(name, str) else tool_name(name) for name in as_list(listed)]
+    return {name for name in (one, *found) if name}
 
 
 def _schema(session: AdapterSession, body: Mapping[str, Any], api: Api) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
+from cacheprefix.by_object import ByObject
 from cacheprefix.locks import Lock
 
 K = TypeVar("K")
@@ -87,7 +87,7 @@ class PerOwner(Generic[K, V]):
 
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes
-        self._of: WeakKeyDictionary[Any, Generations[K, V]] = WeakKeyDictionary()
+        self._of: ByObject[Any, Generations[K, V]] = ByObject()
         self._lock = Lock()
 
     def of(self, owner: object) -> Generations[K, V]:
@@ -96,7 +96,9 @@ class PerOwner(Generic[K, V]):
             found = self._of.get(owner)
             if found is None:
                 with self._lock:
-                    found = self._of.setdefault(owner, Generations(self._max))
+                    found = self._of.get(owner)
+                    if found is None:
+                        found = self._of[owner] = Generations(self._max)
         except TypeError:
             return Generations(0)
         return found
@@ -104,4 +106,4 @@ class PerOwner(Generic[K, V]):
     def clear(self, owner: object) -> None:
         """Let all that is kept for an owner go."""
         with self._lock:
-            self._of.pop(owner, None)
+            self._of.pop(owner)

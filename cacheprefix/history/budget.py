@@ -196,12 +196,13 @@ class _Deciding:
 
     def _rendered(self, text: str, strategy: Strategy, chars: int, ref: str) -> str | None:
         """The text as the strategy shortens it, remembered by counter; None where it stays as it is."""
-        key, memo = (text, strategy, chars, ref), _RENDERED.of(self.count)
+        key, memo = (text, strategy.name, chars, ref), _RENDERED.of(self.count)
         found = memo.get(key)
-        if found is None:
-            found = (strategy(text, Cut(chars, ref)),)
-            memo.put(key, found, len(text) + len(found[0]))
-        return None if found[0] == text else found[0]
+        # The very function: one of the application's may have no hash, or be equal to one that says something else.
+        if found is None or found[0] is not strategy.run:
+            found = (strategy.run, strategy(text, Cut(chars, ref)))
+            memo.put(key, found, len(text) + len(found[1]))
+        return None if found[1] == text else found[1]
 
     def _share(
         self,
@@ -292,7 +293,7 @@ def _level(sizes: list[int], room: int) -> int | None:
     return max(room // len(sizes), 0) if sizes else None
 
 
-_RENDERED: PerOwner[tuple[str, Strategy, int, str], tuple[str]] = PerOwner(64_000_000)
+_RENDERED: PerOwner[tuple[str, str, int, str], tuple[Run, str]] = PerOwner(64_000_000)
 """Shortened texts by the token counter that they were measured with; bounded to 64 million characters."""
 
 

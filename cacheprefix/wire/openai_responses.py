@@ -362,7 +362,10 @@ def errors(body: Mapping[str, Any], takes: Takes) -> Found:  # noqa: ARG001 - as
     """What the API would refuse a body for, in the order in which it stands."""
     given = body.get("input")
     continued = any(body.get(name) is not None for name in (*FIELDS.chained, _TEMPLATE))
-    if (given is None and continued) or isinstance(given, str):
+    if given is None and continued:
+        return
+    if isinstance(given, str):
+        yield from unknown_choice(body)
         return
     if not listed(given) or not given:
         yield "input", "expected text or a list of at least one item"

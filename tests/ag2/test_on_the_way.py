@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 
+import openai
 import pytest
 from ag2 import MemoryStream
 from ag2.events import ModelReasoning, ToolResult
 from ag2_driver import agent, configured, texts
 from test_layout import named, session
 
-from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
+from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix_ag2 import session_of, wrap
 
 APIS = ("openai-chat", "openai-responses", "anthropic")
@@ -215,7 +216,20 @@ async def test_a_chosen_call_can_only_be_one_of_the_roles_own(choice):
         assert all("allowed_tools" in said and "write" not in said for said in allowed)
 
 
-async def asked_with(choice, server):
+@pytest.mark.invalid_requests
+async def test_a_choice_of_another_agents_tool_is_refused_as_without_us():
+    """Of the union the provider took it, and the model called what the agent does not have."""
+    told = []
+    for wrapped in (False, True):
+        # Else a call that the agent does not find is forced again and again.
+        with SimulatedProvider("openai-5.6", Queue([Reply("Well."), Reply("So."), Reply("", fault=Fault(status=500))])) as server:
+            with pytest.raises(openai.BadRequestError, match="not among the tools") as refused:
+                await asked_with({"type": "function", "function": {"name": "write"}}, server, wrapped=wrapped)
+            told.append((str(refused.value), len(server.requests)))
+    assert told[0] == told[1]
+
+
+async def asked_with(choice, server, *, wrapped=True):
     """The bodies and calls of an agent with such a ``tool_choice`` beside one that has another tool."""
     async with configured("openai-chat", server) as config:
         stream, forced = MemoryStream(), config.copy(tool_choice=choice)
@@ -223,7 +237,7 @@ async def asked_with(choice, server):
             agent("planner", config, tools=[named("write")]),
             agent("critic", forced, tools=[named("look", ToolResult("seen", final=True))]),
         ]
-        for each in wrap(agents, session()):
+        for each in wrap(agents, session()) if wrapped else agents:
             await each.ask("What now?", stream=stream)
         return [record.json for record in server.requests[1:]], session_of(agents).calls
 

@@ -166,13 +166,29 @@ async def test_a_stream_that_goes_back_sends_what_a_fresh_process_sends(fresh, a
     assert server.requests[-1].body == server.requests[-2].body
 
 
+class Named(MemoryStream):
+    """A stream of the application's own, whose copies are equal: it compares ids."""
+
+    def __eq__(self, other):
+        return isinstance(other, Named) and other.id == self.id
+
+    def __hash__(self):
+        return hash(self.id)
+
+
+@pytest.mark.parametrize("kind", [MemoryStream, Named])
 @pytest.mark.parametrize("forgotten", [False, True])
-async def test_a_stream_put_in_the_place_of_copies_of_it_sends_what_a_fresh_process_sends(fresh, forgotten):
-    """Of the agents who asked on copies that the application let go, its history tells nothing.
+async def test_a_stream_put_in_the_place_of_copies_of_it_sends_what_a_fresh_process_sends(fresh, forgotten, kind):
+    """Of the agents who asked on copies that the application does not go on with, its history tells nothing.
 
     Nor does the stream that the conversation went on in before the application had it forgotten.
     """
-    server = fresh("openai-chat")
+    server, held = fresh("openai-chat"), []
+
+    def copied(name=None):
+        held.append(kind(id=name) if name else kind())
+        return held[-1]
+
     async with configured("openai-chat", server) as config:
 
         def made():
@@ -184,12 +200,12 @@ async def test_a_stream_put_in_the_place_of_copies_of_it_sends_what_a_fresh_proc
 
         agents, name = made(), MemoryStream().id
         if forgotten:
-            await agents[0].ask("What now?", stream=MemoryStream())
+            await agents[0].ask("What now?", stream=copied())
             session_of(agents).forget("one")
         for each in agents:
-            await each.ask("What now?", stream=MemoryStream(id=name))
+            await each.ask("What now?", stream=copied(name))
         for asked in (agents, made()):
-            await asked[0].ask("Call look.", stream=MemoryStream(id=name))
+            await asked[0].ask("Call look.", stream=copied(name))
     bodies = [re.sub(rb"call_\w+", b"", record.body) for record in server.requests[-4:]]
     assert len(bodies) == 4
     assert bodies[:2] == bodies[2:]

@@ -7,10 +7,12 @@ import time
 import weakref
 
 import pytest
+from crewai.tasks.task_output import TaskOutput
 
 from benchmarks.crewai_workloads import BRIEF, CrewModel, agents, crew, tasks
 from cacheprefix import Session, ToolResultBudget
 from cacheprefix_crewai import ask, install
+from cacheprefix_crewai.binding import binding_of
 
 
 def _gone(session) -> bool:
@@ -66,6 +68,24 @@ def test_what_a_kickoff_said_goes_when_it_is_over(provide, new_llm) -> None:
         assert held("Write the memo") > 0
         assert ask(team, "In one word?").text
     gc.unfreeze()
+
+
+def test_what_a_crew_of_an_installation_held_goes_with_that_crew(provide, new_llm) -> None:
+    """By its address its outputs were kept, and were another crew's that came to stand there."""
+    who = agents(lambda: new_llm(provide("openai")))
+    team = crew(who, tasks(who))
+
+    def ran_before() -> weakref.ref[TaskOutput]:
+        other = crew(who, tasks(who))
+        other.tasks[0].output = said = TaskOutput(description="d", agent="r", raw="For Alice.")
+        binding.began(other)
+        assert not binding.finished(other, other.tasks[0])
+        return weakref.ref(said)
+
+    with install(team, Session()):
+        binding = binding_of(team)
+        said = ran_before()
+        assert _gone(said)
 
 
 def test_what_was_changed_in_crewai_goes_with_a_dropped_crew(provide, new_llm) -> None:

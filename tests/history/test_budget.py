@@ -1,6 +1,7 @@
 """Tool results are cut once, at first sight, by content, and stay so."""
 
 import json
+from dataclasses import dataclass, field
 
 import pytest
 from context_histories import histories, is_empty, pairs
@@ -220,6 +221,34 @@ def test_a_function_is_a_strategy_and_must_be_there_for_the_replay():
     assert out[1]["content"].startswith("ALPHA 0")
     with pytest.raises(StateError, match="shout"):
         _run(messages, done.ledger, ToolResultBudget())
+
+
+@dataclass
+class Unhashable:
+    """A function of the application's that has no hash, as any dataclass."""
+
+    word: str
+
+    def __call__(self, text, cut):
+        return self.word + text[:300]
+
+
+@dataclass(frozen=True)
+class Equal:
+    """One that is equal to another one of its kind."""
+
+    word: str = field(compare=False)
+
+    def __call__(self, text, cut):
+        return self.word + text[:300]
+
+
+@pytest.mark.parametrize("kind", [Unhashable, Equal])
+def test_a_function_shortens_by_itself_whatever_it_is_equal_to(kind):
+    """An object without a hash shortened nothing; in the place of an equal one stood what that one had said."""
+    for word in ("Alice's: ", "Bob's: ", "Alice's: "):
+        out, _ = _run([_call(), _result(_lines(400))], budget=ToolResultBudget(max_tokens=200, strategy=kind(word)))
+        assert out[1]["content"].startswith(word)
 
 
 def test_a_short_result_is_neither_touched_nor_recorded():

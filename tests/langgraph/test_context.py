@@ -215,6 +215,19 @@ def test_keyed_and_pinned_messages_survive_every_compaction(bench):
     assert "cacheprefix_key" not in str(bench.bodies[0])
 
 
+@ONE
+def test_a_message_that_is_pinned_where_it_stands_survives_every_compaction(bench):
+    """It was looked at before with the same text, when it was not pinned yet, and went."""
+    session, given = bench.session(HANDBOOK, compaction=4_000), history()
+    given[3] = AIMessage("Never write in capitals.", id="b0")
+    graph = build(bench, session)
+    graph.invoke({"messages": given[:8]})
+    given[3].additional_kwargs |= pinned(given[3]).additional_kwargs
+    graph.invoke({"messages": given})
+    assert len(str(bench.bodies[1])) < len(str(given))
+    assert "Never write in capitals." in texts(bench.prompts()[1])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["node", "middleware"])
 def test_durable_context_is_one_block_behind_the_static_text_once_a_compaction_rewrites_the_prefix(bench, kind):

@@ -28,3 +28,22 @@ def test_a_forced_call_can_only_be_one_of_the_roles_own(fresh, model):
         offered.append(len(provider.requests[-1].json["tools"]))
     assert offered == [2, 1, 2]
     assert ["forced_tool" in [one.why for one in call.reasons] for call in session.calls] == [False, True, False]
+
+
+@pytest.mark.invalid_requests
+@pytest.mark.parametrize("model", ["openai/gpt-5.6", "anthropic/claude-sonnet-4-6"])
+def test_a_choice_of_another_roles_tool_is_refused_as_without_us(fresh, model):
+    """Of the union the provider took it, and the model called what the role does not have."""
+    vendor = model.partition("/")[0]
+    provider, union = fresh(vendor), [tool("write"), tool("read")]
+    session = Session(SharedPrefix(system=HANDBOOK, tools=union), gate=Gate(price=0.0))
+    told, chosen = [], {"type": "function", "function": {"name": "write"}}
+    asked = {"model": model, "messages": messages("critic"), "tools": union[1:], **place(vendor, provider)}
+    for ask in (litellm.completion, wrap(litellm.completion, session)):
+        with role("critic"):
+            ask(**asked)
+            with pytest.raises(litellm.BadRequestError, match="not among the tools") as refused:
+                ask(**asked, tool_choice=chosen)
+        told.append(str(refused.value))
+    assert told[0] == told[1]
+    assert session.failures == {}

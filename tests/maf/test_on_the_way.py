@@ -8,14 +8,23 @@ import inspect
 import httpx2
 import openai
 import pytest
-from agent_framework import Agent, BaseChatClient, ChatMiddlewareLayer, FunctionInvocationLayer, chat_middleware
-from agent_framework.exceptions import ChatClientException
+from agent_framework import (
+    Agent,
+    BaseChatClient,
+    ChatMiddlewareLayer,
+    FunctionInvocationLayer,
+    MiddlewareBundle,
+    agent_middleware,
+    chat_middleware,
+    function_middleware,
+)
+from agent_framework.exceptions import ChatClientException, MiddlewareException
 from agent_framework.openai import OpenAIChatClient
 from maf_driver import RULES, close, make_client
-from maf_teams import HANDBOOK, NAMES, TASK, look, prompts, role, served, texts
+from maf_teams import HANDBOOK, NAMES, TASK, call, look, prompts, role, served, texts
 
 from cacheprefix import Gate, Session, SharedPrefix
-from cacheprefix_maf import wrap
+from cacheprefix_maf import prefix_middleware, wrap
 
 APIS = tuple(RULES)
 NOT_KEPT = {"openai-responses": {"store": False}}
@@ -273,6 +282,35 @@ async def test_a_forced_call_can_only_be_one_of_the_roles_own(servers, api, choi
     assert "forced_tool" in [one.why for one in session.calls[2].reasons]
 
 
+_FOREIGN = {"mode": "required", "required_function_name": "look_planner"}
+
+
+@pytest.mark.invalid_requests
+@pytest.mark.parametrize("own", [True, False], ids=["own tools", "no tools"])
+@pytest.mark.parametrize("choice", [_FOREIGN, {"mode": "auto", "allowed_tools": ["look_planner"]}], ids=str)
+@pytest.mark.parametrize("api", APIS)
+async def test_a_choice_of_another_agents_tool_is_what_it_is_without_us(servers, api, choice, own):
+    """The provider refuses it, or the client leaves it out: of the union the model called that tool."""
+    found = {}
+    for wrapped in (False, True):
+        async with served(servers, api) as (client, provider):
+            session = shared()
+            for name in NAMES:
+                options = {**NOT_KEPT.get(api, {}), **({"tool_choice": choice} if name == "writer" else {})}
+                tools = [look(f"look_{name}")] if own or name != "writer" else None
+                agent = role(client, name, tools=tools, default_options=options)
+                try:
+                    await (wrap(agent, session, conversation="one") if wrapped else agent).run(TASK)
+                except ChatClientException as error:
+                    assert name == "writer"
+                    found[wrapped] = str(error)
+            last = provider.requests[-1].json
+            listed = [(tool.get("function") or tool)["name"] for tool in last.get("tools") or ()]
+            found[wrapped] = (found.get(wrapped), listed, last.get("tool_choice"))
+            assert session.failures == {}
+    assert found[True] == found[False]
+
+
 class Background(httpx2.AsyncBaseTransport):
     """A service whose answer is asked for until it is there."""
 
@@ -339,3 +377,78 @@ async def test_a_request_without_messages_is_refused_as_it_was(servers, api, str
     assert answer.text
     assert len(session.calls) == 1
     assert session.failures == {}
+
+
+class Heard:
+    """Middlewares of a run that note what passes them, and one that stops a tool."""
+
+    def __init__(self):
+        self.heard = []
+
+    @property
+    def each(self):
+        """A guard of requests, and one of tool calls."""
+
+        @chat_middleware
+        async def asked(context, call_next):
+            self.heard.append(("asked", [message.text for message in context.messages]))
+            await call_next()
+
+        @function_middleware
+        async def ran(context, call_next):
+            self.heard.append(("ran", context.function.name))
+            if context.arguments["query"] == "secret":
+                context.result = "Not for you."
+            else:
+                await call_next()
+
+        return [asked, ran]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("own", ["none", "tool's", "run's", "an agent's"])
+@pytest.mark.parametrize("mode", ["fork", "observe"])
+async def test_guards_among_a_run_s_client_arguments_are_asked_as_without_us(servers, mode, own, stream):
+    """The framework drops them for an agent that has a middleware of its own, which ours are not."""
+    found = {}
+    for door in ("unwrapped", "wrap", "prefix_middleware"):
+        steps = {"planner": [call("look", query="secret"), "Done."]}
+        session = Session(SharedPrefix(system=HANDBOOK), gate=Gate(price=0.0), mode=mode)
+        async with served(servers, "openai-chat", **steps) as (client, provider):
+            ran, of_run, mine = [], Heard(), Heard()
+            made = {"tool's": mine.each[1:], "an agent's": [passing]}.get(own, [])
+            ours = prefix_middleware(session, role="planner") if door == "prefix_middleware" else []
+            planner = role(client, "planner", tools=[look(ran=ran)], middleware=[*made, *ours])
+            if door == "wrap":
+                wrap([planner, role(client, "critic")], session, conversation="one")
+            given = {"client_kwargs": {"middleware": of_run.each}, "middleware": mine.each if own == "run's" else None}
+            if stream:
+                answer = await planner.run(TASK, stream=True, **given).get_final_response()
+            else:
+                answer = await planner.run(TASK, **given)
+            found[door] = [answer.text, ran, of_run.heard, mine.heard]
+            assert len(provider.requests) == 2
+            assert session.failures == {}
+        assert bool(of_run.heard) is (own in ("none", "an agent's"))
+    assert found["wrap"] == found["prefix_middleware"] == found["unwrapped"]
+
+
+@pytest.mark.filterwarnings("ignore:.*MiddlewareBundle is experimental")
+async def test_a_run_s_guard_may_stand_bare_and_one_that_cannot_be_asked_is_refused(servers):
+    """As without us: a bundle with a part that no client takes."""
+    for wrapped in (False, True):
+        async with served(servers, "openai-chat") as (client, _):
+            planner, heard = role(client, "planner"), Heard()
+            if wrapped:
+                wrap(planner, shared())
+            await planner.run(TASK, client_kwargs={"middleware": heard.each[0]})
+            assert len(heard.heard) == 1
+            bundle = MiddlewareBundle([passing])
+            with pytest.raises(MiddlewareException, match="only chat, function"):
+                await planner.run(TASK, client_kwargs={"middleware": [bundle]})
+
+
+@agent_middleware
+async def passing(context, call_next):
+    """Let a run pass."""
+    await call_next()

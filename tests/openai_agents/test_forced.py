@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import openai
 import pytest
 from agents import ModelSettings, Runner, function_tool
 from agents_driver import HANDBOOK, model_for
@@ -59,3 +60,42 @@ def test_a_forced_call_can_only_be_one_of_the_agents_own(api, stream):
     assert [body["tool_choice"] if body is bodies[0] else None for body in bodies] == ["required", None]
     assert "forced_tool" in [one.why for one in calls[1].reasons]
     assert answer == "Written."
+
+
+@pytest.mark.invalid_requests
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", APIS)
+def test_a_choice_of_another_agents_tool_is_refused_as_without_us(api, stream):
+    """Of the union the provider took it, and the run ended with a call that the agent does not know."""
+
+    async def asked(one, said):
+        if not stream:
+            return await Runner.run(one, said)
+        result = Runner.run_streamed(one, said)
+        async for _ in result.stream_events():
+            pass
+        return result
+
+    async def play(provider, wrapped):
+        joined, said = session(prefix=SharedPrefix(system=HANDBOOK)), [{"role": "user", "content": "Go."}]
+        model = model_for(api, provider)
+        chosen = ModelSettings(tool_choice="planner_tool")
+        team = [
+            agent(name, model, tools=[tool_of(name)], model_settings=settings)
+            for name, settings in (("planner", ModelSettings()), ("writer", chosen))
+        ]
+        if wrapped:
+            for one in team:
+                wrap(one, joined, conversation="one")
+        said = (await asked(team[0], said)).to_input_list()
+        with pytest.raises(openai.BadRequestError, match="not among the tools") as refused:
+            await asked(team[1], said)
+        await model._client.close()
+        assert joined.failures == {}
+        return str(refused.value)
+
+    told = []
+    for wrapped in (False, True):
+        with SimulatedProvider("openai-5.6", Queue(["Planned.", "Written."])) as provider:
+            told.append(asyncio.run(play(provider, wrapped)))
+    assert told[0] == told[1]

@@ -297,6 +297,32 @@ def test_a_forced_call_can_only_be_one_of_the_roles_own(api, servers, session_fo
     assert "Tools you may" not in str(servers[api].requests[0].json)
 
 
+CHOSEN = {
+    "openai-chat": {"type": "function", "function": {"name": "write"}},
+    "openai-responses": {"type": "function", "name": "write"},
+    "anthropic": {"type": "tool", "name": "write"},
+}
+
+
+@pytest.mark.invalid_requests
+@pytest.mark.parametrize("listed", [False, True], ids=["named", "listed"])
+def test_a_choice_of_another_roles_tool_is_refused_as_without_us(api, servers, session_for, listed):
+    """Of the union the provider took it, and the model called what the role does not have."""
+    # Anthropic has no list of allowed tools.
+    choice = allowed_choice(("read", "write"), api) if listed and api != "anthropic" else CHOSEN[api]
+    servers[api].reset()
+    told, session = [], session_for(api, tools=[tool("write"), tool("read")])
+    with make_client(api, servers[api]) as client, make_client(api, servers[api]) as bare, role("reader"):
+        for one in (bare, wrap(client, session)):
+            creator(one, api)(**body(api, tools=[tool("read", api)]))
+            with pytest.raises((openai.BadRequestError, anthropic.BadRequestError)) as refused:
+                creator(one, api)(**body(api, tools=[tool("read", api)], tool_choice=choice))
+            told.append(refused.value.message)
+    assert told[0] == told[1]
+    assert "'write', which is not among the tools" in told[0]
+    assert session.failures == {}
+
+
 def test_a_tool_of_the_provider_leaves_the_tools_as_declared(servers, session_for):
     """Web search is no function that a union could hold."""
     servers["openai-responses"].reset()

@@ -153,7 +153,7 @@ RESPONSES = [
     ({"input": [{"role": role, "content": "x"} for role in ("user", "assistant", "system", "developer")]}, []),
     ({"input": [{"role": "tool", "content": None}]},
      [("input[0].role", "found 'tool'"), ("input[0].content", "found null")]),
-    ({"input": "x", "tool_choice": {"type": "function", "name": "y"}}, []),
+    ({"input": "x", "tool_choice": {"type": "function", "name": "y"}}, [("tool_choice", "'y', which is not among")]),
     ({"input": [USER], "tools": [{"type": "function", "name": "look"}],
       "tool_choice": {"type": "function", "name": "look"}}, []),
     ({"input": [USER], "tools": [{"type": "function", "name": "look"}],

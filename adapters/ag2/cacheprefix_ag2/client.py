@@ -12,13 +12,13 @@ from ag2.config import LLMClient, ModelConfig, ModelProvider
 from ag2.context import ConversationContext, Stream
 from ag2.events import BaseEvent, ModelResponse
 from ag2.response import ResponseProto
-from ag2.tools.final import FunctionTool, Toolkit
+from ag2.tools.final import FunctionTool, FunctionToolSchema, Toolkit
 from ag2.tools.schemas import ToolSchema
 from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 from fast_depends.library.serializer import SerializerProto
 
 from cacheprefix import Session
-from cacheprefix.adapter import RequestPlan, forces_any, given_or_configured, overlaid, users_session
+from cacheprefix.adapter import RequestPlan, for_own_tools, forces_any, given_or_configured, overlaid, users_session
 from cacheprefix.adapter import failed as failed_plan
 from cacheprefix_ag2.layout import Fork, GivenTools, Plan, channel_of, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
@@ -104,6 +104,12 @@ def put_back(context: ConversationContext, ours: list[str], prompts: list[str]) 
         context.prompt = prompts
 
 
+def _for_own(choice: Any, tools: Sequence[ToolSchema]) -> bool:
+    """Whether a ``tool_choice`` would be another one among other agents' tools than among these."""
+    names = [tool.function.name for tool in tools if isinstance(tool, FunctionToolSchema)]
+    return forces_any(choice) or for_own_tools(choice, names)
+
+
 def _put_over(client: LLMClient) -> dict[str, Any]:
     """The fields that the application has its SDK put over a client's finished bodies (``extra_body``)."""
     # ag2's client for Anthropic keeps them by themselves.
@@ -179,7 +185,7 @@ class PrefixClient(LLMClient):
                     session,
                     self.model,
                     messages,
-                    GivenTools(given.tools, lasting, forces_any(options.get("tool_choice"))),
+                    GivenTools(given.tools, lasting, _for_own(options.get("tool_choice"), given.tools)),
                     response_schema,
                     overlaid(_put_over(self.client)),
                 ),

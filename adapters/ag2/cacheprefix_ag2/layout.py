@@ -67,7 +67,8 @@ class GivenTools:
     lasting: frozenset[str] | None = None
     """Names of those that the agent itself has; None where no others came with the call."""
     forced: bool = False
-    """Whether the model has to call one of them, whichever: of the union it might be another agent's."""
+    """Whether the model has to call one of them, whichever, or one that is not among them: of the union that might be
+    another agent's."""
 
 
 class Tail(ModelRequest):
@@ -154,9 +155,11 @@ def fork_of(
     own = reason("alone") if len(team.seats) == 1 else reason("lane_of_its_own")
     known = provider_tools(type(tool).__name__ for tool in tools if not isinstance(tool, FunctionToolSchema))
     places: list[tuple[int | None, bool]] = []
+    # The very object: ag2's events are equal where they say the same, an application's where it likes.
+    stood = next(at for at, event in enumerate(messages) if event is tail)
 
     def placed(_: Profile | None = None, *, shares: bool = True) -> RolePosition:
-        places.append(_placed(session, model, plan, messages, messages.index(tail), shares=shares))
+        places.append(_placed(session, model, plan, messages, stood, shares=shares))
         return RolePosition(places[0][0])
 
     # ``_placed`` looks at the events itself, so the planner gets no history, only the shared tokens.

@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakSet
 
 from ag2.events import BaseEvent, Field
 
-from cacheprefix.adapter import AdapterSession, Bounded, digest_of, merged_places
+from cacheprefix.adapter import AdapterSession, Bounded, ByObject, digest_of, merged_places
 
 VERSION = 1
 _STREAMS = 1_000
@@ -47,7 +46,7 @@ class Talk:
     stream of its own."""
     kept: bool = False
     """Whether any history was seen to keep ``PrefixState`` events."""
-    holders: WeakSet[Any] = field(default_factory=WeakSet)
+    holders: ByObject[Any, bool] = field(default_factory=ByObject)
     """The stream objects whose histories were loaded here."""
 
     def behind(self, stream: Any, events: Iterable[BaseEvent]) -> bool:
@@ -71,7 +70,7 @@ class Talk:
         if back:
             self.holders.clear()
             self.speakers, self.layouts, self.tools, self.saved = set(), {}, [], ""
-        self.holders.add(stream)
+        self.holders[stream] = True
         if known and not back:
             return
         newest = next((state for state in reversed(saved) if state.get("version") == VERSION), None)

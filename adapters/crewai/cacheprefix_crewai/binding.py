@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cacheprefix.adapter import AdapterSession, BlockVar, Bounded, RLock, VolatileRole, Whose
+from cacheprefix.adapter import AdapterSession, BlockVar, Bounded, ByObject, RLock, VolatileRole, Whose
 
 if TYPE_CHECKING:
     from cacheprefix import Call, Conversation
@@ -20,7 +20,6 @@ T = TypeVar("T")
 KEY = "__cacheprefix__"
 """Where a crew, agent or model carries its binding: in the instance's dict, out of reach of its dumps."""
 
-_KEEP_CREWS = 2_000
 _KEEP_CALLS = 10_000
 
 RUN: BlockVar[Binding] = BlockVar("cacheprefix_crewai_run")
@@ -95,10 +94,10 @@ class Binding:
         # What nobody uses any longer holds no tools: a process may make a crew for each request.
         weakref.finalize(self, self.session.drop_tools, self.owner).atexit = False
         self._parts: dict[Any, Any] = {}
-        self._earlier_outputs: Bounded[int, list[Any]] = Bounded(_KEEP_CREWS)
+        self._earlier_outputs: ByObject[Any, list[Any]] = ByObject()
         """What a crew's tasks held when its run began, by crew: of the run before."""
-        self._earlier_runs: Bounded[int, int] = Bounded(_KEEP_CREWS)
-        self._same_tools: Bounded[int, bool] = Bounded(_KEEP_CREWS)
+        self._earlier_runs: ByObject[Any, int] = ByObject()
+        self._same_tools: ByObject[Any, bool] = ByObject()
 
     def part(self, kind: Callable[[Binding], T]) -> T:
         """What another module keeps for this installation; ``kind`` makes it where it is first asked for."""
@@ -150,25 +149,25 @@ class Binding:
         """A run of a crew starts: the outputs that its tasks hold now are an earlier run's."""
         with self.lock:
             held = [task.output for task in crew.tasks if task.output is not None]
-            self._earlier_outputs[id(crew)] = held
-            self._earlier_runs[id(crew)] = 1 + self._earlier_runs.get(id(crew), 0) if held else 0
+            self._earlier_outputs[crew] = held
+            self._earlier_runs[crew] = 1 + self.runs_before(crew) if held else 0
 
     def joined(self, crew: Any, *, same_tools: bool) -> None:
         """A crew becomes part of the installation; ``same_tools`` says whether all its tasks carry the same ones."""
         with self.lock:
-            self._same_tools[id(crew)] = same_tools
+            self._same_tools[crew] = same_tools
 
     def same_tools(self, crew: Any) -> bool:
         """Whether all tasks of a crew carried the same tools when it was installed."""
-        return self._same_tools.get(id(crew), False)
+        return bool(self._same_tools.get(crew))
 
     def runs_before(self, crew: Any) -> int:
         """How often the crew has run before; it may run as often once more."""
-        return self._earlier_runs.get(id(crew), 0)
+        return self._earlier_runs.get(crew) or 0
 
     def finished(self, crew: Any, task: Any) -> bool:
         """Whether a task has its output in the run under way."""
-        earlier = self._earlier_outputs.get(id(crew), ())
+        earlier = self._earlier_outputs.get(crew) or ()
         return task.output is not None and not any(task.output is one for one in earlier)
 
     def remember(self, target: Any, back: Callable[[Any, Binding], object]) -> None:

@@ -26,6 +26,7 @@ from cacheprefix.adapter import (
     ToolSet,
     allowed_choice,
     failed,
+    for_own_tools,
     forces_any,
     provider_tools,
     reason,
@@ -358,7 +359,8 @@ class _Asked:
         carried: Carried = "union" if frame.session.alone else "open"
         lists = shows_body(base_of(self.model))
         listed = lists and frame.session.profile(model_name(self.model)).tool_choice_safe == "allowed_tools"
-        if self._forced and not (listed or frame.answers):
+        foreign = for_own_tools(self.kwargs.get("tool_choice"), tuple(filter(None, map(name_of, self._given))))
+        if foreign or (self._forced and not (listed or frame.answers)):
             # Of the union the model might call another role's tool, which nobody refuses.
             carried = bound
         free = self._forced or self.kwargs.get("tool_choice") in (None, "auto")

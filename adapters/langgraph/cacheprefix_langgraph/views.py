@@ -23,13 +23,13 @@ SUMMARY = "cacheprefix_summary"
 
 
 class Views:
-    """Views of messages, remembered for as long as a message is the same object with the same content.
+    """Views of messages, remembered for as long as a message is the same object with the same content and marks.
 
-    Content that is a list may be changed in place unseen, so messages with lists are viewed anew each time.
+    Content that is a list, and calls, may be changed in place unseen, so messages with these are viewed anew each time.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[BaseMessage, str, MessageView]] = {}
+        self._known: dict[int, tuple[BaseMessage, tuple[Any, ...], MessageView]] = {}
 
     def of(self, messages: Sequence[BaseMessage], count: Callable[[str], int]) -> list[MessageView]:
         """One view a message, tool results with the names of the calls they answer."""
@@ -42,16 +42,21 @@ class Views:
         return views
 
     def _view(self, message: BaseMessage, names: Mapping[str, str], count: Callable[[str], int]) -> MessageView:
-        """A message's view: the known one where the message is the same object with the same text."""
-        content = message.content
+        """A message's view: the known one where the message is the same object, and says the same."""
+        content, calls = message.content, getattr(message, "tool_calls", None)
+        if not isinstance(content, str) or calls:
+            return view_of(message, names, count)
+        marks, call = message.additional_kwargs, getattr(message, "tool_call_id", None)
+        # The application may pin a message later, or a result may stand behind another call.
+        answers = (call, names.get(call), message.name, getattr(message, "status", None)) if call else ()
+        holds = (content, marks.get(KEY), bool(marks.get(PINNED)), bool(marks.get(SUMMARY)), *answers)
         known = self._known.get(id(message))
-        if known is not None and known[0] is message and known[1] is content:
+        if known is not None and known[0] is message and known[1] == holds:
             return known[2]
         view = view_of(message, names, count)
-        if isinstance(content, str):
-            if len(self._known) >= _KEEP:
-                self._known.clear()
-            self._known[id(message)] = (message, content, view)
+        if len(self._known) >= _KEEP:
+            self._known.clear()
+        self._known[id(message)] = (message, holds, view)
         return view
 
 

@@ -24,7 +24,7 @@ from cacheprefix.adapter import (
     RequestPlan,
     digest_of,
     find_text,
-    forces_any,
+    for_own_tools,
     instruction_of,
     overlaid,
     provider_tools,
@@ -103,7 +103,7 @@ def laid_out(
     )
     names = tuple(getattr(tool, "name", "") for tool in own)
     same = {tool.name for tool in session.prefix.tools} == set(names)
-    forced = forces_any(options.get("tool_choice")) and not set(names) >= set(session.prefix.tool_names)
+    forced = for_own_tools(options.get("tool_choice"), names, session.prefix.tool_names)
     differ = member.differing or differing(session, own)
     united = not (refused or forced or differ) and all(map(plain, own)) and (same or not private)
     free = options.get("tool_choice") in (None, "auto", {"mode": "auto"})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from agent_framework import (
     Agent,
     AgentContext,
     AgentMiddleware,
+    AgentMiddlewareLayer,
     ChatContext,
     ChatMiddleware,
     Content,
@@ -56,6 +57,7 @@ def prefix_middleware(
 
 def middleware_of(member: Member) -> list[ChatMiddleware | FunctionMiddleware]:
     """Both middlewares of a member, which has joined its session."""
+    _keep_guards()
     if member.layout:
         member.session.join(member.role)
     return [_bound(PrefixChatMiddleware, member), _bound(PrefixFunctionMiddleware, member)]
@@ -69,6 +71,7 @@ class _OfMember:
     def __init__(self, session: Session | None = None, *, role: str, name: str = "", **options: Any) -> None:
         self.member = Member(given_or_configured(session), role, name or role, **options)
         self.member.session.join(role)
+        _keep_guards()
 
 
 def is_ours(middleware: Any) -> bool:
@@ -80,6 +83,53 @@ def _bound(kind: Any, member: Member) -> Any:
     made = kind.__new__(kind)
     made.member = member
     return made
+
+
+def _keep_guards() -> None:
+    """Have agents run the middlewares of ``run(client_kwargs=...)`` which they would drop for ours alone.
+
+    In the class of the framework that drops them; it does for all other agents what it did.
+    """
+    own = AgentMiddlewareLayer.run
+    if hasattr(own, "cacheprefix_own"):
+        return
+
+    @wraps(own)
+    def run(agent: Any, *given: Any, **named: Any) -> Any:
+        return own(agent, *given, **_guarded(agent, named))
+
+    run.cacheprefix_own = own  # type: ignore[attr-defined]  # by which it is known
+    AgentMiddlewareLayer.run = run  # type: ignore[method-assign,assignment]
+
+
+def _guarded(agent: Any, named: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a run, with the middlewares in its ``client_kwargs`` among the run's own; as given without ours.
+
+    What is wrong with the application's middlewares it is told as without us.
+    """
+    client, more = named.get("client_kwargs"), list(named.get("middleware") or ())
+    guards = client.get("middleware") if isinstance(client, Mapping) else None
+    if client is None or guards is None:
+        return named
+    around = [*(agent.middleware or ()), *more]
+    member = next((one.member for one in around if is_ours(one)), None)
+    sort = None if member is None else member.session.attempt("guards", _sorter, None)
+    if sort is None:
+        return named
+    others = sort([one for one in around if not is_ours(one)])
+    if others["chat"] or others["function"]:
+        # The framework drops them without us, too.
+        return named
+    sorted_ = sort(guards, supported_categories=("chat", "function"))
+    rest = {name: value for name, value in client.items() if name != "middleware"}
+    return {**named, "middleware": [*more, *sorted_["function"], *sorted_["chat"]], "client_kwargs": rest}
+
+
+def _sorter() -> Any:
+    """The framework's own function that tells kinds of middlewares apart; in a private module, which may change."""
+    from agent_framework._middleware import categorize_middleware  # noqa: PLC0415 - see above
+
+    return categorize_middleware
 
 
 class _KnowsAgent(_OfMember, AgentMiddleware):

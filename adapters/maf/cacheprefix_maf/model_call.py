@@ -18,6 +18,7 @@ from cacheprefix.adapter import (
     Api,
     BlockVar,
     Bounded,
+    ByObject,
     Request,
     RequestPlan,
     allowed_choice,
@@ -25,7 +26,6 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix.errors import BudgetError
-from cacheprefix_maf.by_object import ByObject
 from cacheprefix_maf.client_requests import (
     Laid,
     Sending,

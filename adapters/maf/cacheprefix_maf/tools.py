@@ -10,9 +10,8 @@ from typing import Any
 
 from agent_framework import Agent, FunctionTool
 
-from cacheprefix.adapter import AdapterSession, RequestPlan, Tool, ToolSource, loads, names_known_to
+from cacheprefix.adapter import AdapterSession, ByObject, RequestPlan, Tool, ToolSource, loads, names_known_to
 from cacheprefix.errors import ToolClashError
-from cacheprefix_maf.by_object import ByObject
 from cacheprefix_maf.member import Member
 
 

@@ -1,4 +1,4 @@
-"""Keeps something for objects of the application's, which may be equal to others, or have no hash."""
+"""Keeps something for objects of the application's or a framework's: they may be equal to others, or have no hash."""
 
 from __future__ import annotations
 
@@ -22,6 +22,19 @@ class ByObject(Generic[K, V]):
         """The value of an object; None without one."""
         found = self._of.get(id(key))
         return None if found is None or found[0]() is not key else found[1]
+
+    def pop(self, key: K) -> V | None:
+        """Let an object's value go, and give it; None without one."""
+        found = self.get(key)
+        self._of.pop(id(key), None)
+        return found
+
+    def clear(self) -> None:
+        """Let the values of all objects go."""
+        self._of.clear()
+
+    def __contains__(self, key: K) -> bool:
+        return self.get(key) is not None
 
     def __setitem__(self, key: K, value: V) -> None:
         at = id(key)
