@@ -71,7 +71,7 @@ def test_what_a_kickoff_said_goes_when_it_is_over(provide, new_llm) -> None:
 
 
 def test_what_a_crew_of_an_installation_held_goes_with_that_crew(provide, new_llm) -> None:
-    """By its address its outputs were kept, and were another crew's that came to stand there."""
+    """By its address its outputs were kept."""
     who = agents(lambda: new_llm(provide("openai")))
     team = crew(who, tasks(who))
 
