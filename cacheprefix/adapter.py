@@ -120,6 +120,7 @@ from cacheprefix.watched_clients import (
     watched_in_place,
     watched_stream,
 )
+from cacheprefix.wire.messages import asks
 from cacheprefix.wrapped_parts import Wrap, claimed, named, released
 
 if TYPE_CHECKING:
@@ -222,6 +223,7 @@ __all__ = [
     "allowed_choice",
     "ask_options",
     "asked_again",
+    "asks",
     "begins",
     "bound_role",
     "check_volatile",

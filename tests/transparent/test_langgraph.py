@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import functools
+import itertools
 import operator
 import pickle
 import re
@@ -247,6 +248,38 @@ async def gather(stream):
 
 
 # ------------------------------------------------------------------ nodes that ask once
+
+
+@everywhere()
+def requests_that_ask_nothing(stage):
+    """A system message alone, and with nothing or white space to ask; without any. What a provider refuses, it does."""
+    stage.script(lambda _: Reply("Yes."))
+    llm, gave = stage.model(), []
+    blank = [{"type": "text", "text": " "}]
+    said = ([], [""], [" \n"], ["", " "], [blank], ["Go on."])
+    asked = [[], *([you("alpha"), *map(HumanMessage, texts)] for texts in said)]
+
+    @stage.node("alpha")
+    def alpha(state):
+        for messages, ask in itertools.product(asked, (llm.invoke, llm.stream)):
+            try:
+                answer = ask(messages)
+                gave.append(answer if isinstance(answer, AIMessage) else list(answer))
+            except Exception as error:  # noqa: PERF203 - most of them
+                gave.append(error)
+        return {}
+
+    @stage.node("beta")
+    async def beta(state):
+        for messages in asked:
+            try:
+                gave.append(await llm.ainvoke(messages))
+            except Exception as error:  # noqa: PERF203 - most of them
+                gave.append(error)
+        return {}
+
+    asyncio.run(stage.chain(alpha, beta).ainvoke({"messages": [BEGIN]}))
+    return gave
 
 
 @everywhere()

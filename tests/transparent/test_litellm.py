@@ -190,6 +190,23 @@ async def errors(stage):
 
 
 @everywhere
+async def requests_that_ask_nothing(stage):
+    """A system message alone, and with nothing or white space to ask: Anthropic refuses them, and OpenAI does not."""
+    stage.script(lambda _: Reply("Yes."))
+    gave = []
+    for said in ([], [""], ["  \n"], ["", " "]):
+        with stage.role("planner"):
+            messages = [*stage.said("planner")[:1], *({"role": "user", "content": one} for one in said)]
+            for ask in (litellm.completion, litellm.acompletion):
+                try:
+                    answer = stage.asking(ask)(messages=messages, **stage.place)
+                    gave.append(told(await answer if asyncio.iscoroutine(answer) else answer))
+                except openai.APIError as error:  # noqa: PERF203 - some of them
+                    gave.append([error, error.llm_provider, error.model])
+    return gave
+
+
+@everywhere
 async def router(stage):
     """Both functions of a router, streamed too; it is the application's own object."""
     stage.script("One.", "Two.", "Three. " * 9)

@@ -227,6 +227,26 @@ async def errors(stage):
 
 
 @everywhere
+async def requests_that_ask_nothing(stage):
+    """Without a message, and with nothing or white space to ask: what a provider refuses, it refuses."""
+    stage.script(lambda _: Reply("Yes."))
+    ask = creator(stage.client(), stage.api)
+    gave = []
+    blocks = [{"type": "input_text" if stage.api == "openai-responses" else "text", "text": " "}]
+    for said in ([], [""], ["  \n"], ["", " "], [blocks], ["Go on."]):
+        body = stage.body("planner")
+        name = "input" if stage.api == "openai-responses" else "messages"
+        lead = [one for one in body[name] if one["role"] == "system"]
+        body[name] = [*lead, *({"role": "user", "content": one} for one in said)]
+        with stage.role("planner"):
+            try:
+                gave.append(await got(ask(**body)))
+            except (openai.APIStatusError, anthropic.APIStatusError) as error:
+                gave.append([error, error.status_code, error.body])
+    return gave
+
+
+@everywhere
 async def copies_of_a_client(stage):
     """A copy of a client, with other options too, is one of the same kind."""
     stage.script(*["Yes."] * 3)
