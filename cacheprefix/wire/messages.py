@@ -29,20 +29,21 @@ _ROLES: dict[str, Role] = {
 }
 
 
-Asks = Literal["nothing", "system", "blanks", "words"]
-"""What the messages of a request ask: ``system``, no more than a system text among them says; ``blanks``, white space
-beside it; ``words``, a text, or what is none, such as a picture or a tool's result. Each is more than those before."""
+Asks = Literal["nothing", "system", "empty", "blanks", "words"]
+"""What the messages of a request ask: ``system``, no more than a system text among them says; ``empty`` and ``blanks``,
+texts without a character, or of white space; ``words``, any other, or what is no text, such as a picture or a tool's
+result. Each is more than those before."""
 ASKS: Sequence[Asks] = get_args(Asks)
 
 
 def asks(said: Iterable[str | None], *, system: bool) -> Asks:
     """What messages ask: ``said`` holds the text of each that is no system text, None where it is more than a text."""
-    least: Asks = "system" if system else "nothing"
+    found: Asks = "system" if system else "nothing"
     for text in said:
         if text is None or text.strip():
             return "words"
-        least = "blanks" if text else least
-    return least
+        found = "blanks" if text or found == "blanks" else "empty"
+    return found
 
 
 class Marks(TypedDict):

@@ -169,6 +169,22 @@ async def errors(stage):
     return gave
 
 
+@everywhere
+async def requests_that_ask_nothing(stage):
+    """Without an item, and with nothing or white space to ask: what a provider refuses, it refuses."""
+    stage.script(lambda _: Reply("Yes."))
+    gave = []
+    for number, said in enumerate(([], "", " \n", [{"role": "user", "content": " "}], "Go on.")):
+        agent = stage.wrapped(stage.agent("planner"), conversation=str(number))
+        for ask in (Runner.run, streamed):
+            try:
+                answer = await ask(agent, said)
+                gave.append(answer if ask is streamed else told(answer))
+            except Exception as error:  # noqa: PERF203 - of several packages
+                gave.append([type(error), str(error)])
+    return gave
+
+
 @construct()
 async def guardrail(stage):
     """It stops a run, or lets it pass."""
