@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
+import inspect
+import pickle
 import warnings
 
 import pytest
@@ -146,10 +149,10 @@ async def streamed(stage):
         with stage.role(name):
             stream = stage.asking(litellm.completion)(messages=stage.said(name), stream=True, **stage.place, **more)
             chunks = list(stream)
-        gave.append([type(stream), chunks, litellm.stream_chunk_builder(chunks, messages=stage.said(name))])
+        gave.append([type(stream), chunks, stream.chunks, litellm.stream_chunk_builder(chunks, messages=stage.said(name))])
     with stage.role("planner"):
         stream = await stage.asking(litellm.acompletion)(messages=stage.said("planner"), stream=True, **stage.place)
-    return [gave, [chunk async for chunk in stream]]
+    return [gave, [chunk async for chunk in stream], stream.chunks]
 
 
 @construct()
@@ -217,6 +220,25 @@ async def router(stage):
         stream = await one.acompletion("team", stage.said("planner"), stream=True)
         chunks = [chunk async for chunk in stream]
     return [gave, type(stream), chunks, isinstance(one, Router), type(one).__name__, one.get_model_names()]
+
+
+@construct()
+async def router_looked_at(stage):
+    """Copied, pickled, and what its methods are, those for one attempt too, where this release has them."""
+    stage.script("One.")
+    one = stage.router()
+    gave = await answered(stage, one.completion, "planner", model="team")
+    for each in (one, one.completion):
+        for make in (pickle.dumps, copy.copy, copy.deepcopy):
+            try:
+                gave.append(type(make(each)).__name__)
+            except Exception as error:  # noqa: PERF203 - which of them can be, is what is compared
+                gave.append([type(error), str(error)])
+    for name in ("completion", "acompletion", "_completion", "_acompletion"):
+        held = getattr(one, name, None)
+        kind = [type(held), inspect.ismethod(held), inspect.iscoroutinefunction(held), getattr(held, "__self__", 0) is one]
+        gave.append([kind, getattr(held, "__qualname__", ""), str(inspect.signature(held)) if held else ""])
+    return gave
 
 
 @construct()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import inspect
+import pickle
 from functools import partial
 
 import pytest
@@ -256,6 +257,12 @@ async def copies_of_a_client(stage):
     for other in (client.copy(), client.with_options(timeout=9), copy.copy(client)):
         with stage.role("planner"):
             gave.append(await got(creator(other, stage.api)(**stage.body("planner"))))
+    for one in (client, _resource(client, stage.api)):
+        for make in (pickle.dumps, copy.deepcopy):
+            try:
+                gave.append(type(make(one)))
+            except Exception as error:  # noqa: PERF203 - which of them can be, is what is compared
+                gave.append([type(error), str(error)])
     return gave
 
 
