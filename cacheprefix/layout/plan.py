@@ -414,8 +414,8 @@ class Planner:
         translated = asked.api is not None and bool(apis) and asked.api not in apis
         first: Api = next((api for api in SHAPES if api in apis[:1]), "openai-chat")
         least = SHAPES[first if asked.api is None or translated else asked.api].FIELDS.least
-        # In another form than the provider's own it is translated on the way, by LiteLLM, which writes blanks out.
-        return min(least, "blanks", key=ASKS.index) if translated else least
+        # In another form than the provider's own it is translated on the way, by LiteLLM, which fills blanks in.
+        return min(least, "empty", key=ASKS.index) if translated else least
 
     def _mistakes(self, asked: AgentRequest[M], tools: ToolSet | None) -> tuple[Reason, ...]:
         """Reasons why less is shared than could be that the user can remove, such as a tool with two schemas."""

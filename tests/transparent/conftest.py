@@ -26,6 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     What is about requests that providers refuse sends such.
     """
     for item in items:
-        if "that_ask_nothing" in item.name or "refused_for_" in item.name:
+        if "that_ask_nothing" in item.name or "refused_for" in item.name:
             item.add_marker("invalid_requests")
     items.sort(key=lambda item: item.name.startswith("test_each_listed_difference_is_there"))

@@ -149,7 +149,8 @@ async def streamed(stage):
         with stage.role(name):
             stream = stage.asking(litellm.completion)(messages=stage.said(name), stream=True, **stage.place, **more)
             chunks = list(stream)
-        gave.append([type(stream), chunks, stream.chunks, litellm.stream_chunk_builder(chunks, messages=stage.said(name))])
+        built = litellm.stream_chunk_builder(chunks, messages=stage.said(name))
+        gave.append([type(stream), chunks, stream.chunks, built])
     with stage.role("planner"):
         stream = await stage.asking(litellm.acompletion)(messages=stage.said("planner"), stream=True, **stage.place)
     return [gave, [chunk async for chunk in stream], stream.chunks]
@@ -236,8 +237,8 @@ async def router_looked_at(stage):
                 gave.append([type(error), str(error)])
     for name in ("completion", "acompletion", "_completion", "_acompletion"):
         held = getattr(one, name, None)
-        kind = [type(held), inspect.ismethod(held), inspect.iscoroutinefunction(held), getattr(held, "__self__", 0) is one]
-        gave.append([kind, getattr(held, "__qualname__", ""), str(inspect.signature(held)) if held else ""])
+        gave.append([type(held), inspect.ismethod(held), inspect.iscoroutinefunction(held)])
+        gave.append([getattr(held, "__self__", None) is one, getattr(held, "__qualname__", ""), str(inspect.signature(held)) if held else ""])
     return gave
 
 

@@ -247,6 +247,23 @@ async def requests_that_ask_nothing(stage):
     return gave
 
 
+@partial(everywhere, apis=("anthropic", "openai-chat"))
+async def refused_for_one_message(stage):
+    """A result that answers no call, behind what is right: the provider names the place."""
+    ask = creator(stage.client(), stage.api)
+    body = stage.body("planner")
+    if stage.api == "anthropic":
+        result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "none", "content": "x"}]}
+    else:
+        result = {"role": "tool", "tool_call_id": "none", "content": "x"}
+    body["messages"] = [*body["messages"], {"role": "assistant", "content": "So it is."}, result]
+    with stage.role("planner"):
+        try:
+            return await got(ask(**body))
+        except (openai.APIStatusError, anthropic.APIStatusError) as error:
+            return [error, error.status_code, error.body]
+
+
 @everywhere
 async def copies_of_a_client(stage):
     """A copy of a client, with other options too, is one of the same kind."""

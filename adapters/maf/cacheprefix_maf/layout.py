@@ -91,7 +91,7 @@ def laid_out(
     instructions, shared = options.get("instructions") or "", session.prefix.system.strip()
     refused = _refused(member, options, over, alone=session.alone or (private and not shared))
     # A chat's instructions are one of its messages.
-    system = (api == "openai-chat" and bool(instructions)) or any(one.role == "system" for one in messages)
+    leads = (api == "openai-chat" and bool(instructions)) or any(one.role == "system" for one in messages)
     own = list(options.get("tools") or ())
     # Provider's rule: where thoughts are bound to what stood before them, those of an earlier turn, in front of which
     # the role's text has moved since, are refused.
@@ -130,7 +130,7 @@ def laid_out(
             known=(*_known(own, forced=forced), *(reason("tool_schema_differs", name) for name in differ)),
             holds_shared=session.holds_shared((*texts, *(one.text for one in messages if one.role == "user"))),
             own=refused,
-            asks=asks((_only_text(one) for one in messages if one.role != "system"), system=system),
+            asks=asks((_only_text(one) for one in messages if one.role != "system"), system=leads),
             # A private history is shared with nobody: the role's text stands in front of it, and is read from the cache
             # with every later request.
             place="front" if private else "cheapest",
