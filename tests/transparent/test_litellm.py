@@ -210,6 +210,21 @@ async def requests_that_ask_nothing(stage):
     return gave
 
 
+@construct()
+async def refused_for_one_message(stage):
+    """A result that answers no call, behind what a long role was answered: the provider names its place."""
+    stage.script("So it is.")
+    name = "planner. " + "You plan what others build, and say why. " * 60
+    more = {"role": "assistant", "content": "So it is."}, {"role": "tool", "tool_call_id": "none", "content": "x"}
+    with stage.role("planner"):
+        gave = [told(stage.asking(litellm.completion)(messages=stage.said(name), **stage.place))]
+        try:
+            stage.asking(litellm.completion)(messages=stage.said(name, *more), **stage.place)
+        except openai.APIStatusError as error:
+            gave += [error, error.status_code]
+    return gave
+
+
 @everywhere
 async def router(stage):
     """Both functions of a router, streamed too; it is the application's own object."""

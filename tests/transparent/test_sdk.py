@@ -247,21 +247,20 @@ async def requests_that_ask_nothing(stage):
     return gave
 
 
-@partial(everywhere, apis=("anthropic", "openai-chat"))
+@partial(everywhere, apis=("openai-chat",))
 async def refused_for_one_message(stage):
-    """A result that answers no call, behind what is right: the provider names the place."""
+    """A result that answers no call, behind what a long role was answered: the provider names its place."""
+    stage.script("So it is.")
     ask = creator(stage.client(), stage.api)
-    body = stage.body("planner")
-    if stage.api == "anthropic":
-        result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "none", "content": "x"}]}
-    else:
-        result = {"role": "tool", "tool_call_id": "none", "content": "x"}
+    body = stage.body("planner. " + "You plan what others build, and say why. " * 60)
+    result = {"role": "tool", "tool_call_id": "none", "content": "x"}
     body["messages"] = [*body["messages"], {"role": "assistant", "content": "So it is."}, result]
     with stage.role("planner"):
+        gave = [await got(ask(**{**body, "messages": body["messages"][:-2]}))]
         try:
-            return await got(ask(**body))
-        except (openai.APIStatusError, anthropic.APIStatusError) as error:
-            return [error, error.status_code, error.body]
+            gave.append(await got(ask(**body)))
+        except openai.APIStatusError as error:
+            return [*gave, error, error.status_code, error.body]
 
 
 @everywhere
