@@ -253,7 +253,8 @@ async def router_looked_at(stage):
     for name in ("completion", "acompletion", "_completion", "_acompletion"):
         held = getattr(one, name, None)
         gave.append([type(held), inspect.ismethod(held), inspect.iscoroutinefunction(held)])
-        gave.append([getattr(held, "__self__", None) is one, getattr(held, "__qualname__", ""), str(inspect.signature(held)) if held else ""])
+        bound = getattr(held, "__self__", None) is one
+        gave.append([bound, getattr(held, "__qualname__", ""), str(inspect.signature(held)) if held else ""])
     return gave
 
 
