@@ -287,27 +287,27 @@ def _as_text(message: Any) -> Any:
 class _UsageTakenOut:
     """A stream's chunks; when all have come, the one that only our asking for the usage brought is in no list."""
 
-    def __init__(self, chunks: Any, kept: Any) -> None:
-        self._chunks, self._kept = chunks, kept
+    def __init__(self, chunks: Any, held: Any) -> None:
+        self.chunks, self.held = chunks, held
 
     def __next__(self) -> Any:
         try:
-            return next(self._chunks)
+            return next(self.chunks)
         except StopIteration:
             self._take_out()
             raise
 
     async def __anext__(self) -> Any:
         try:
-            return await anext(self._chunks)
+            return await anext(self.chunks)
         except StopAsyncIteration:
             self._take_out()
             raise
 
     def _take_out(self) -> None:
         # LiteLLM has counted by it: its callbacks, and we, are told the usage.
-        if isinstance(self._kept, list) and self._kept and not getattr(self._kept[-1], "choices", True):
-            del self._kept[-1]
+        if isinstance(self.held, list) and self.held and not getattr(self.held[-1], "choices", True):
+            del self.held[-1]
 
 
 def _streamed(answer: Any, fork: adapter.ForkBody, turn: Any, *, we_asked: bool) -> Any:
