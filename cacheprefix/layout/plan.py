@@ -264,6 +264,8 @@ class Planner:
     whatever costs say; None where costs decide."""
     role_as: RoleAs = "user"
     """The API's message role under which the user wants role texts to be sent."""
+    rehearses: bool = False
+    """Whether nothing is sent: what the run will ask may not be known then."""
 
     def held(self, role: str, conversation: str, scope: str) -> Reason | None:
         """Why a role's requests of a conversation are left alone, whatever sharing saves; None where costs decide."""
@@ -408,7 +410,7 @@ class Planner:
 
     def _least(self, asked: AgentRequest[M]) -> Asks:
         """The least that the provider takes messages that ask: of less, a role's text would have it answer."""
-        if asked.asks == "words":
+        if asked.asks == "words" or self.rehearses:
             return "nothing"
         apis = self.services.profile(asked.model, asked.api).apis
         translated = asked.api is not None and bool(apis) and asked.api not in apis
