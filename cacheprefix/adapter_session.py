@@ -233,6 +233,8 @@ class AdapterSession:
             self._shown,
         )
         made.lead(self.name, self.scope, self.tail, self.prefix)
+        # What a run will be asked need not be known yet: an empty task is none that a provider refuses.
+        made._planner = replace(made._planner, rehearses=True)
         # Tools that came late, or with a run, are in a run's requests as whose they are, and so here.
         made.team.inherit(self.team)
         return made

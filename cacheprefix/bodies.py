@@ -11,6 +11,7 @@ import operator
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import NoneType
 from typing import Any
 
 from cacheprefix.adapter_session import AdapterSession
@@ -48,7 +49,7 @@ from cacheprefix.wire.answers import begins, field_of, history_field, read_answe
 from cacheprefix.wire.anthropic import paused_turn
 from cacheprefix.wire.apis import CHATS, SHAPES, chat_of, form_of
 from cacheprefix.wire.message_views import views_of
-from cacheprefix.wire.messages import Answer, as_list
+from cacheprefix.wire.messages import Answer, Asks, as_list, asks
 from cacheprefix.wire.openai_chat import SYSTEM_ROLES, tool_name
 
 __all__ = [
@@ -658,10 +659,13 @@ def fork_body(
     if asked is None:
         return replace(plain, body=plain.own(), plan=failed("layout"))
     plan = session.plan(asked)
+    if plan.unasked:
+        # Text for this request alone would be something to answer, where the provider answers nothing.
+        speaker = replace(role, volatile={})
     if plan.at is None:
         # The plan of a step that failed has no history: the request goes out with the application's whole one.
         failing = plan.reasons[-1].why == "failed"
-        sent = plain.own() if failing else _own_layout(session, given, api, role, list(plan.history))
+        sent = plain.own() if failing else _own_layout(session, given, api, speaker, list(plan.history))
         return replace(plain, body=sent, plan=plan)
     fork = session.attempt("layout", lambda: _fork_layout(session, given, api, read, plan), None)
     if fork is None:
@@ -820,10 +824,6 @@ class _Read:
                 return session.count(content, model) + MESSAGE_TOKENS
             return session.count(str(message), model)
 
-        if not body.get(history_field(api)):
-            # A request without messages (a stored template, say): a fork would ask something that the application did
-            # not, or that the provider refuses.
-            own = (*own, reason("own_prompt", "it asks nothing"))
         kept = _read_elsewhere(session, body, api, role)
         names = tuple(tool_name(tool) for tool in self.tools)
         free = body.get("tool_choice") in (None, "auto")
@@ -850,6 +850,7 @@ class _Read:
             holds_shared=self.holds,
             shared_at=self.shared_at,
             schema=_schema(session, body, api),
+            asks=_asks(_items(body.get(history_field(api)))),
         )
 
 
@@ -862,6 +863,26 @@ def for_own_tools(choice: Any, names: Collection[str], union: Collection[str] | 
     if union is not None and forces_any(choice) and not set(names) >= set(union):
         return True
     return not _named_by(choice) <= set(names)
+
+
+def _asks(messages: Sequence[Any]) -> Asks:
+    """What the messages of a body ask; nothing where it has none, as one with a stored template."""
+    system = any(map(_is_system, messages))
+    return asks((_only_text(one) for one in messages if not _is_system(one)), system=system)
+
+
+def _only_text(message: Any) -> str | None:
+    """The text of a message that is nothing else; None where it has calls, results, pictures or whatever more."""
+    if not isinstance(message, Mapping) or message.get("role") not in ("user", "assistant"):
+        return None
+    content = message.get("content")
+    if any(value for name, value in message.items() if name not in (*_PLAIN, "name", "type", "id")):
+        return None
+    if isinstance(content, (str, NoneType)):
+        return content or ""
+    blocks = content if isinstance(content, (list, tuple)) else [None]
+    texts = [text for block in blocks if isinstance(text := field_of(block, "text"), str)]
+    return "".join(texts) if len(texts) == len(blocks) else None
 
 
 def forces_any(choice: Any) -> bool:

@@ -7,6 +7,7 @@ Every method of the SDKs that asks a model (``create``, ``parse``, ``stream``, r
 from __future__ import annotations
 
 import copy
+import copyreg
 import functools
 import inspect
 import itertools
@@ -244,9 +245,35 @@ def headers_of(client: Any, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derived(base: Any, **own: Any) -> Any:
-    """A class derived from ``base`` that goes by its name, with members of its own; ``__unwrapped__`` is ``base``."""
+    """A class derived from ``base`` that goes by its name, with members of its own; ``__unwrapped__`` is ``base``.
+
+    A copy of what is of it is of it too. What is pickled is as without us: another process has no session of ours.
+    """
+
+    def reduced(self: Any, protocol: Any) -> Any:
+        made: Any = base.__reduce_ex__(self, max(protocol, 2))
+        if not isinstance(made, tuple) or made[0] is not copyreg.__newobj__ or made[1][0] is not type(self):  # type: ignore[attr-defined]
+            return made
+        return (_New(type(self)), made[1][1:], *made[2:])
+
     named = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__unwrapped__": base}
-    return type(base.__name__, (base,), {**own, **named})
+    return type(base.__name__, (base,), {"__reduce_ex__": reduced, **own, **named})
+
+
+class _New:
+    """Makes an object of a derived class; of the class that this is derived from where it was pickled."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+
+    def __call__(self, *given: Any) -> Any:
+        return self._kind.__new__(self._kind, *given)
+
+    def __reduce__(self) -> Any:
+        kind = self._kind
+        while "__unwrapped__" in vars(kind):
+            kind = kind.__unwrapped__
+        return functools.partial, (copyreg.__newobj__, kind)  # type: ignore[attr-defined]
 
 
 Tap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]

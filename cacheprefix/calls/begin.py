@@ -23,7 +23,7 @@ from cacheprefix.effects import Flow, adrive, drive
 from cacheprefix.errors import named
 from cacheprefix.layout import FOLLOW, ForkPolicy, Pass, Worth, said_with_authority
 from cacheprefix.layout.baseline import Own, Times
-from cacheprefix.layout.plan import RequestPlan
+from cacheprefix.layout.plan import UNASKED, RequestPlan
 from cacheprefix.layout.team import NOTHING, Team
 from cacheprefix.layout.worth_sharing import learn_scale
 from cacheprefix.plugins import Plugins
@@ -230,8 +230,10 @@ class Requests:
             # Privacy: a request without a name joins a conversation only where it says all that was said there.
             talk = state.find(owner, given.digests[given.head :])
         sender = _Sender((owner[1], talk), now, "" if asked.decided is None else asked.decided.id)
-        # A conversation that the user keeps out of the roll-out, and a role that got dearer, are left alone.
-        marks = self.forks and not any(one.why in LEFT_ALONE for one in asked.reasons)
+        # A conversation that the user keeps out of the roll-out, and a role that got dearer, are left alone; and what
+        # the provider is to refuse is refused by the words that the application wrote.
+        left = UNASKED in asked.reasons or any(one.why in LEFT_ALONE for one in asked.reasons)
+        marks = self.forks and not left
         # Money: what nobody shares is marked only where it comes again, or its write is paid for in vain.
         needs = marks and profile.markers is not None and not profile.implicit_breakpoint
         again = needs and asked.repeated

@@ -39,6 +39,8 @@ from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Api, digest_of
 from cacheprefix.prompt.reasons import LEFT_ALONE, Layout, Reason, reason
 from cacheprefix.services import Services
+from cacheprefix.wire.apis import SHAPES
+from cacheprefix.wire.messages import ASKS, Asks
 
 M = TypeVar("M")
 
@@ -146,6 +148,8 @@ class AgentRequest(Generic[M]):
     """The calls of the run from this one on, where their number and order are known; None for an open-ended run."""
     played: bool = False
     """Whether the cheapest layout is found by simulating the cache (``OpenRuns``) in an open-ended run too."""
+    asks: Asks = "words"
+    """What the application's own messages ask (``asks``)."""
     base: str | None = None
     """The system text of an agent that has no other role to share with, in place of the shared one; else None."""
 
@@ -213,6 +217,11 @@ class RequestPlan(Generic[M]):
         return any(one.why in LEFT_ALONE for one in self.reasons)
 
     @property
+    def unasked(self) -> bool:
+        """Whether its messages ask less than the provider takes, so that it goes out as it is, to be refused."""
+        return UNASKED in self.reasons
+
+    @property
     def forks(self) -> bool:
         """Whether it is laid out as a fork."""
         return self.layout == "fork"
@@ -221,6 +230,10 @@ class RequestPlan(Generic[M]):
     def waits(self) -> bool:
         """Whether it is asked at the gate: requests that begin as it does can read what one of them writes."""
         return self.forks or self.repeats
+
+
+UNASKED = reason("own_prompt", "it asks nothing")
+"""Why a request is no fork that the provider refuses unmodified, as its messages ask nothing."""
 
 
 def failed(step: str) -> RequestPlan[M]:
@@ -251,6 +264,8 @@ class Planner:
     whatever costs say; None where costs decide."""
     role_as: RoleAs = "user"
     """The API's message role under which the user wants role texts to be sent."""
+    rehearses: bool = False
+    """Whether nothing is sent: what the run will ask may not be known then."""
 
     def held(self, role: str, conversation: str, scope: str) -> Reason | None:
         """Why a role's requests of a conversation are left alone, whatever sharing saves; None where costs decide."""
@@ -386,9 +401,23 @@ class Planner:
         return asked.holds_shared or not self.team.found or asked.base is not None
 
     def _kept_own(self, asked: AgentRequest[M]) -> AgentRequest[M]:
-        """The request with the session's reason to keep its own layout, where ``held`` has one."""
+        """The request with further reasons to keep its own layout: that of ``held``, and that it asks nothing."""
         why = self.held(asked.role, asked.talk or asked.conversation.id, asked.conversation.scope)
-        return asked if why is None else replace(asked, own=(why,))
+        own = asked.own if why is None else (why,)
+        if UNASKED not in own and ASKS.index(asked.asks) < ASKS.index(self._least(asked)):
+            own = (*own, UNASKED)
+        return asked if own is asked.own else replace(asked, own=own)
+
+    def _least(self, asked: AgentRequest[M]) -> Asks:
+        """The least that the provider takes messages that ask: of less, a role's text would have it answer."""
+        if asked.asks == "words" or self.rehearses:
+            return "nothing"
+        apis = self.services.profile(asked.model, asked.api).apis
+        translated = asked.api is not None and bool(apis) and asked.api not in apis
+        first: Api = next((api for api in SHAPES if api in apis[:1]), "openai-chat")
+        least = SHAPES[first if asked.api is None or translated else asked.api].FIELDS.least
+        # In another form than the provider's own it is translated on the way, by LiteLLM, which fills blanks in.
+        return min(least, "empty", key=ASKS.index) if translated else least
 
     def _mistakes(self, asked: AgentRequest[M], tools: ToolSet | None) -> tuple[Reason, ...]:
         """Reasons why less is shared than could be that the user can remove, such as a tool with two schemas."""

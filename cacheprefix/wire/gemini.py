@@ -24,6 +24,8 @@ FIELDS = Fields(
     history="contents",
     system="systemInstruction",
     signs=("contents",),
+    # "contents is not specified"; a text must not be empty, and may be blank.
+    least="blanks",
 )
 
 _DECLARED = ("functionDeclarations", "function_declarations")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt import dumps, loads
@@ -27,6 +27,23 @@ _ROLES: dict[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
+
+
+Asks = Literal["nothing", "system", "empty", "blanks", "words"]
+"""What the messages of a request ask: ``system``, no more than a system text among them says; ``empty`` and ``blanks``,
+texts without a character, or of white space; ``words``, any other, or what is no text, such as a picture or a tool's
+result. Each is more than those before."""
+ASKS: Sequence[Asks] = get_args(Asks)
+
+
+def asks(said: Iterable[str | None], *, system: bool) -> Asks:
+    """What messages ask: ``said`` holds the text of each that is no system text, None where it is more than a text."""
+    found: Asks = "system" if system else "nothing"
+    for text in said:
+        if text is None or text.strip():
+            return "words"
+        found = "blanks" if text or found == "blanks" else "empty"
+    return found
 
 
 class Marks(TypedDict):

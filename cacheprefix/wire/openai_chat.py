@@ -60,6 +60,8 @@ FIELDS = Fields(
     limits=("max_tokens", "max_completion_tokens"),
     asks_usage={"stream_options": {"include_usage": True}},
     answer="choices",
+    # It takes any message, a system one alone too.
+    least="system",
     # LiteLLM's completions, where it asks the responses API with them, and Gemini's.
     chained=("previous_response_id",),
     template="cached_content",

@@ -70,6 +70,8 @@ FIELDS = Fields(
     schema=("text",),
     limits=("max_output_tokens",),
     answer="output",
+    # It takes any item, a system message alone too.
+    least="system",
     chained=("previous_response_id", "conversation"),
     template=_TEMPLATE,
 )

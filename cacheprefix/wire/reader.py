@@ -37,6 +37,7 @@ from cacheprefix.prompt.sections import (
     learn,
     section,
 )
+from cacheprefix.wire.messages import Asks
 
 PLAIN = frozenset({"role", "content"})
 """Fields whose order in a message is no part of any prompt."""
@@ -303,6 +304,8 @@ class Fields:
     """What a request goes on from that the provider keeps."""
     thread: str = ""
     """What names a conversation that the provider keeps whole: only its first request says system text and tools."""
+    least: Asks = "words"
+    """The least that its messages must ask: whatever asks less is refused with 400."""
     template: str | None = None
     """A prompt, or its beginning, that the provider keeps: own instructions would replace that, or be refused."""
 

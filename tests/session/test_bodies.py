@@ -63,6 +63,46 @@ def test_a_body_of_another_shape_goes_out_as_it_came(given):
     turn.finish(USAGE)
 
 
+SYSTEM = {"role": "system", "content": f"You object.\n\n{LONG}"}
+PICTURE = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
+
+
+@pytest.mark.parametrize(
+    ("api", "model", "said", "forks"),
+    [
+        ("openai-chat", "gpt-5.6", [], False),
+        ("openai-chat", "gpt-5.6", [SYSTEM], True),
+        ("openai-chat", "gpt-5.6", [SYSTEM, ""], True),
+        ("openai-responses", "gpt-5.6", [], False),
+        ("openai-responses", "gpt-5.6", [SYSTEM], True),
+        ("openai-responses", "gpt-5.6", [" "], True),
+        ("anthropic", "claude-sonnet-4-6", [], False),
+        ("anthropic", "claude-sonnet-4-6", ["", "  \n"], False),
+        ("anthropic", "claude-sonnet-4-6", [[{"type": "text", "text": " "}]], False),
+        ("anthropic", "claude-sonnet-4-6", [[{"type": "text", "text": " "}, PICTURE]], True),
+        ("anthropic", "claude-sonnet-4-6", [" ", "Go on."], True),
+        # Written in another form than the provider's own, it is translated on the way, and blanks with it.
+        ("openai-chat", "anthropic/claude-sonnet-4-6", [SYSTEM], False),
+        ("openai-chat", "anthropic/claude-sonnet-4-6", [SYSTEM, ""], True),
+    ],
+)
+@pytest.mark.invalid_requests
+def test_what_asks_nothing_goes_out_as_it_is_where_it_is_refused(api, model, said, forks):
+    """Without the text for this request alone too, which would be something to answer."""
+    field = "input" if api == "openai-responses" else "messages"
+    given = {"model": model, field: [one if one == SYSTEM else {"role": "user", "content": one} for one in said]}
+    if api != "openai-chat":
+        given["system" if api == "anthropic" else "instructions"] = SYSTEM["content"]
+    session = Session(SharedPrefix(system=LONG))
+    fork = fork_body(session.adapter, given, api, Role("critic", volatile={"time": "noon"}))
+    with fork.begin() as turn:
+        turn.finish(USAGE)
+    assert fork.forked is forks
+    assert ("it asks nothing" in str(session.calls[0].reasons)) is not forks
+    if not forks:
+        assert turn.body == given
+
+
 @pytest.mark.parametrize("kind", [{"role": "a secret"}, ["a secret"], None, 7])
 def test_a_tool_whose_type_is_no_name_is_told_by_what_it_is(kind):
     """A report that names the tools of the provider's shows no part of a prompt."""

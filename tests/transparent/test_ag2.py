@@ -501,6 +501,25 @@ async def conversation(stage):
     return await discussed(stage, "conversation", NAMES[:1], (TASK, "And now?"))
 
 
+@everywhere
+async def requests_that_ask_nothing(stage):
+    """Without a message, and with nothing or white space to ask: what a provider refuses, it refuses."""
+    stage.script(lambda _: Reply("Yes."))
+    gave = []
+    for streaming in (False, True):
+        stage.streaming = streaming
+        for said in ((), ("",), (" \n",), ("", " "), ("Go on.",)):
+            planner, critic = (stage.agent(name) for name in NAMES[:2])
+            stage.wrapped([planner, critic])
+            stream = MemoryStream()
+            for agent in (planner, critic):
+                try:
+                    gave.append(await told(await agent.ask(*said, stream=stream)))
+                except Exception as error:  # noqa: PERF203 - some of them
+                    gave.append(error)
+    return gave
+
+
 @construct()
 async def copies_and_specs(stage):
     """A copy is an agent of its own, a spec holds what the agent was made of, and unwrapping gives it back."""

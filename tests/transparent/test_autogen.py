@@ -985,6 +985,35 @@ async def own_answers_that_end_in_white_space(stage):
     return [await outcome(team), await asked(team, client), await saved(team)]
 
 
+@construct(rules="anthropic")
+async def requests_that_ask_nothing(stage):
+    """An agent that is told nothing, or white space, streamed and not: what Anthropic refuses, it refuses."""
+    stage.script(lambda _: Reply("Yes."))
+    client, gave = stage.client("anthropic"), []
+    for stream in (False, True):
+        for said in (None, [], "", "  \n", "Go on."):
+            team = stage.wrapped(RoundRobinGroupChat(stage.agents(client, model_client_stream=stream), max_turns=2))
+            messages = [TextMessage(content=said, source="user")] if isinstance(said, str) else said
+            try:
+                gave.append([one async for one in team.run_stream(task=messages)])
+            except Exception as error:
+                # What a team raises has the traceback in its text.
+                gave.append([type(error), str(error).partition("\n")[0]])
+    one = stage.wrapped(client)
+    for said in ([], [""], ["  \n"], [[" "]], ["Go on."]):
+        messages = [SystemMessage(content=f"You are the planner.\n\n{HANDBOOK}")]
+        messages += [UserMessage(content=text, source="user") for text in said]
+        try:
+            gave.append(await one.create(messages))
+        except Exception as error:
+            gave.append(error)
+        try:
+            gave.append([piece async for piece in one.create_stream(messages)])
+        except Exception as error:
+            gave.append(error)
+    return gave
+
+
 @construct()
 async def messages_as_json(stage):
     """What an application stores of a run."""

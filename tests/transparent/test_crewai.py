@@ -73,6 +73,8 @@ class Crews(Stage):
         """A model of a kind."""
         if kind == "anthropic":
             return work.new_llm(ANTHROPIC_MODEL, self.provider.anthropic_base_url, **options)
+        if kind == "litellm-anthropic":
+            return work.new_llm(f"anthropic/{ANTHROPIC_MODEL}", self.provider.anthropic_base_url, litellm=True)
         options |= {"api": "responses"} if kind == "responses" else {}
         name = f"openai/{OPENAI_MODEL}" if kind == "litellm" else OPENAI_MODEL
         return work.new_llm(name, self.provider.openai_base_url, litellm=kind == "litellm", **options)
@@ -651,6 +653,30 @@ def provider_that_refuses(stage):
     except Exception as error:
         first = [type(error), str(error)]
     return [first, output(crew.kickoff(inputs=BRIEF))]
+
+
+@construct(rules="anthropic", ordered=False)
+def requests_that_ask_nothing(stage):
+    """Agents and models asked by themselves, with nothing or white space: what a provider refuses, it refuses."""
+    stage.script(lambda _: Reply("Yes."))
+    gave = []
+    for kind in ("anthropic", "litellm-anthropic"):
+        llm = stage.llm(kind)
+        one = Agent(role="One", goal="g", backstory=work.BRIEF, llm=llm)
+        other = Agent(role="Two", goal="g", backstory=work.BRIEF, llm=llm)
+        stage.install([one, other], kind, shared_context=work.BRIEF)
+        blank = [{"role": "user", "content": " "}]
+        for said in ("", " \n", blank, "Go on."):
+            try:
+                gave.append(output(one.kickoff(said)))
+            except Exception as error:  # noqa: PERF203 - some of them
+                gave.append([type(error), str(error)])
+        for said in (" ", blank, [{"role": "system", "content": work.BRIEF}], "Go on."):
+            try:
+                gave.append(one.llm.call(said))
+            except Exception as error:  # noqa: PERF203 - some of them
+                gave.append([type(error), str(error)])
+    return gave
 
 
 @construct()

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import functools
+import itertools
 import operator
 import pickle
 import re
@@ -14,6 +15,7 @@ import pytest
 
 pytest.importorskip("langgraph", reason="the LangGraph adapter is tested in its own environment (make test)")
 
+import openai
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
@@ -32,7 +34,7 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler, UsageMetadataCallbackHandler
 from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel
 from langchain_core.load import dumpd
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.rate_limiters import InMemoryRateLimiter
@@ -247,6 +249,58 @@ async def gather(stream):
 
 
 # ------------------------------------------------------------------ nodes that ask once
+
+
+@everywhere()
+def requests_that_ask_nothing(stage):
+    """A system message alone, and with nothing or white space to ask; without any. What a provider refuses, it does."""
+    stage.script(lambda _: Reply("Yes."))
+    llm, gave = stage.model(), []
+    blank = [{"type": "text", "text": " "}]
+    said = ([], [""], [" \n"], ["", " "], [blank], ["Go on."])
+    asked = [[], *([you("alpha"), *map(HumanMessage, texts)] for texts in said)]
+
+    @stage.node("alpha")
+    def alpha(state):
+        for messages, ask in itertools.product(asked, (llm.invoke, llm.stream)):
+            try:
+                answer = ask(messages)
+                gave.append(answer if isinstance(answer, AIMessage) else list(answer))
+            except Exception as error:  # noqa: PERF203 - most of them
+                gave.append(error)
+        return {}
+
+    @stage.node("beta")
+    async def beta(state):
+        for messages in asked:
+            try:
+                gave.append(await llm.ainvoke(messages))
+            except Exception as error:  # noqa: PERF203 - most of them
+                gave.append(error)
+        return {}
+
+    asyncio.run(stage.chain(alpha, beta).ainvoke({"messages": [BEGIN]}))
+    return gave
+
+
+@once()
+def refused_for_one_message(stage):
+    """A result that answers no call, behind what a long role was answered: the provider names its place."""
+    stage.script("So it is.")
+    llm, gave = stage.model(), []
+    first = [you("alpha. " + "You plan what others build, and say why. " * 60), BEGIN]
+
+    @stage.node("alpha")
+    def alpha(state):
+        gave.append(llm.invoke(first))
+        try:
+            llm.invoke([*first, AIMessage("So it is."), ToolMessage("x", tool_call_id="none")])
+        except openai.BadRequestError as error:
+            gave.append(error)
+        return {}
+
+    stage.chain(alpha).invoke({"messages": [BEGIN]}, THREAD)
+    return gave
 
 
 @everywhere()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
+import inspect
+import pickle
 import warnings
 
 import pytest
@@ -146,10 +149,11 @@ async def streamed(stage):
         with stage.role(name):
             stream = stage.asking(litellm.completion)(messages=stage.said(name), stream=True, **stage.place, **more)
             chunks = list(stream)
-        gave.append([type(stream), chunks, litellm.stream_chunk_builder(chunks, messages=stage.said(name))])
+        built = litellm.stream_chunk_builder(chunks, messages=stage.said(name))
+        gave.append([type(stream), chunks, stream.chunks, built])
     with stage.role("planner"):
         stream = await stage.asking(litellm.acompletion)(messages=stage.said("planner"), stream=True, **stage.place)
-    return [gave, [chunk async for chunk in stream]]
+    return [gave, [chunk async for chunk in stream], stream.chunks]
 
 
 @construct()
@@ -190,6 +194,38 @@ async def errors(stage):
 
 
 @everywhere
+async def requests_that_ask_nothing(stage):
+    """A system message alone, and with nothing or white space to ask: Anthropic refuses them, and OpenAI does not."""
+    stage.script(lambda _: Reply("Yes."))
+    gave = []
+    for said in ([], [""], ["  \n"], ["", " "]):
+        with stage.role("planner"):
+            messages = [*stage.said("planner")[:1], *({"role": "user", "content": one} for one in said)]
+            for ask in (litellm.completion, litellm.acompletion):
+                try:
+                    answer = stage.asking(ask)(messages=messages, **stage.place)
+                    gave.append(told(await answer if asyncio.iscoroutine(answer) else answer))
+                except openai.APIError as error:  # noqa: PERF203 - some of them
+                    gave.append([error, error.llm_provider, error.model])
+    return gave
+
+
+@construct()
+async def refused_for_one_message(stage):
+    """A result that answers no call, behind what a long role was answered: the provider names its place."""
+    stage.script("So it is.")
+    name = "planner. " + "You plan what others build, and say why. " * 60
+    more = {"role": "assistant", "content": "So it is."}, {"role": "tool", "tool_call_id": "none", "content": "x"}
+    with stage.role("planner"):
+        gave = [told(stage.asking(litellm.completion)(messages=stage.said(name), **stage.place))]
+        try:
+            stage.asking(litellm.completion)(messages=stage.said(name, *more), **stage.place)
+        except openai.APIStatusError as error:
+            gave += [error, error.status_code]
+    return gave
+
+
+@everywhere
 async def router(stage):
     """Both functions of a router, streamed too; it is the application's own object."""
     stage.script("One.", "Two.", "Three. " * 9)
@@ -200,6 +236,26 @@ async def router(stage):
         stream = await one.acompletion("team", stage.said("planner"), stream=True)
         chunks = [chunk async for chunk in stream]
     return [gave, type(stream), chunks, isinstance(one, Router), type(one).__name__, one.get_model_names()]
+
+
+@construct()
+async def router_looked_at(stage):
+    """Copied, pickled, and what its methods are, those for one attempt too, where this release has them."""
+    stage.script("One.")
+    one = stage.router()
+    gave = await answered(stage, one.completion, "planner", model="team")
+    for each in (one, one.completion):
+        for make in (pickle.dumps, copy.copy, copy.deepcopy):
+            try:
+                gave.append(type(make(each)).__name__)
+            except Exception as error:  # noqa: PERF203 - which of them can be, is what is compared
+                gave.append([type(error), str(error)])
+    for name in ("completion", "acompletion", "_completion", "_acompletion"):
+        held = getattr(one, name, None)
+        gave.append([type(held), inspect.ismethod(held), inspect.iscoroutinefunction(held)])
+        bound = getattr(held, "__self__", None) is one
+        gave.append([bound, getattr(held, "__qualname__", ""), str(inspect.signature(held)) if held else ""])
+    return gave
 
 
 @construct()

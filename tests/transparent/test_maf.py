@@ -145,6 +145,22 @@ async def agent_that_is_refused(stage):
     return [first, told(await agent.run(TASK))]
 
 
+@everywhere
+async def requests_that_ask_nothing(stage):
+    """Without a message, and with nothing or white space to ask: what a provider refuses, it refuses."""
+    stage.script(lambda _: Reply("Yes."))
+    gave, client = [], stage.client()
+    for number, said in enumerate((None, [], "", " \n", [Message("user", ["", " "])], "Go on.")):
+        agent = stage.wrapped(stage.agent(client, "planner"), conversation=str(number))
+        for stream in (False, True):
+            try:
+                answer = agent.run(said, stream=stream)
+                gave.append(await streamed(answer) if stream else told(await answer))
+            except Exception as error:  # noqa: PERF203 - some of them
+                gave.append([type(error), str(error)])
+    return gave
+
+
 class Verdict(BaseModel):
     """A form of answer."""
 

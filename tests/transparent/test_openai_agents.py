@@ -15,6 +15,7 @@ pytest.importorskip("cacheprefix_openai_agents", reason="tested in an environmen
 pytest.importorskip("agents", reason="tested in an environment of its own (make test-openai_agents)")
 
 import agents
+import openai
 from agents import (
     Agent,
     AgentHooks,
@@ -167,6 +168,36 @@ async def errors(stage):
         except Exception as error:  # noqa: PERF203 - of several packages
             gave.append([type(error), str(error)])
     return gave
+
+
+@everywhere
+async def requests_that_ask_nothing(stage):
+    """Without an item, and with nothing or white space to ask: what a provider refuses, it refuses."""
+    stage.script(lambda _: Reply("Yes."))
+    gave = []
+    for number, said in enumerate(([], "", " \n", [{"role": "user", "content": " "}], "Go on.")):
+        agent = stage.wrapped(stage.agent("planner"), conversation=str(number))
+        for ask in (Runner.run, streamed):
+            try:
+                answer = await ask(agent, said)
+                gave.append(answer if ask is streamed else told(answer))
+            except Exception as error:  # noqa: PERF203 - of several packages
+                gave.append([type(error), str(error)])
+    return gave
+
+
+@construct()
+async def refused_for_one_message(stage):
+    """A result that answers no call, behind what a long role was answered: the provider names its place."""
+    stage.script("So it is.")
+    agent = stage.agent("planner")
+    agent.instructions = f"You plan. {'You plan what others build, and say why. ' * 60}\n\n{HANDBOOK}"
+    stage.wrapped(agent, conversation="one")
+    first = await Runner.run(agent, TASK)
+    stray = {"type": "function_call_output", "call_id": "none", "output": "x"}
+    with pytest.raises(openai.BadRequestError) as refused:
+        await Runner.run(agent, [*first.to_input_list(), stray])
+    return [told(first), refused.type, str(refused.value)]
 
 
 @construct()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import inspect
+import pickle
 from functools import partial
 
 import pytest
@@ -227,6 +228,42 @@ async def errors(stage):
 
 
 @everywhere
+async def requests_that_ask_nothing(stage):
+    """Without a message, and with nothing or white space to ask: what a provider refuses, it refuses."""
+    stage.script(lambda _: Reply("Yes."))
+    ask = creator(stage.client(), stage.api)
+    gave = []
+    blocks = [{"type": "input_text" if stage.api == "openai-responses" else "text", "text": " "}]
+    for said in ([], [""], ["  \n"], ["", " "], [blocks], ["Go on."]):
+        body = stage.body("planner")
+        name = "input" if stage.api == "openai-responses" else "messages"
+        lead = [one for one in body[name] if one["role"] == "system"]
+        body[name] = [*lead, *({"role": "user", "content": one} for one in said)]
+        with stage.role("planner"):
+            try:
+                gave.append(await got(ask(**body)))
+            except (openai.APIStatusError, anthropic.APIStatusError) as error:
+                gave.append([error, error.status_code, error.body])
+    return gave
+
+
+@partial(everywhere, apis=("openai-chat",))
+async def refused_for_one_message(stage):
+    """A result that answers no call, behind what a long role was answered: the provider names its place."""
+    stage.script("So it is.")
+    ask = creator(stage.client(), stage.api)
+    body = stage.body("planner. " + "You plan what others build, and say why. " * 60)
+    result = {"role": "tool", "tool_call_id": "none", "content": "x"}
+    body["messages"] = [*body["messages"], {"role": "assistant", "content": "So it is."}, result]
+    with stage.role("planner"):
+        gave = [await got(ask(**{**body, "messages": body["messages"][:-2]}))]
+        try:
+            gave.append(await got(ask(**body)))
+        except openai.APIStatusError as error:
+            return [*gave, error, error.status_code, error.body]
+
+
+@everywhere
 async def copies_of_a_client(stage):
     """A copy of a client, with other options too, is one of the same kind."""
     stage.script(*["Yes."] * 3)
@@ -236,6 +273,12 @@ async def copies_of_a_client(stage):
     for other in (client.copy(), client.with_options(timeout=9), copy.copy(client)):
         with stage.role("planner"):
             gave.append(await got(creator(other, stage.api)(**stage.body("planner"))))
+    for one in (client, _resource(client, stage.api)):
+        for make in (pickle.dumps, copy.deepcopy):
+            try:
+                gave.append(type(make(one)))
+            except Exception as error:  # noqa: PERF203 - which of them can be, is what is compared
+                gave.append([type(error), str(error)])
     return gave
 
 

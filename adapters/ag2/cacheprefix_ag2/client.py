@@ -192,8 +192,10 @@ class PrefixClient(LLMClient):
                 found,
             )
         fork = found if isinstance(found, Fork) else None
-        sending = Sending(session, plan.role, plan.talk.id, fork, volatile=plan.volatile)
-        sending.laid = found.laid if isinstance(found, Fork) else found
+        laid = found.laid if isinstance(found, Fork) else found
+        # Text for this request alone would be something to answer, where the provider answers nothing.
+        sending = Sending(session, plan.role, plan.talk.id, fork, volatile="" if laid.unasked else plan.volatile)
+        sending.laid = laid
         if fork is None:
             # Text that was given to the session alone has to reach the model in the agent's own layout too.
             missing = session.unsaid(["\n".join(plan.prompts)], plan.role) if session.mode != "observe" else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -27,6 +27,7 @@ from cacheprefix.adapter import (
     RequestPlan,
     RolePosition,
     ToolSource,
+    asks,
     digest_of,
     loads,
     provider_tools,
@@ -174,6 +175,7 @@ def fork_of(
             tools=OwnTools(seat.tools, carried="union" if union else "own"),
             holds_shared=session.holds_shared((*plan.prompts, "\n".join(plan.prompts))),
             own=covered or (() if forks else (own,)),
+            asks=asks(_only_texts(plan.events), system=False),
             known=(*known, *((reason("forced_tool"),) if given.forced else ())),
             shared=_shared_tokens(session, model, plan, union=union),
             place=placed,
@@ -354,6 +356,17 @@ def _texts(event: BaseEvent) -> list[str]:
     for result in getattr(event, "results", ()):
         texts += [str(getattr(part, "content", "")) for part in result.result.parts]
     return texts
+
+
+def _only_texts(events: Sequence[BaseEvent]) -> Iterator[str | None]:
+    """What each part of a conversation says; None for one that is no text, as calls, results and pictures."""
+    for event in events:
+        if isinstance(event, ModelRequest):
+            yield from (part.content if isinstance(part, TextInput) else None for part in event.parts)
+        elif isinstance(event, ModelResponse):
+            yield None if event.tool_calls.calls or event.files else event.content or ""
+        elif isinstance(event, _SAID):
+            yield None
 
 
 def _tokens(session: AdapterSession, model: str, event: BaseEvent) -> int:

@@ -247,7 +247,11 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         extra = options.get("extra_create_args") or {}
         given = Request(messages, tools, choice, output, extra, said, options, talk)
         holds = await self._summarise(given)
-        return _Attempt(given, *self._layout(given, method), holds=holds)
+        layout, plan = self._layout(given, method)
+        if plan is not None and plan.unasked:
+            # Text for this request alone would be something to answer, where the provider answers nothing.
+            given = replace(given, volatile="")
+        return _Attempt(given, layout, plan, holds=holds)
 
     def _refusal(self, sending: Sending, result: CreateResult) -> Sequence[LLMMessage]:
         """The refusal to send back where a fork's answer calls tools that its role may not call; else empty."""

@@ -33,6 +33,7 @@ from cacheprefix.adapter import (
     SummaryRequest,
     ToolSource,
     VolatileRole,
+    asks,
     find_text,
     instruction_of,
     make_message,
@@ -613,7 +614,8 @@ class Member:
             said, lambda one: views.of(one).digest, lambda one: views.of(one).tokens, behind
         )
         instruction = instruction_of(asked.texts, self.session.prefix.system)
-        return AgentRequest(self.name, views.model, asked.talk, instruction, lambda _: history, tools=tools)
+        says = asks(map(_only_text, asked.rest), system=bool(asked.texts))
+        return AgentRequest(self.name, views.model, asked.talk, instruction, lambda _: history, tools=tools, asks=says)
 
     def _alike(self, asked: Asked) -> bool:
         """Whether all agents' own requests begin with the shared text, and only this team reads that prefix."""
@@ -1123,6 +1125,13 @@ def _sorted(heard: Heard, done: Condensed) -> Heard:
 def _in_order(heard: Heard) -> list[LLMMessage]:
     """All messages: public ones first, which all share; the newest public one behind the agent's own; then ``now``."""
     return [*heard.public[:-1], *(one.message for one in heard.own), *heard.public[-1:], *heard.now]
+
+
+def _only_text(message: LLMMessage) -> str | None:
+    """The text of a message that is nothing else; None where it has calls, results, pictures or a thought."""
+    parts = [message.content] if isinstance(message.content, str) else message.content
+    texts = [part for part in parts if isinstance(part, str)]
+    return None if getattr(message, "thought", None) or len(texts) < len(parts) else "".join(texts)
 
 
 def _spoken(views: Views, shared: Sequence[UserMessage]) -> Callable[[], int]:

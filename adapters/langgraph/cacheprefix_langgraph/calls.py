@@ -32,6 +32,7 @@ from cacheprefix.adapter import (
     reason,
     tail_text,
 )
+from cacheprefix.adapter import asks as asks_of
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.converse import CONFIG, SCHEMA, converse_of, in_blocks, words_itself
 from cacheprefix_langgraph.fork_context import FRAME, Frame, configurable, scope_of, thread_of
@@ -45,6 +46,7 @@ from cacheprefix_langgraph.parts import (
     instruction_of,
     leads,
     missing,
+    only_text,
     taken_apart,
 )
 from cacheprefix_langgraph.pending import SENDING, Sending
@@ -246,6 +248,7 @@ class _Asked:
         """What the role asks, for the planner; ``asks`` has it write a summary that is due."""
         model, frame, session = self.model, self.frame, self.frame.session
         name, count = model_name(model), session.counter(model_name(model))
+        said = asks_of(map(only_text, filterfalse(leads, self.parts.given)), system=bool(self.parts.texts))
         made: AgentRequest[BaseMessage]
 
         def summarise(messages: list[BaseMessage], request: SummaryRequest) -> str:
@@ -276,6 +279,7 @@ class _Asked:
             long_text_stays=True,
             alone=session.alone and sent_alike(var_child_runnable_config.get()) < 2,
             cached=self._cached,
+            asks=said,
             base=frame.base,
         )
         return made
@@ -419,6 +423,9 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
     """
     session, parts = asked.frame.session, asked.parts
     plan = sending.plan = session.plan(asked.request(asks=asks and _summarises(session)))
+    if plan.unasked:
+        # Text for this request alone would be an answer's to ask for; of system text alone nothing is answered.
+        return _own(parts, parts.rest, replace(asked.plain, volatile={}), asked.kwargs)
     if asked.kept:
         beside = _behind_cached if cached_elsewhere(asked.model, asked.kwargs) else _in_instructions
         return beside(asked.model, asked.given, asked.kwargs, asked.plain)

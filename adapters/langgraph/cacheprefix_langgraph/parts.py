@@ -342,6 +342,13 @@ def _words(message: BaseMessage) -> tuple[str, Any]:
     return message.type, message.content
 
 
+def only_text(message: BaseMessage) -> str | None:
+    """The text of a message that is nothing else; None where it has calls, results, pictures or whatever more."""
+    blocks = message.content if isinstance(message.content, list) else []
+    beside = [*message.additional_kwargs.values(), getattr(message, "tool_calls", None)]
+    return None if any(beside) or is_answer(message) or not all(map(is_text, blocks)) else message.text
+
+
 def leads(message: BaseMessage) -> bool:
     """Whether it is a system message, or OpenAI's of a developer, under its API's own name for the role."""
     return isinstance(message, SystemMessage) or (isinstance(message, ChatMessage) and message.role in _LEADING)

@@ -22,6 +22,7 @@ from cacheprefix.adapter import (
     OwnTools,
     Reason,
     RequestPlan,
+    asks,
     digest_of,
     find_text,
     for_own_tools,
@@ -89,9 +90,8 @@ def laid_out(
     session = member.session
     instructions, shared = options.get("instructions") or "", session.prefix.system.strip()
     refused = _refused(member, options, over, alone=session.alone or (private and not shared))
-    if not any(message.contents for message in messages if message.role != "system"):
-        # Nothing is asked: what a provider refuses as that, a role's text would have it answer.
-        refused = refused or (reason("own_prompt", "no messages"),)
+    # A chat's instructions are one of its messages.
+    leads = (api == "openai-chat" and bool(instructions)) or any(one.role == "system" for one in messages)
     own = list(options.get("tools") or ())
     # Provider's rule: where thoughts are bound to what stood before them, those of an earlier turn, in front of which
     # the role's text has moved since, are refused.
@@ -130,6 +130,7 @@ def laid_out(
             known=(*_known(own, forced=forced), *(reason("tool_schema_differs", name) for name in differ)),
             holds_shared=session.holds_shared((*texts, *(one.text for one in messages if one.role == "user"))),
             own=refused,
+            asks=asks((_only_text(one) for one in messages if one.role != "system"), system=leads),
             # A private history is shared with nobody: the role's text stands in front of it, and is read from the cache
             # with every later request.
             place="front" if private else "cheapest",
@@ -142,7 +143,8 @@ def laid_out(
     )
     if plan.at is None:
         # Where costs decided (not ``refused``), a later request may be a fork: this one is marked only if it repeats.
-        return replace(_plain(member, messages, options), plan=plan, passing=not private and not refused)
+        own_alone = bool(private or refused or plan.unasked)
+        return replace(_plain(member, messages, options), plan=plan, passing=not own_alone)
     rest = {name: value for name, value in options.items() if name not in ("instructions", "tools")}
     system = {"instructions": session.prefix.text} if session.prefix.text else {}
     spoken = [Message("user", [plan.text])] if plan.text else []
@@ -178,6 +180,11 @@ def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, An
     if said and (shared := member.session.unsaid(said, member.role)):
         return Layout(sent, {**options, "instructions": f"{shared}\n\n{own}" if own else shared})
     return Layout(sent, options, changed=not all(map(operator.is_, sent, messages)))
+
+
+def _only_text(message: Message) -> str | None:
+    """The text of a message that is nothing else; None where it has calls, results, pictures or whatever more."""
+    return message.text if all(one.type == "text" for one in message.contents) else None
 
 
 def _digest(message: Message) -> str:

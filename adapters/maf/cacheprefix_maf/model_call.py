@@ -231,6 +231,9 @@ async def _prepared(
         session.attempt("tools", lambda: part_told_anew(session), None)
         adopt(member, member.lasting(own), of_run=True)
         made = await _composed(asked, name, messages, options, made, rest)
+    if made.layout is not None and made.layout.plan.unasked:
+        # Text for this request alone would be something to answer, where the provider answers nothing.
+        volatile = ""
     layout, headers = made.layout, session.attempt("headers", lambda: headers_in(given), None)
     boundary = layout.boundary if layout is not None and layout.plan.forks else None
     leave = FOLLOW
