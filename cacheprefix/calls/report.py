@@ -439,7 +439,8 @@ def _text(report: Report) -> Iterable[str]:
     if any(line.unmodified_units is None and line.unsure_units for line in (*report.lines, report.total)):
         yield (
             "unmodified is unknown where more than 2 % of it hangs on a beginning about as long as the provider's "
-            "minimum by its own count, which it may have kept or not, on what images or tools count, not known yet, "
+            "minimum by its own count, which it may have kept or not, or that ends at a block's edge, on "
+            "what images or tools count, not known yet, "
             "on what another process had sent before (the provider read what no request of this session held), on the "
             "rules of a model without a profile whose answers do not say what they read (name its provider), or on "
             "whether siblings read what another was still writing: a simulated provider that takes no time lets them "

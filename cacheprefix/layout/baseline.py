@@ -48,9 +48,11 @@ _NOISE = 0.005
 """By what share a request's count lies from what the others' say, before there is more than one."""
 _APART = 20.0
 """How many times as far a single text's count lies from it."""
+_MOST = 0.5
+"""At most by what share: texts of figures beside texts of words."""
 _SURELY = 0.25
 """By how much of that a beginning lies from a provider's minimum that surely is, or is not, reached."""
-_SCHEMAS = 2.0
+_SCHEMAS = 1.6
 """How many times as much as text of the same length tools count at most, or as little, before counts tell."""
 _EITHER = 8.0
 """How many times as much as it seems an image counts at most, or as little, before counts tell."""
@@ -305,6 +307,8 @@ class Unmodified:
         self._wholes: Bounded[bytes, _About] = Bounded(_WHOLES)
         # By model and agent.
         self._doubts: Bounded[tuple[str, str], _Doubt] = Bounded(_WHOLES)
+        # By agent and beginning: cost units that hang on which side of a block's edge it ends.
+        self._edges: Bounded[tuple[str, bytes], float] = Bounded(_WHOLES)
         self._begun: Bounded[int, _Begun] = Bounded(_BEGUN)
         # By model: whether its provider was last seen to let siblings that are sent together read from one another, and
         # the cost units that were reckoned as if it did not, before anything was seen.
@@ -402,6 +406,8 @@ class Unmodified:
         if alike and same:
             return Estimate(usage if usage.reported else sent.expectation.usage)
         unsure = scale.unsure(seen, profile) + self._doubt(own, scale, seen, profile)
+        self._keep(scale, bisect_right(prompt.totals, seen.expectation.usage.cache_read_tokens or 0))
+        self._note_edge(own, scale, seen, profile)
         found = seen.expectation
         if own_word is None and prompt.model not in self._shares and found.reason == "concurrent_cold_start":
             more = (found.shared_tokens - found.tokens) * (max(profile.default_ttl.write, 1.0) - profile.read)
@@ -428,6 +434,16 @@ class Unmodified:
         doubt.moves, doubt.said = doubt.moves + moves, doubt.said + moves * scale.guessed
         return moves * scale.guessed
 
+    def _note_edge(self, own: Own, scale: _Scale, seen: Observation, profile: Profile) -> None:
+        """Note by how much a request's cost is off if what it reads ends on the other side of a block's edge."""
+        tokens = seen.expectation.usage.cache_read_tokens or 0
+        off = scale.edge(tokens, profile)
+        if off:
+            begins = _name(own.prompt, bisect_right(own.prompt.totals, tokens))
+            key = own.agent, begins
+            units = off * (max(profile.default_ttl.write, 1.0) - profile.read)
+            self._edges[key] = self._edges.get(key, 0.0) + units
+
     def later(self) -> Mapping[str, Later]:
         """By agent: what is known of its requests' cost by now that was not when they ended."""
         found: dict[str, Later] = {}
@@ -437,6 +453,13 @@ class Unmodified:
                 known = found.get(agent, Later(0.0, 0.0))
                 units = doubt.slope * _scales(counts, tools).tools - doubt.at
                 found[agent] = Later(known.units + units, known.unsure + doubt.moves * tools.guessed - doubt.said)
+            squares: dict[str, float] = {}
+            # The same beginning ends on the same side each time; different ones on either, so that those even out.
+            for (agent, _), units in self._edges.items():
+                squares[agent] = squares.get(agent, 0.0) + units**2
+        for agent, square in squares.items():
+            known = found.get(agent, Later(0.0, 0.0))
+            found[agent] = known._replace(unsure=known.unsure + square**0.5)
         return found
 
     def _learn(self, sent: Observation, *, shares: bool) -> None:
@@ -498,6 +521,8 @@ class Unmodified:
                 self._wholes[_name(sent, len(sent.sections))] = _About(counted, 0.0)
             scales = _scales(counts, tools)
             noise, blind, guessed = (tools if tools.reports else counts).noise, counts.blind, tools.guessed
+        if told is not None and counted:
+            told = self._narrowed(told, sent, counted, scales, min(noise * _APART, _MOST))
         # What both hold alike counts alike.
         blind = blind if parts.images or mine.images else 0.0
         guessed = guessed if parts.tools or mine.tools else 0.0
@@ -523,12 +548,43 @@ class Unmodified:
         if guessed:
             others = (made(scales._replace(tools=scales.tools * by)) for by in (_SCHEMAS, 1 / _SCHEMAS))
             scale = replace(scale, others=tuple(others))
-        with self._lock:
-            about = scale.about(own.tokens)
-            # What is a guess now may be known when the next one goes on from it.
-            if scale.guess(own.tokens) <= _NOISE * about.tokens:
-                self._wholes.setdefault(_name(own, len(own.sections)), about)
+        self._keep(scale, len(own.sections))
         return scale
+
+    def _narrowed(self, told: _Told, sent: Prompt, counted: int, scales: _Parts, apart: float) -> _Told:
+        """What the provider read, counted from the end of the whole request where that leaves less unsure.
+
+        A provider's rule: whole blocks are read. The best count of the same sections is kept: behind them one request
+        says little and another one much, of which each token may count ``apart`` by so much.
+        """
+        text = counted * scales.text / (_parts(sent, sent.tokens).by(scales) or counted)
+        at = bisect_right(sent.totals, told.ours)
+        # Of a section that is read in part.
+        more = told.ours - (sent.totals[at - 1] if at else 0)
+        low, high = told.theirs.tokens - told.theirs.off, told.theirs.tokens + told.theirs.off
+        behind, key = sent.tokens - told.ours, b"sent" + _name(sent, at)
+        ends = min(max(counted - behind * text, low), high)
+        found = [told.theirs, _About(ends, behind * apart)]
+        with self._lock:
+            known = self._wholes.get(key)
+            if known is not None:
+                found.append(_About(min(max(known.tokens + more * text, low), high), known.off + more * apart))
+            best = min(found, key=lambda one: one.off)
+            self._wholes[key] = _About(best.tokens - more * text, best.off + more * apart)
+        return told._replace(theirs=best)
+
+    def _keep(self, scale: _Scale, end: int) -> None:
+        """Remember the count of a beginning of so many sections, if it is the best so far."""
+        tokens = scale.prompt.totals[end - 1] if end else 0
+        about = scale.reckoned(tokens)
+        # What is a guess now may be known when the next one goes on from it.
+        if not end or scale.guess(tokens) > _NOISE * about.tokens:
+            return
+        with self._lock:
+            key = _name(scale.prompt, end)
+            known = self._wholes.get(key)
+            if known is None or about.off < known.off:
+                self._wholes[key] = about
 
 
 def _scales(counts: _Counts, tools: _Counts) -> _Parts:
@@ -577,6 +633,12 @@ class _Scale:
             rest = tokens - prompt.totals[end - 1]
             scale = self._one(prompt.sections[end]) if rest else 0.0
             return _About(known.tokens + rest * scale, known.off + rest * self.noise * _APART)
+        return self.reckoned(tokens)
+
+    def reckoned(self, tokens: int) -> _About:
+        """The same by this request alone."""
+        prompt = self.prompt
+        end = bisect_right(prompt.totals, tokens)
         if self.ends:
             before, until = self.ends[end - 1] if end else _About(0.0, 0.0), self.ends[min(end, len(self.ends) - 1)]
             whole = prompt.sections[end].tokens if end < len(prompt.sections) else 0
@@ -664,6 +726,19 @@ class _Scale:
 
         here = count(self.by.images)
         return self.blind * max(abs(count(self.by.images * by) - here) for by in (_EITHER, 1 / _EITHER))
+
+    def edge(self, tokens: int, profile: Profile) -> float:
+        """By how many tokens what is read in whole blocks lies from ``in_blocks``: the root of the mean square."""
+        about, block = self.about(tokens), profile.block_tokens
+        if self.plain or profile.match != "block" or about.tokens - about.off < profile.min_tokens or about.off < 1:
+            return 0.0
+        low, high = about.tokens - about.off, about.tokens + about.off
+        mean = in_blocks(about.tokens, about.off, block, profile.min_tokens)
+        squares = sum(
+            (min(end + block, high) - max(end, low)) * (end - mean) ** 2
+            for end in range(floor(low / block) * block, ceil(high / block) * block, block)
+        )
+        return float((squares / (high - low)) ** 0.5)
 
     def theirs(self, ours: Usage, profile: Profile) -> Usage:
         """A usage that is expected in our tokens, in the provider's."""
