@@ -509,3 +509,40 @@ async def test_who_is_delegated_to_on_a_channel_speaks_on_a_stream_of_its_own(ap
     own = {call.conversation for call in session_of(critic).calls if call.agent == "critic"}
     assert len(own) == (1 if stream else 2)
     assert len({call.conversation for call in session_of(critic).calls}) == len(own) + 1
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+async def test_one_that_delegates_to_itself_on_a_channel_speaks_on_a_stream_of_its_own(api):
+    """It was taken for a speaker of the channel, and its own task for the person's words."""
+    asks = Reply(tool_calls=(ToolCall("ask_again", {"objective": "Look into it."}),))
+    with SimulatedProvider(RULES[api], Queue([asks, "No.", "So it is."])) as server:
+        async with configured(api, server) as config:
+            planner = agent("planner", config)
+            planner.add_tool(planner.as_tool(name="ask_again", description="Ask yourself."))
+            shared = session_of(wrap([planner, agent("critic", config)], session()))
+            await discuss([planner], ["What now?"], kind="conversation")
+    asked = "[user]: What now?"
+    assert [texts(record)[0] for record in server.requests] == [asked, "Look into it.", asked]
+    first, own, last = [call.conversation for call in shared.calls]
+    assert first == last != own
+    assert shared.failures == {}
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+@pytest.mark.parametrize("again", ["wrapped too", "a second policy"])
+@pytest.mark.parametrize("alone", [False, True])
+async def test_text_for_one_call_is_said_by_whichever_policy_has_it(fresh, api, again, alone):
+    """A policy that came second said nothing of its own; what both have under one key is said once."""
+    server, shared = fresh(api), session(prefix=SharedPrefix(system="" if alone else HANDBOOK))
+    first = PrefixPolicy(shared, volatile=lambda: {"time": "12:01", "place": "Bern"})
+    late = {"time": "12:02", "user": "Ann"}
+    policies = [first] if again == "wrapped too" else [first, PrefixPolicy(shared, volatile=lambda: late)]
+    async with configured(api, server) as config:
+        made = agent("planner", PrefixConfig(config, shared), assembly=policies)
+        if again == "wrapped too":
+            wrap(made, shared, volatile=lambda: late)
+        await made.ask("What now?")
+    assert [call.layout for call in shared.calls] == ["own" if alone else "fork"]
+    said = "<time>\n12:02\n</time>\n\n<place>\nBern\n</place>\n\n<user>\nAnn\n</user>"
+    assert texts(server.requests[0])[-1] == said
+    assert server.requests[0].body.count(b"<time>") == 1

@@ -186,7 +186,7 @@ class PrefixClient(LLMClient):
                 found,
             )
         fork = found if isinstance(found, Fork) else None
-        sending = Sending(session, plan.role, plan.talk.id, fork, volatile=plan.volatile)
+        sending = Sending(session, plan.role, plan.talk.id, fork, volatile=plan.beside(session, forks=False))
         sending.laid = found.laid if isinstance(found, Fork) else found
         if fork is None:
             # Text that was given to the session alone has to reach the model in the agent's own layout too.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ag2.context import ConversationContext
 from ag2.events import BaseEvent, ModelRequest, ModelResponse, TextInput, ToolResultsEvent
@@ -38,6 +39,9 @@ from cacheprefix_ag2.team import Seat, Stays, Team, schema_key, team_of
 
 ConversationId = str | Callable[[ConversationContext], str]
 _SAID = (ModelRequest, ModelResponse, ToolResultsEvent)
+_TURNS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""The id of the stream of a turn on a channel, by the object that ag2 makes of the channel for each turn. A turn asks
+before it delegates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +56,15 @@ class Plan:
     talk: Talk
     instruction: str
     text: str
-    beside: str
-    """Text for this request alone (volatile), put behind everything else."""
-    volatile: str
-    """The part of ``beside`` that the application's own prompts do not contain."""
+    moving: Mapping[str, str]
+    """What the application's own prompts say for this request alone, by key."""
+    said: Mapping[str, str]
+    """What is said beside them (volatile)."""
     stays: Stays
+
+    def beside(self, session: AdapterSession, *, forks: bool) -> str:
+        """Text for this request alone, put behind everything else; the prompts' own only where it ``forks``."""
+        return session.tail_for(self.role, "", volatile={**(self.moving if forks else {}), **self.said})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,10 @@ class Tail(ModelRequest):
     def __init__(self, plan: Plan, text: str = "") -> None:
         super().__init__([TextInput(text or plan.text)])
         self._plan = plan
+
+    def saying(self, said: Mapping[str, str]) -> Tail:
+        """With more text for this request alone."""
+        return Tail(replace(self._plan, said={**self._plan.said, **said}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +115,13 @@ def channel_of(context: ConversationContext) -> Any:
     """The channel on which a request's agent takes its turn; None where it takes none there.
 
     ag2 gives what a turn was given to whom it delegates to, too: an agent as a tool has a stream of its own, on which
-    nobody of the channel spoke.
+    nobody of the channel spoke. It may be the same agent.
     """
     given = context.dependencies
-    client = given.get(AGENT_CLIENT_DEP)
-    delegated = client is not None and client.agent is not given.get(AGENT_CONTEXT_DEPENDENCY_KEY)
-    return None if delegated else given.get(CHANNEL_DEP)
+    channel, client = given.get(CHANNEL_DEP), given.get(AGENT_CLIENT_DEP)
+    if channel is None or (client is not None and client.agent is not given.get(AGENT_CONTEXT_DEPENDENCY_KEY)):
+        return None
+    return channel if _TURNS.setdefault(channel, context.stream.id) == context.stream.id else None
 
 
 def conversation_id(context: ConversationContext) -> str:
