@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from ag2 import Agent, ImageInput, MemoryStream, tool
+from ag2 import Agent, MemoryStream, tool
 from ag2.knowledge import MemoryKnowledgeStore
 from ag2.network import Hub, HubClient, LocalLink, Passport
 from ag2.tools.subagents import persistent_stream
@@ -311,23 +311,6 @@ async def test_an_agent_called_as_a_tool_is_a_fork_as_well(fresh):
     assert len(server.requests) >= 2
 
 
-@pytest.mark.parametrize("differs", ["nothing", "the text", "a file"])
-async def test_agents_that_are_asked_the_same_share_it(fresh, differs):
-    """To the last character: ag2 shows the first 80 of a text, by which requests were taken for the same."""
-    house, schema = HANDBOOK[: len(HANDBOOK) * 5 // 9], {"type": "object", "properties": {}}
-    look = tool(lambda: "noted", name="look", description="Looks at many things. " * 120, schema=schema)
-    made = Session(SharedPrefix(system=house), caching=Caching(counter=ESTIMATE), gate=None)
-    async with configured("openai-chat", fresh("openai-chat")) as config:
-        roles = {name: f"You are the {name} and keep to this. " * 30 for name in ("planner", "critic")}
-        agents = [Agent(name, f"{house}\n\n{role}", config=config, tools=[look]) for name, role in roles.items()]
-        for each in wrap(agents, made):
-            text = each.name[0] if differs == "the text" else "x"
-            data = each.name[:1].encode() if differs == "a file" else b"x"
-            asked = f"Here is what a customer wrote to us today: {'please answer ' * 3}{text}{' more of it' * 58}"
-            await each.ask(asked, ImageInput(data=b"\0" * 200 + data, media_type="image/png"))
-    assert [call.layout for call in made.calls] == ["own", "fork" if differs == "nothing" else "own"]
-
-
 async def test_without_a_prefix_what_the_prompts_have_in_common_is_shared(fresh):
     """Agents that have nothing in common, and one alone, are left as they are but for the routing key."""
     server = fresh("openai-chat")
@@ -503,7 +486,7 @@ async def test_who_is_delegated_to_on_a_channel_speaks_on_a_stream_of_its_own(ap
             planner = agent("planner", config, tools=[told])
             wrap([planner, critic], session())
             await discuss([planner], ["What now?"], kind="conversation")
-    critics = [texts(record) for record in server.requests if role_text("critic") in str(texts(record))]
+    critics = [texts(record) for record in server.requests if role_text("critic") in str(record.json)]
     assert [said[0] for said in critics] == ["Look into it."] * 2
     assert texts(server.requests[0])[0] == "[user]: What now?"
     own = {call.conversation for call in session_of(critic).calls if call.agent == "critic"}

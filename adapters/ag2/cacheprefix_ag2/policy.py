@@ -14,7 +14,7 @@ from cacheprefix import Session
 from cacheprefix.adapter import check_volatile, given_or_configured, instruction_of
 from cacheprefix.errors import check_id, check_text
 from cacheprefix_ag2.client import PrefixConfig, put_back
-from cacheprefix_ag2.layout import ConversationId, Plan, Tail, channel_of, conversation_id, tail_in, tail_position
+from cacheprefix_ag2.layout import ConversationId, Plan, Tail, channel_of, conversation_id, tail_in
 from cacheprefix_ag2.state import Talk
 from cacheprefix_ag2.team import team_of
 
@@ -98,17 +98,18 @@ class PrefixPolicy:
         agent = context.dependencies[AGENT_CONTEXT_DEPENDENCY_KEY]
         role = self.role or agent.name
         channel = channel_of(context)
-        talk.speakers.add(role)
         history = events if channel is None else _public(events, context)
         own = [text for text in prompts if text in agent.system_prompt]
         moving = instruction_of([text for text in prompts if text not in agent.system_prompt], session.prefix.system)
         instruction = instruction_of(own, session.prefix.system)
-        at, stays = tail_position(history, talk, private=channel is not None)
+        # In a channel's turn the text may stand before its tool loop, which no other agent sees; else among all events.
+        asked = [at for at, event in enumerate(history, 1) if isinstance(event, ModelRequest)]
+        at = asked[-1] if channel is not None and asked else len(history)
         text = session.tail_for(role, instruction)
         # Another policy before this one changes what is sent, and what the context holds then.
         shown = context.prompt if context.prompt == prompts else prompts
         given = {"context": moving} if moving else {}
-        tail = Tail(Plan(prompts, shown, events, role, talk, instruction, text, given, said, stays))
+        tail = Tail(Plan(prompts, shown, events, role, talk, instruction, text, given, said, channel is not None))
         return [session.prefix.text] if session.prefix.text else [], [*history[:at], tail, *history[at:]]
 
 

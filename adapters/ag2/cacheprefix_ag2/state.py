@@ -40,10 +40,6 @@ class Talk:
     forgets: int = 0
     """How often the session had been told to forget it when this was made."""
     speakers: set[str] = field(default_factory=set)
-    layouts: dict[str, list[bool]] = field(default_factory=dict)
-    """By role and the place of its text: whether its requests are forks, and whether they carry the union of tools."""
-    tools: list[str] = field(default_factory=list)
-    """Names of the shared tools when the conversation began."""
     states: Bounded[str, int] = field(default_factory=lambda: Bounded(_STREAMS))
     """By stream: how many ``PrefixState`` events its history held when it was last read. Each turn of a channel is a
     stream of its own."""
@@ -72,7 +68,7 @@ class Talk:
         self.kept = self.kept or bool(saved)
         if back:
             self.holders.clear()
-            self.speakers, self.layouts, self.tools = set(), {}, []
+            self.speakers = set()
         self.holders.add(stream)
         if known and not back:
             return
@@ -89,8 +85,6 @@ class Talk:
         talk = session.conversation(self.id)
         places = saved.get("standing") or {}
         self.speakers |= set(saved["speakers"])
-        self.layouts |= saved["layouts"]
-        self.tools = list(saved.get("tools") or self.tools)
         if merge:
             places = merged_places(session.places(talk), places)
         # The saved limits for results stay with the saved decisions, even if the session's are others now.
@@ -100,15 +94,13 @@ class Talk:
     def state(self, session: AdapterSession) -> dict[str, Any]:
         """The state to save; empty while nothing was decided."""
         held = session.known(self.id)
-        if not self.layouts and (held is None or not len(held.ledger)):
+        if not self.speakers and (held is None or not len(held.ledger)):
             return {}
         talk = session.conversation(self.id)
         places = session.places(talk)
         return {
             "version": WHOLE,
             "speakers": sorted(self.speakers),
-            "layouts": dict(self.layouts),
-            **({"tools": list(self.tools)} if session.late_tools else {}),
             "conversation": talk.to_json(places=False),
             **({"standing": places} if places else {}),
         }
