@@ -23,6 +23,8 @@ of how often a team's agents speak."""
 OPEN_ROUNDS = 5
 """Turns of a role over which the same is spread where nobody knows who else will ask: a tool set is chosen with the
 role's first request and kept for the whole thread, which sees more turns than one run of a team (``ROUNDS``)."""
+CALLS = 3
+"""Requests that a turn with tools is assumed to take."""
 NAMED = 12
 """Tokens that a fork says more of a role: its name around its text, and a message of its own."""
 SURE = 3
@@ -46,7 +48,7 @@ class SelectorChoice(NamedTuple):
 # ---------------------------------------------------------------------------------- which tools a role carries
 
 
-def union_pays(*, foreign: int, opening: int, reply: float, others: int, read: float, whole: bool) -> bool:
+def union_pays(*, foreign: int, opening: int, reply: float, others: float, read: float, whole: bool) -> bool:
     """Whether carrying others' tools costs less than sharing saves, both for one request of a role.
 
     With r = ``read``, f tokens of others' tools (``foreign``), o tokens of the opening (system text and what was said),
@@ -61,6 +63,18 @@ def union_pays(*, foreign: int, opening: int, reply: float, others: int, read: f
     # In whole units nobody reads the tools before two have paid for them.
     first = foreign if whole else beside
     return beside <= reply * others + opening / OPEN_ROUNDS and first <= opening + reply * others / SURE
+
+
+def readers(others: int, *, read: float, hears_itself: bool) -> float:
+    """How many others' answers a role saves in a round, of n others (``others``), by sharing what is said.
+
+    Where the application's own requests leave out what the role itself said (``hears_itself``), a fork holds one answer
+    more than those, and reads one more of the role's own with each round, with r = ``read``:
+
+        n                     where it is in both
+        n - (1 + r)/(1 - r)   where it is in the fork alone, taken for two rounds
+    """
+    return others if hears_itself else others - (1.0 + read) / max(0.01, 1.0 - read)
 
 
 FIRST = 0.3

@@ -15,7 +15,7 @@ from functools import cache, partial
 from typing import Any, Generic, Literal, TypeVar
 
 from cacheprefix.layout.cost_model import CachePrices
-from cacheprefix.layout.economics import NAMED
+from cacheprefix.layout.economics import NAMED, OPEN_ROUNDS, REPLY, readers
 from cacheprefix.layout.known_runs import KnownRuns, RunAhead, RunCall, RunFacts, RunLayout
 from cacheprefix.layout.open_runs import OpenRuns
 from cacheprefix.layout.prefix import Tool
@@ -72,6 +72,9 @@ class OwnTools:
     """False where this one request must call no tool, although the role has some."""
     fans_out: bool = False
     """Whether several requests of this same role, with the same tools, are sent at the same time."""
+    mutual: bool = False
+    """Whether to carry those of all is worth it only where the others do the same, for whom this role's tools are the
+    foreign ones: in a conversation of its own, or where a fork holds more than the role's own request."""
     differ: tuple[str, ...] | None = None
     """Names of the tools that it declares with another schema than the union's: with any, the role keeps its own array.
     None where the adapter does not know: then every name counts that any role declared with a second schema."""
@@ -129,6 +132,8 @@ class AgentRequest(Generic[M]):
     and the provider caches by itself, a fork saves only on the conversation."""
     joint: bool = True
     """False where no other role takes part in the conversation, as far as is known."""
+    hears_itself: bool = True
+    """Whether the application's own requests hold what the role itself said before. A fork always does."""
     cached: bool = False
     """Whether the framework itself marks requests in its own layout, so that a provider caches them."""
     text_counts: bool = False
@@ -486,6 +491,9 @@ class Planner:
                     lambda cost, grows: positions.paid_anew(asked.conversation, cost, grows=grows),
                     asked.cached,
                     lambda: len(positions.asked_by(asked.conversation)),
+                    asked.hears_itself,
+                    asked.joint,
+                    own.mutual,
                     foreign,
                 ),
             )  # fmt: skip
@@ -536,7 +544,7 @@ class Planner:
         if played and self.services.profile(asked.model, asked.api).control != "none":
             # Money: the simulated cache applies the provider's minimum itself, and refuses where a fork costs more.
             return None
-        return refused or self._little(asked, tools, history)
+        return refused or self._little(asked, tools, history) or self._unheard(asked, tools)
 
     def _too_short(self, asked: AgentRequest[M], shared: int, text: str) -> Reason | None:
         """Why ``shared`` tokens are too few for the provider to cache; None where they are enough."""
@@ -626,6 +634,22 @@ class Planner:
             return reason("little_to_share", cost=LONG, saved=conversation_tokens)
         return None
 
+    def _unheard(self, asked: AgentRequest[M], tools: ToolSet | None) -> Reason | None:
+        """Why a role keeps requests without what it said itself; None where it saves more than that costs."""
+        lane = f"{asked.lane}\0{_tools_lane(asked, tools)}"
+        role = self.team.role(asked.role)
+        # Money: it goes on as it began.
+        if asked.hears_itself or self.positions.forked(asked.conversation, lane, role):
+            return None
+        others = self.team.others_with(asked.conversation, asked.role, asked.schema)
+        read = self.services.profile(asked.model, asked.api).read
+        opening = self._size(self.team.prefix.text, asked.model)
+        saved = readers(others, read=read, hears_itself=False) * REPLY + opening / OPEN_ROUNDS
+        cost = self._size(asked.instruction, asked.model)
+        # Money: nor does it come over later, when what it never heard is written for it at once.
+        joins = saved > min(cost, LONG) and role not in self.positions.asked_by(asked.conversation)
+        return None if joins else reason("little_to_share", cost=cost, saved=max(0, round(saved)))
+
     def _position(
         self,
         asked: AgentRequest[M],
@@ -652,8 +676,7 @@ class Planner:
         self, asked: AgentRequest[M], tools: ToolSet | None, text: str, history: CountedHistory[M]
     ) -> RoleRequest[M]:
         """A request in the form that ``RolePositions`` takes."""
-        bare = asked.tools is not None and not (asked.tools.names if tools is None else tools.tools)
-        lane = NO_TOOLS if bare else "" if tools is None else tools.name
+        lane = _tools_lane(asked, tools)
         joint = asked.joint and not (tools is not None and tools.alone)
         return RoleRequest(
             asked.conversation, asked.role, text, history, asked.model,
@@ -670,6 +693,12 @@ class Planner:
 
     def _size(self, text: str, model: str) -> int:
         return self.services.count(text, model) if text else 0
+
+
+def _tools_lane(asked: AgentRequest[Any], tools: ToolSet | None) -> str:
+    """The name of the tool set that a request carries."""
+    bare = asked.tools is not None and not (asked.tools.names if tools is None else tools.tools)
+    return NO_TOOLS if bare else "" if tools is None else tools.name
 
 
 def _last_call(asked: AgentRequest[Any]) -> bool:

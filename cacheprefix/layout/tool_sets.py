@@ -15,7 +15,16 @@ from typing import NamedTuple
 from cacheprefix.bounded import Bounded
 from cacheprefix.errors import BodyError, SetupError
 from cacheprefix.layout.cost_model import CachePrices
-from cacheprefix.layout.economics import REPLY, grown, newcomers_pay, union_gains, union_pays, union_starts
+from cacheprefix.layout.economics import (
+    CALLS,
+    REPLY,
+    grown,
+    newcomers_pay,
+    readers,
+    union_gains,
+    union_pays,
+    union_starts,
+)
 from cacheprefix.layout.prefix import Tool, tool_of
 from cacheprefix.layout.role_position import NO_TOOLS, Anew, Outrun, has_schema, lane_of
 from cacheprefix.layout.team import Decided, Team, Whose
@@ -89,6 +98,12 @@ class ToolsAsked:
     """Whether the application marks its own requests for the cache."""
     heard: Callable[[], int] = lambda: 0
     """Counts the roles that have asked in the conversation."""
+    hears_itself: bool = True
+    """Whether the application's own requests hold what the role itself said."""
+    joint: bool = True
+    """False where nobody else reads what is said in the conversation."""
+    mutual: bool = False
+    """As in ``OwnTools``."""
     foreign: frozenset[str] = frozenset()
     """Names of own tools whose namesakes in the union this tenant's requests may not carry."""
 
@@ -646,12 +661,16 @@ class _Offer:
     def pays(self) -> bool:
         """Whether reading others' tools costs less than sharing saves (``union_pays``)."""
         said, rules = self.asked.spoken(), self.services.profile(self.model)
+        others = readers(max(1, self.asked.others), read=rules.read, hears_itself=self.asked.hears_itself)
+        opening = self._count(self.team.prefix.text) + sum(said)
+        # Money: where nobody else reads what is said, each request of a turn reads others' tools for the opening alone.
+        calls = CALLS if self.mine and not self.asked.joint else 1
         return union_pays(
             # What is added is foreign to all others.
-            foreign=max(self._tokens(set(self.union) - own) for own in (self.mine, set(self.began))),
-            opening=self._count(self.team.prefix.text) + sum(said),
+            foreign=max(self._foreign, self._tokens(set(self.union) - set(self.began))),
+            opening=opening // calls,
             reply=sum(said) / len(said) if len(said) >= _KNOWN else REPLY,
-            others=max(1, self.asked.others),
+            others=others if self.asked.joint else 0,
             read=rules.read,
             whole=rules.match == "unit",
         )
@@ -667,7 +686,7 @@ class _Offer:
             keeps_own
             and not whole
             and not newcomers_pay(
-                foreign=self._added,
+                foreign=self._foreign,
                 shared=self._count(self.team.prefix.text) + sum(asked.spoken()),
                 newcomers=self._newcomers(),
                 read=rules.read,
@@ -677,7 +696,7 @@ class _Offer:
         ):
             return False
         return union_starts(
-            foreign=self._added, opening=self._sent, before=asked.paid(), write=write, whole=whole, anew=anew
+            foreign=self._foreign, opening=self._sent, before=asked.paid(), write=write, whole=whole, anew=anew
         )
 
     def _newcomers(self) -> int:
@@ -702,6 +721,11 @@ class _Offer:
             write=rules.default_ttl.write,
             keeps_own=CachePrices.of(rules, cached=self.asked.cached).keeps_own,
         )
+
+    @property
+    def _foreign(self) -> int:
+        """Tokens of the tools that a role would carry and does not have: this one, or those whom it needs to join."""
+        return max(self._added, self._tokens(self.mine) if self.asked.mutual and self._added else 0)
 
     @property
     def _added(self) -> int:

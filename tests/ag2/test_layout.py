@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from ag2 import Agent, ImageInput, MemoryStream, tool
+from ag2 import Agent, MemoryStream, tool
 from ag2.knowledge import MemoryKnowledgeStore
 from ag2.network import Hub, HubClient, LocalLink, Passport
 from ag2.tools.subagents import persistent_stream
@@ -311,23 +311,6 @@ async def test_an_agent_called_as_a_tool_is_a_fork_as_well(fresh):
     assert len(server.requests) >= 2
 
 
-@pytest.mark.parametrize("differs", ["nothing", "the text", "a file"])
-async def test_agents_that_are_asked_the_same_share_it(fresh, differs):
-    """To the last character: ag2 shows the first 80 of a text, by which requests were taken for the same."""
-    house, schema = HANDBOOK[: len(HANDBOOK) * 5 // 9], {"type": "object", "properties": {}}
-    look = tool(lambda: "noted", name="look", description="Looks at many things. " * 120, schema=schema)
-    made = Session(SharedPrefix(system=house), caching=Caching(counter=ESTIMATE), gate=None)
-    async with configured("openai-chat", fresh("openai-chat")) as config:
-        roles = {name: f"You are the {name} and keep to this. " * 30 for name in ("planner", "critic")}
-        agents = [Agent(name, f"{house}\n\n{role}", config=config, tools=[look]) for name, role in roles.items()]
-        for each in wrap(agents, made):
-            text = each.name[0] if differs == "the text" else "x"
-            data = each.name[:1].encode() if differs == "a file" else b"x"
-            asked = f"Here is what a customer wrote to us today: {'please answer ' * 3}{text}{' more of it' * 58}"
-            await each.ask(asked, ImageInput(data=b"\0" * 200 + data, media_type="image/png"))
-    assert [call.layout for call in made.calls] == ["own", "fork" if differs == "nothing" else "own"]
-
-
 async def test_without_a_prefix_what_the_prompts_have_in_common_is_shared(fresh):
     """Agents that have nothing in common, and one alone, are left as they are but for the routing key."""
     server = fresh("openai-chat")
@@ -503,9 +486,46 @@ async def test_who_is_delegated_to_on_a_channel_speaks_on_a_stream_of_its_own(ap
             planner = agent("planner", config, tools=[told])
             wrap([planner, critic], session())
             await discuss([planner], ["What now?"], kind="conversation")
-    critics = [texts(record) for record in server.requests if role_text("critic") in str(texts(record))]
+    critics = [texts(record) for record in server.requests if role_text("critic") in str(record.json)]
     assert [said[0] for said in critics] == ["Look into it."] * 2
     assert texts(server.requests[0])[0] == "[user]: What now?"
     own = {call.conversation for call in session_of(critic).calls if call.agent == "critic"}
     assert len(own) == (1 if stream else 2)
     assert len({call.conversation for call in session_of(critic).calls}) == len(own) + 1
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+async def test_one_that_delegates_to_itself_on_a_channel_speaks_on_a_stream_of_its_own(api):
+    """It was taken for a speaker of the channel, and its own task for the person's words."""
+    asks = Reply(tool_calls=(ToolCall("ask_again", {"objective": "Look into it."}),))
+    with SimulatedProvider(RULES[api], Queue([asks, "No.", "So it is."])) as server:
+        async with configured(api, server) as config:
+            planner = agent("planner", config)
+            planner.add_tool(planner.as_tool(name="ask_again", description="Ask yourself."))
+            shared = session_of(wrap([planner, agent("critic", config)], session()))
+            await discuss([planner], ["What now?"], kind="conversation")
+    asked = "[user]: What now?"
+    assert [texts(record)[0] for record in server.requests] == [asked, "Look into it.", asked]
+    first, own, last = [call.conversation for call in shared.calls]
+    assert first == last != own
+    assert shared.failures == {}
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+@pytest.mark.parametrize("again", ["wrapped too", "a second policy"])
+@pytest.mark.parametrize("alone", [False, True])
+async def test_text_for_one_call_is_said_by_whichever_policy_has_it(fresh, api, again, alone):
+    """A policy that came second said nothing of its own; what both have under one key is said once."""
+    server, shared = fresh(api), session(prefix=SharedPrefix(system="" if alone else HANDBOOK))
+    first = PrefixPolicy(shared, volatile=lambda: {"time": "12:01", "place": "Bern"})
+    late = {"time": "12:02", "user": "Ann"}
+    policies = [first] if again == "wrapped too" else [first, PrefixPolicy(shared, volatile=lambda: late)]
+    async with configured(api, server) as config:
+        made = agent("planner", PrefixConfig(config, shared), assembly=policies)
+        if again == "wrapped too":
+            wrap(made, shared, volatile=lambda: late)
+        await made.ask("What now?")
+    assert [call.layout for call in shared.calls] == ["own" if alone else "fork"]
+    said = "<time>\n12:02\n</time>\n\n<place>\nBern\n</place>\n\n<user>\nAnn\n</user>"
+    assert texts(server.requests[0])[-1] == said
+    assert server.requests[0].body.count(b"<time>") == 1

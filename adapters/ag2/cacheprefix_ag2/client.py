@@ -194,7 +194,8 @@ class PrefixClient(LLMClient):
         fork = found if isinstance(found, Fork) else None
         laid = found.laid if isinstance(found, Fork) else found
         # Text for this request alone would be something to answer, where the provider answers nothing.
-        sending = Sending(session, plan.role, plan.talk.id, fork, volatile="" if laid.unasked else plan.volatile)
+        volatile = "" if laid.unasked else plan.beside(session, forks=False)
+        sending = Sending(session, plan.role, plan.talk.id, fork, volatile=volatile)
         sending.laid = laid
         if fork is None:
             # Text that was given to the session alone has to reach the model in the agent's own layout too.

@@ -16,7 +16,6 @@ from cacheprefix.adapter import (
     BlockVar,
     check_volatile,
     given_or_configured,
-    instruction_of,
     majority_text,
     users_session,
 )
@@ -128,10 +127,7 @@ def _bind(agent: Any, session: AdapterSession, policy: BoundPolicy) -> None:
     model = model_of(agent.config)
     session.join(agent.name)
     first = "\n".join(agent.system_prompt).lstrip().startswith(session.prefix.system.strip())
-    names = tuple(schema.function.name for schema in schemas)
-    own = session.count(instruction_of(agent.system_prompt, session.prefix.system), model)
-    seat = Seat(model, schema_key(agent.response_schema), names, tail=own, first=first)
-    team_of(session).seats[agent.name] = seat
+    team_of(session).seats[agent.name] = Seat((model, schema_key(agent.response_schema), ""), first=first)
     setattr(agent, _BINDING, _Binding(session, agent.name, Middleware(LayoutMiddleware, policy=policy)))
 
 

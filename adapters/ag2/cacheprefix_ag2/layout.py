@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
+from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ag2.context import ConversationContext
 from ag2.events import BaseEvent, ModelRequest, ModelResponse, TextInput, ToolResultsEvent
+from ag2.network.client.tools.say import make_say_tool
 from ag2.network.policies import AGENT_CLIENT_DEP, CHANNEL_DEP
 from ag2.response import ResponseProto
 from ag2.tools.final import FunctionToolSchema
 from ag2.tools.schemas import ToolSchema
 from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 
-from cacheprefix import Profile
 from cacheprefix.adapter import (
     LONG_ROLE,
     AdapterSession,
@@ -25,7 +26,7 @@ from cacheprefix.adapter import (
     OwnTools,
     Reason,
     RequestPlan,
-    RolePosition,
+    Tool,
     ToolSource,
     asks,
     digest_of,
@@ -35,10 +36,13 @@ from cacheprefix.adapter import (
 )
 from cacheprefix.errors import ToolClashError
 from cacheprefix_ag2.state import Talk
-from cacheprefix_ag2.team import Seat, Stays, Team, schema_key, team_of
+from cacheprefix_ag2.team import Seat, schema_key, team_of
 
 ConversationId = str | Callable[[ConversationContext], str]
 _SAID = (ModelRequest, ModelResponse, ToolResultsEvent)
+_TURNS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""The id of the stream of a turn on a channel, by the object that ag2 makes of the channel for each turn. A turn asks
+before it delegates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,16 @@ class Plan:
     talk: Talk
     instruction: str
     text: str
-    beside: str
-    """Text for this request alone (volatile), put behind everything else."""
-    volatile: str
-    """The part of ``beside`` that the application's own prompts do not contain."""
-    stays: Stays
+    moving: Mapping[str, str]
+    """What the application's own prompts say for this request alone, by key."""
+    said: Mapping[str, str]
+    """What is said beside them (volatile)."""
+    channel: bool
+    """Whether it is a turn on a channel, whose own tool loop no other agent sees."""
+
+    def beside(self, session: AdapterSession, *, forks: bool) -> str:
+        """Text for this request alone, put behind everything else; the prompts' own only where it ``forks``."""
+        return session.tail_for(self.role, "", volatile={**(self.moving if forks else {}), **self.said})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,10 @@ class Tail(ModelRequest):
     def __init__(self, plan: Plan, text: str = "") -> None:
         super().__init__([TextInput(text or plan.text)])
         self._plan = plan
+
+    def saying(self, said: Mapping[str, str]) -> Tail:
+        """With more text for this request alone."""
+        return Tail(replace(self._plan, said={**self._plan.said, **said}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,33 +118,19 @@ def channel_of(context: ConversationContext) -> Any:
     """The channel on which a request's agent takes its turn; None where it takes none there.
 
     ag2 gives what a turn was given to whom it delegates to, too: an agent as a tool has a stream of its own, on which
-    nobody of the channel spoke.
+    nobody of the channel spoke. It may be the same agent.
     """
     given = context.dependencies
-    client = given.get(AGENT_CLIENT_DEP)
-    delegated = client is not None and client.agent is not given.get(AGENT_CONTEXT_DEPENDENCY_KEY)
-    return None if delegated else given.get(CHANNEL_DEP)
+    channel, client = given.get(CHANNEL_DEP), given.get(AGENT_CLIENT_DEP)
+    if channel is None or (client is not None and client.agent is not given.get(AGENT_CONTEXT_DEPENDENCY_KEY)):
+        return None
+    return channel if _TURNS.setdefault(channel, context.stream.id) == context.stream.id else None
 
 
 def conversation_id(context: ConversationContext) -> str:
     """The id of a request's conversation where the application gives none: its channel's, else its stream's."""
     channel = channel_of(context)
     return str(context.stream.id if channel is None else channel.channel_id)
-
-
-def tail_position(events: Sequence[BaseEvent], talk: Talk, *, private: bool) -> tuple[int, Stays]:
-    """How many events stand before the role's text, and for how long it keeps that place.
-
-    In a channel's turn (``private``) it stands before the turn's tool loop, which no other agent sees. In a stream of
-    several roles it stands at the end, since they share all events. In a stream of one role it stands behind the first
-    request, for good.
-    """
-    asked = [index for index, event in enumerate(events) if isinstance(event, ModelRequest)]
-    if private and asked:
-        return asked[-1] + 1, "turn"
-    if not asked or len(talk.speakers) > 1:
-        return len(events), "call"
-    return asked[0] + 1, "stream"
 
 
 def fork_of(
@@ -149,203 +148,136 @@ def fork_of(
     """
     tail = tail_in(messages)
     assert tail is not None
-    plan, team, tools = tail._plan, team_of(session), given.schemas
-    seat, kit = _joined(session, model, plan, given, schema)
-    forks, union = _decided(session, model, plan)
-    union = union and not seat.plain
-    own = reason("alone") if len(team.seats) == 1 else reason("lane_of_its_own")
-    known = provider_tools(type(tool).__name__ for tool in tools if not isinstance(tool, FunctionToolSchema))
-    places: list[tuple[int | None, bool]] = []
+    plan, tools = tail._plan, given.schemas
     # The very object: ag2's events are equal where they say the same, an application's where it likes.
-    stood = next(at for at, event in enumerate(messages) if event is tail)
+    end = next(at for at, event in enumerate(messages) if event is tail)
+    plan.talk.speakers.add(plan.role)
+    names = _united(session, plan.talk, given)
+    # Tools that no union can hold stand in front of all that others could read, but for those who have just these.
+    apart = "" if names is not None else digest_of(*map(repr, tools))
+    first = "\n".join(plan.prompts).lstrip().startswith(session.prefix.system.strip())
+    answered = schema_key(schema)
+    alone = team_of(session).seated(plan.role, Seat((model, answered, apart), first=first))
+    known = provider_tools(type(tool).__name__ for tool in tools if not isinstance(tool, FunctionToolSchema))
+    # A stream's storage may keep little but messages and results, so places are counted in those.
+    said = [(at, event) for at, event in enumerate(messages[:end], 1) if isinstance(event, _SAID)]
 
-    def placed(_: Profile | None = None, *, shares: bool = True) -> RolePosition:
-        places.append(_placed(session, model, plan, messages, stood, shares=shares))
-        return RolePosition(places[0][0])
+    def tokens(event: BaseEvent) -> int:
+        return _tokens(session, model, event)
 
-    # ``_placed`` looks at the events itself, so the planner gets no history, only the shared tokens.
-    nothing: CountedHistory[BaseEvent] = CountedHistory((), repr, lambda _: 0)
+    # Nobody else reads what is said on a stream of its own, and in a channel's turn what the tools say.
+    single = not plan.channel and len(plan.talk.speakers) == 1
+    goes_on = single or (plan.channel and bool(tools))
+    history = CountedHistory(
+        [event for _, event in said], _digest, tokens, messages[end + 1 :], lambda _, later: _answers(later)
+    )
     laid = session.plan(
         AgentRequest(
             plan.role,
             model,
             session.conversation(plan.talk.id),
             plan.instruction,
-            lambda _: nothing,
-            tools=OwnTools(seat.tools, carried="union" if union else "own"),
+            lambda _: history,
+            spoken=lambda behind: list(map(tokens, history.messages[behind:])),
+            tools=None if names is None else OwnTools(names, mutual=single or plan.channel, differ=()),
             holds_shared=session.holds_shared((*plan.prompts, "\n".join(plan.prompts))),
-            own=covered or (() if forks else (own,)),
+            own=covered or ((alone,) if alone is not None else ()),
             asks=asks(_only_texts(plan.events), system=False),
             known=(*known, *((reason("forced_tool"),) if given.forced else ())),
-            shared=_shared_tokens(session, model, plan, union=union),
-            place=placed,
+            alike=team_of(session).alike,
+            joint=not single,
+            holds=plan.channel,
+            # On a channel ag2 leaves out of an agent's requests what it said itself.
+            hears_itself=not plan.channel,
+            # ag2 marks what it sends to Anthropic, so the application's own layout is kept there too.
+            cached=True,
             text_counts=True,
+            schema=answered,
         )
     )
-    # The place depends on the role's earlier requests, so those in the agent's own layout are counted too.
-    if not places:
-        placed(shares=False)
-    at, continues = places[0]
-    if laid.at is None or at is None:
+    if laid.at is None:
         return laid
+    at = end if laid.at == len(said) else said[laid.at - 1][0] if laid.at else 0
+    if single and session.count(plan.text, model) < LONG_ROLE:
+        # Behind the first request, for good: later turns only append.
+        at = next((place for place, event in said if isinstance(event, ModelRequest)), at)
     events = [event for event in messages if event is not tail]
     events[at:at] = [Tail(plan, laid.text)] if laid.text else []
-    loops = continues or plan.stays == "stream" or (plan.stays == "turn" and bool(tools))
-    return Fork(plan, events, kit.carried(session, plan.talk) if union else tools, laid, loops)
+    return Fork(plan, events, _carried(session, tools, laid), laid, laid.continues or goes_on)
 
 
-def _joined(
-    session: AdapterSession, model: str, plan: Plan, given: GivenTools, schema: ResponseProto[Any] | None
-) -> tuple[Seat, _Tools]:
-    """Note in the team what the agent asks with: gives its seat, and the tools that there are."""
-    team = team_of(session)
-    first = "\n".join(plan.prompts).lstrip().startswith(session.prefix.system.strip())
-    tail_tokens = session.count(plan.text, model)
-    seat, tools = _seated(team, plan.talk, Seat(model, schema_key(schema), tail=tail_tokens, first=first), given)
-    with session.shared.lock:
-        team.seats[plan.role] = seat
-    return seat, tools
+def _carried(
+    session: AdapterSession, own: Sequence[ToolSchema], laid: RequestPlan[BaseEvent]
+) -> Sequence[ToolSchema]:
+    """The tools which a request's plan has it carry."""
+    if laid.tools is None or laid.tools.name:
+        return own
+    return [_native(tool) for tool in session.prefix.among(laid.tools.tools)]
 
 
-def _decided(session: AdapterSession, model: str, plan: Plan) -> list[bool]:
-    """Whether the role's requests in this conversation are forks, and whether they carry the union of tools."""
-    team = team_of(session)
-    opened = next((event for event in plan.events if isinstance(event, ModelRequest)), None)
-    team.heard(plan.role, plan.talk, _request_key(opened))
-    asked = _tokens(session, model, opened) if opened is not None else 0
-    # Once decided it stays: another layout in mid-conversation is paid for uncached from its beginning.
-    return plan.talk.layouts.setdefault(f"{plan.stays} {plan.role}", team.layout(plan.role, plan.stays, asked))
-
-
-def _request_key(request: ModelRequest | None) -> str:
-    """A key of a request, equal for those that say the same: ag2's own ``repr`` holds the first 80 characters alone."""
-    said = [
-        (type(part).__name__, getattr(part, name))
-        for part in (() if request is None else request.parts)
-        for name in ("content", "data", "url", "file_id")
-        if hasattr(part, name)
-    ]
-    # A file of many megabytes is read once, and never written down.
-    return digest_of(*(f"{kind} {blake2b(one).hexdigest() if isinstance(one, bytes) else one}" for kind, one in said))
-
-
-def _shared_tokens(session: AdapterSession, model: str, plan: Plan, *, union: bool) -> int:
-    """Tokens that the role's request has in common with the others': events, shared text, with ``union`` the tools."""
-    shared = sum(_tokens(session, model, event) for event in plan.events) + session.count(session.prefix.text, model)
-    tools = session.prefix.among(plan.talk.tools) if union else ()
-    return shared + sum(session.count(tool.schema.decode(), model) for tool in tools)
-
-
-def _placed(
-    session: AdapterSession, model: str, plan: Plan, messages: Sequence[BaseEvent], end: int, *, shares: bool
-) -> tuple[int | None, bool]:
-    """How many events stand before the role's text (None for the agent's own layout), and whether it continues.
-
-    The policy put the text at ``end``. The second value says whether the role's next request may begin with this one.
-    A long text keeps its last place while that costs less. ``shares`` is False for a request that is no fork.
-    """
-    others = [*messages[:end], *([] if plan.stays == "turn" else messages[end + 1 :])]
-    # A stream's storage may keep little but messages and results, so the place is counted in those.
-    said = [(at, event) for at, event in enumerate(others, 1) if isinstance(event, _SAID)]
-    found = session.place(
-        session.conversation(plan.talk.id),
-        plan.role,
-        plan.text,
-        [event for _, event in said],
-        model,
-        digest=lambda event: digest_of(type(event).__name__, *_texts(event)),
-        tokens=lambda event: _tokens(session, model, event),
-        joined=lambda _, later: isinstance(later, ToolResultsEvent),
-        shared=shares,
-        joint=plan.stays != "stream",
-        # ag2 marks what it sends to Anthropic, so the application's own layout is kept there too.
-        cached=True,
-    )
-    if found.at is None:
-        return None, False
-    # In a stream of its own a short text stands where the policy put it, for good.
-    if plan.stays == "stream" and session.count(plan.text, model) < LONG_ROLE:
-        return end, False
-    if found.at == len(said):
-        return len(others), found.continues
-    return (said[found.at - 1][0] if found.at else 0), found.continues
-
-
-@dataclass(frozen=True, slots=True)
-class _Tools:
-    """The tools of a request that may carry the union."""
-
-    own: Sequence[FunctionToolSchema] = ()
-    joining: Sequence[FunctionToolSchema] = ()
-    """Those of its own that are in the union."""
-    union: Sequence[FunctionToolSchema] = ()
-
-    def open_to(self, session: AdapterSession, talk: Talk) -> set[str]:
-        """Names of those of the union that a conversation may be shown."""
-        # Privacy: an agent that was made later may have been made for one user, and so may its tools.
-        names = {tool.function.name for tool in self.joining}
-        return {*session.tools_open_to(session.conversation(talk.id)), *names}
-
-    def carried(self, session: AdapterSession, talk: Talk) -> list[FunctionToolSchema]:
-        """What a request has that carries the union.
-
-        A tool that came after its conversation began would change the prompt from its beginning: the agent's own such
-        tools stand behind the union. Asked once ``plan`` has noted who asks, by which it shows whose tools are whose.
-        """
-        # Privacy: what seemed to be a team's when the conversation began may be other users' agents' by now.
-        names = set(talk.tools) & self.open_to(session, talk) if session.mixed else set(talk.tools)
-        extra = [tool for tool in self.own if tool.function.name not in names]
-        return [*(tool for tool in self.union if tool.function.name in names), *extra]
-
-
-def _seated(team: Team, talk: Talk, seat: Seat, given: GivenTools) -> tuple[Seat, _Tools]:
-    """Bring an agent's tools into the union: its seat with their names, and what its request's tools are made of.
-
-    None of the latter where no union can hold them: then the seat is ``plain``, and the request keeps its own.
-    """
+def _united(session: AdapterSession, talk: Talk, given: GivenTools) -> tuple[str, ...] | None:
+    """Bring an agent's tools into the union: the names of all its own. None where no union can hold them."""
     own = [tool for tool in given.schemas if isinstance(tool, FunctionToolSchema)]
-    plain = len(own) != len(given.schemas) or given.forced
-    seat = replace(seat, tools=tuple(tool.function.name for tool in own), plain=plain)
-    if seat.plain:
-        return replace(seat, tools=(*seat.tools, *(repr(tool) for tool in given.schemas))), _Tools()
+    if len(own) != len(given.schemas) or given.forced:
+        return None
     # Privacy: what came with this call may be made for who asks, its description too; no other stream is shown it.
-    joining = [tool for tool in own if given.lasting is None or tool.function.name in given.lasting]
-    union = adopt(team.session, joining, "an agent", of_run=True)
-    shared = {tool.function.name: _schema(tool) for tool in union or ()}
-    beside = {tool.function.name: _schema(tool) for tool in own if tool not in joining}
-    if union is None or any(shared.get(name, schema) != schema for name, schema in beside.items()):
-        return replace(seat, plain=True), _Tools()
-    team.session.bring_tools(team.session.conversation(talk.id), {tool.function.name for tool in joining})
-    tools = _Tools(own, joining, union)
-    shown = tools.open_to(team.session, talk)
-    talk.tools = talk.tools or [tool.function.name for tool in union if tool.function.name in shown]
-    return seat, tools
+    # What ag2 itself gives each agent with a turn on a channel, to post there, says the same to all.
+    joining = [tool for tool in own if given.lasting is None or tool.function.name in given.lasting or _says(tool)]
+    if not adopt(session, joining, "an agent", of_run=True):
+        return None
+    by_name = {tool.function.name: _schema(tool) for tool in own}
+    if any(loads(tool.schema) != by_name[tool.name] for tool in session.prefix.among(by_name)):
+        return None
+    session.bring_tools(session.conversation(talk.id), {tool.function.name for tool in joining})
+    return tuple(by_name)
 
 
 def adopt(
     session: AdapterSession, tools: Sequence[FunctionToolSchema], who: str, *, of_run: bool = False
-) -> list[FunctionToolSchema] | None:
-    """Add ``tools`` to the union and give it, in order of names; None with a note where one name has two schemas.
+) -> bool:
+    """Add ``tools`` to the union; False, with a note, where one name has two schemas.
 
     ``of_run`` says that a request brings them: the agent may be made for one user.
     """
     try:
         # Copies: what the application later does to its tools must not change the prefix.
-        union = session.adopt_tools(copy.deepcopy(list(tools)), _schema, grows=True, source=ToolSource(of_run=of_run))
+        session.adopt_tools(copy.deepcopy(list(tools)), _schema, grows=True, source=ToolSource(of_run=of_run))
     except ToolClashError as error:
         session.note(f"{who} keeps its own tools, which others share no cache with: {error}")
-        return None
-    return [
-        tool.native
-        if isinstance(tool.native, FunctionToolSchema)
-        else FunctionToolSchema.from_dict({"function": loads(tool.schema)})
-        for tool in union
-    ]
+        return False
+    return True
+
+
+def _says(tool: FunctionToolSchema) -> bool:
+    """Whether a tool is ag2's own for posting on a channel."""
+    return _schema(tool) == _say()
+
+
+@cache
+def _say() -> dict[str, Any]:
+    made: Any = make_say_tool(None)  # type: ignore[arg-type]
+    return _schema(made.schema)
+
+
+def _native(tool: Tool) -> FunctionToolSchema:
+    """A tool of the union as ag2 has it."""
+    if isinstance(tool.native, FunctionToolSchema):
+        return tool.native
+    return FunctionToolSchema.from_dict({"function": loads(tool.schema)})
 
 
 def _schema(tool: FunctionToolSchema) -> dict[str, Any]:
     function = tool.function
     return {"name": function.name, "description": function.description, "parameters": function.parameters}
+
+
+def _answers(event: BaseEvent) -> bool:
+    """Whether an event answers the calls of the one before it, from which no text may part it."""
+    return isinstance(event, ToolResultsEvent)
+
+
+def _digest(event: BaseEvent) -> str:
+    return digest_of(type(event).__name__, *_texts(event))
 
 
 def _texts(event: BaseEvent) -> list[str]:

@@ -14,7 +14,7 @@ from cacheprefix import Session
 from cacheprefix.adapter import check_volatile, given_or_configured, instruction_of
 from cacheprefix.errors import check_id, check_text
 from cacheprefix_ag2.client import PrefixConfig, put_back
-from cacheprefix_ag2.layout import ConversationId, Plan, Tail, channel_of, conversation_id, tail_in, tail_position
+from cacheprefix_ag2.layout import ConversationId, Plan, Tail, channel_of, conversation_id, tail_in
 from cacheprefix_ag2.state import Talk
 from cacheprefix_ag2.team import team_of
 
@@ -57,15 +57,18 @@ class PrefixPolicy:
     ) -> tuple[list[str], list[BaseEvent]]:
         """The fork's prompts and events; the very same objects where nothing is to change."""
         session = self._session
-        # A policy before this one has laid it out: one put in by hand, of an agent that is wrapped too.
-        if session.mode == "observe" or tail_in(events) is not None:
+        if session.mode == "observe":
             return prompts, events
+        laid = tail_in(events)
         ours = isinstance(context.dependencies.get(MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY), PrefixConfig)
-        if not (self._bound or ours):
+        if laid is None and not (self._bound or ours):
             session.note("an agent's model config is no PrefixConfig: its requests are left as they are, unmeasured")
             return prompts, events
         # The application's own functions: their errors are raised to it.
-        said = dict(self.volatile()) if self.volatile else {}
+        said = {key: str(text) for key, text in self.volatile().items() if text} if self.volatile else {}
+        if laid is not None:
+            # A policy before this one has laid it out: one put in by hand, of an agent that is wrapped too.
+            return prompts, [laid.saying(said) if event is laid else event for event in events] if said else events
         own = self.conversation(context) if callable(self.conversation) else self.conversation
         try:
             talk = team_of(session).talk(own or conversation_id(context))
@@ -95,21 +98,18 @@ class PrefixPolicy:
         agent = context.dependencies[AGENT_CONTEXT_DEPENDENCY_KEY]
         role = self.role or agent.name
         channel = channel_of(context)
-        talk.speakers.add(role)
         history = events if channel is None else _public(events, context)
         own = [text for text in prompts if text in agent.system_prompt]
-        moving = [text for text in prompts if text not in agent.system_prompt]
+        moving = instruction_of([text for text in prompts if text not in agent.system_prompt], session.prefix.system)
         instruction = instruction_of(own, session.prefix.system)
-        given = {"context": instruction_of(moving, session.prefix.system), **said}
-        beside, volatile = (
-            session.tail_for(role, "", volatile={key: text for key, text in texts.items() if text})
-            for texts in (given, said)
-        )
-        at, stays = tail_position(history, talk, private=channel is not None)
+        # In a channel's turn the text may stand before its tool loop, which no other agent sees; else among all events.
+        asked = [at for at, event in enumerate(history, 1) if isinstance(event, ModelRequest)]
+        at = asked[-1] if channel is not None and asked else len(history)
         text = session.tail_for(role, instruction)
         # Another policy before this one changes what is sent, and what the context holds then.
         shown = context.prompt if context.prompt == prompts else prompts
-        tail = Tail(Plan(prompts, shown, events, role, talk, instruction, text, beside, volatile, stays))
+        given = {"context": moving} if moving else {}
+        tail = Tail(Plan(prompts, shown, events, role, talk, instruction, text, given, said, channel is not None))
         return [session.prefix.text] if session.prefix.text else [], [*history[:at], tail, *history[at:]]
 
 

@@ -85,7 +85,7 @@ class Sending:
             tail = "" if fork is None else fork.laid.text
             laid = condensed_body(session, session.conversation(self.talk), laid, api, tail)
         own = body if original is None and laid is not body else original
-        beside = self.volatile if fork is None else fork.plan.beside
+        beside = self.volatile if fork is None else fork.plan.beside(session, forks=True)
         boundary, leave = self._boundary if forked else None, FOLLOW
         if forked or (self.laid is not None and self.laid.waits):
             leave = await session.waiting.aqueue(laid, api, boundary=boundary, headers=headers)
