@@ -1,8 +1,8 @@
 """Applications that another process takes up in their midst: what it sends, and what the application sees of it.
 
-An adapter's driver of the trial plays each of them unmodified, observed, and forked by several processes, of which each
-An adapter's driver of the trial plays each of them unmodified, observed, forked by several processes, of which each goes on
-every byte of the prompts is to be the same, whoever asks for the first time, and with whatever tools or schema.
+An adapter's driver of the trial plays each of them unmodified, observed, and forked: once by several processes, each of
+which goes on from what the framework itself saves, and once by one process. Unlike in the trial nobody asks at the same
+time, so that every byte of the prompts is to be the same, whoever asks first, and with whatever tools or schema.
 """
 
 from __future__ import annotations
