@@ -52,11 +52,11 @@ SCENARIOS: Mapping[str, Sequence[Turn]] = {
         _asks(PLANNER, CRITIC), _asks(WRITER, form=True), _later(WRITER, form=True), _asks(PLANNER, WRITER),
     ),
     "a schema that is asked for first": (
-        _asks(PLANNER, WRITER), _asks(CRITIC, WRITER), _later(PLANNER, form=True), _asks(WRITER, CRITIC),
-        _later(WRITER, form=True), _asks(PLANNER),
+        _asks(PLANNER, BUILDER), _asks(WRITER, PLANNER), _asks(WRITER), _later(CRITIC, form=True),
+        _asks(PLANNER, BUILDER), _later(WRITER, form=True), _asks(BUILDER),
     ),
     "a role that has a schema": (
-        _asks(PLANNER, WRITER), _asks(BUILDER, form=True), _asks(WRITER), _later(BUILDER, form=True), _asks(PLANNER),
+        _asks(CRITIC, PLANNER), _asks(WRITER, CRITIC), _asks(WRITER), _later(BUILDER, form=True), _asks(CRITIC),
     ),
     "tools that come late": (
         _asks(CRITIC), _asks(PLANNER, rounds=1), _later(CHECKER, rounds=1), _asks(WRITER, rounds=1),
