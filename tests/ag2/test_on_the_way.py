@@ -222,7 +222,8 @@ async def test_a_choice_of_another_agents_tool_is_refused_as_without_us():
     told = []
     for wrapped in (False, True):
         # Else a call that the agent does not find is forced again and again.
-        with SimulatedProvider("openai-5.6", Queue([Reply("Well."), Reply("So."), Reply("", fault=Fault(status=500))])) as server:
+        replies = Queue([Reply("Well."), Reply("So."), Reply("", fault=Fault(status=500))])
+        with SimulatedProvider("openai-5.6", replies) as server:
             with pytest.raises(openai.BadRequestError, match="not among the tools") as refused:
                 await asked_with({"type": "function", "function": {"name": "write"}}, server, wrapped=wrapped)
             told.append((str(refused.value), len(server.requests)))

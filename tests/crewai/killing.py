@@ -53,6 +53,16 @@ class Read(BaseTool):
         return LONG
 
 
+class Count(BaseTool):
+    """Another tool, which one agent alone has."""
+
+    name: str = "count"
+    description: str = "Count the pages. " * 40
+
+    def _run(self, path: str) -> str:
+        return f"{path} has nine pages."
+
+
 def agents(url: str) -> list[Agent]:
     """Three agents that read."""
     made = []

@@ -16,7 +16,7 @@ from cacheprefix.server import Reply
 from cacheprefix_ag2 import PrefixState, wrap
 from tests.ag2.ag2_driver import CONFIGS, MODELS, RULES
 from tests.transparent.test_ag2 import CERTIFICATES, Agents, kept, noted, told
-from tests.trial.applications import Answers, Person, Role, Turn, hooks
+from tests.trial.applications import Answers, Built, Person, Role, Turn, hooks
 from tests.trial.checks import Framing
 from tests.trial.talks import Talks
 
@@ -89,9 +89,9 @@ class Trial(Talks):
 
     async def ask(self, turn: Turn, person: Person, role: Role, text: str, talk: Any) -> Any:
         """What is on the stream of it, and the reply."""
-        del turn
         seen = noted(talk)
-        reply = await self.agents[person.name, role.name].ask(text, stream=talk)
+        more: dict[str, Any] = {"response_schema": Built} if turn.form else {}
+        reply = await self.agents[person.name, role.name].ask(text, stream=talk, **more)
         # Of later turns each tells itself: how far one comes that is cancelled, the clock decides.
         return [await told(reply), list(seen)]
 

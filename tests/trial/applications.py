@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict
+
 from cacheprefix import Compaction, Gate, ToolResultBudget
 from cacheprefix.server import Record, Reply, Request, SimulatedProvider, ToolCall
 from tests.fault_matrix import PROVIDER, Case, cases
@@ -29,6 +31,15 @@ SCHEMA = {
     "required": ["built"],
     "additionalProperties": False,
 }
+
+
+class Built(BaseModel):
+    """``SCHEMA`` for frameworks that take a class."""
+
+    model_config = ConfigDict(extra="forbid")
+    built: str
+
+
 IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 """One pixel."""
 RETRIEVED = "retrieved"
@@ -122,6 +133,8 @@ class Application:
     """What of ours fails."""
     same_ids: bool = False
     """Whether the model's calls have the same ids in all conversations."""
+    kind: str = ""
+    """Which of a driver's kinds of application it is; empty for one that goes by the seed."""
 
     @property
     def rules(self) -> str:

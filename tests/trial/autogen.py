@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import pytest
 import tiktoken
 from autogen_agentchat.agents import AssistantAgent
-from autogen_agentchat.messages import MultiModalMessage, TextMessage
+from autogen_agentchat.messages import MultiModalMessage, StructuredMessage, TextMessage
 from autogen_agentchat.teams import DiGraphBuilder, GraphFlow, RoundRobinGroupChat, SelectorGroupChat, Swarm
 from autogen_core import CancellationToken, Image
 from autogen_core.model_context import (
@@ -47,7 +47,7 @@ from cacheprefix_autogen import ForkContext, PrefixClient, wrap
 from cacheprefix_autogen.messages import ABOVE, ANSWER, MEMORY, STANDS
 from cacheprefix_autogen.settings import forget_sessions
 from tests.transparent.test_autogen import Characters
-from tests.trial.applications import IMAGE, Answers, Application, Person, Role, Tool, Turn, asking, hooks
+from tests.trial.applications import IMAGE, Answers, Application, Built, Person, Role, Tool, Turn, asking, hooks
 from tests.trial.checks import Framing
 from tests.trial.playing import Driver
 
@@ -122,7 +122,8 @@ class Trial(Driver):
         """Each turn's people at once, or one after the other."""
         self.rng = random.Random(f"autogen/{self.app.seed}")
         few = len(self.app.roles) < 2
-        self.kind = self.rng.choice(("agent", "core")) if few else self.rng.choice(KINDS)
+        chosen = self.rng.choice(("agent", "core")) if few else self.rng.choice(KINDS)
+        self.kind = self.app.kind or chosen
         if self.kind == "core":
             # A client by itself knows conversations by what was said in them, but where a context of ours is saved.
             self.framing = replace(self.framing, named=few)
@@ -215,6 +216,8 @@ class Trial(Driver):
             self.teams[person.name] = self._team(person)
             await self.teams[person.name].load_state(json.loads(self.states[person.name][-1]))
             return "cancelled"
+        if isinstance(team, _Core):
+            team.form = turn.form and self.app.api != "anthropic"
         with asking(person, turn, "", attempt):
             if turn.way == "left" and self.kind in ("agent", "core"):
                 async with contextlib.aclosing(team.run_stream(task=task)) as events:
@@ -235,11 +238,14 @@ class Trial(Driver):
         turns, client = len(agents) + 1, self.clients[SELECTOR, self.whose[person.name]]
         made: Any = agents[0]
         if self.kind == "round":
-            made = RoundRobinGroupChat(agents, max_turns=turns)
+            made = RoundRobinGroupChat(agents, max_turns=turns, custom_message_types=[StructuredMessage[Built]])
         elif self.kind == "selector":
-            made = SelectorGroupChat(agents, client, max_turns=turns, allow_repeated_speaker=True)
+            made = SelectorGroupChat(
+                agents, client, max_turns=turns, allow_repeated_speaker=True,
+                custom_message_types=[StructuredMessage[Built]],
+            )  # fmt: skip
         elif self.kind == "swarm":
-            made = Swarm(agents, max_turns=turns)
+            made = Swarm(agents, max_turns=turns, custom_message_types=[StructuredMessage[Built]])
         elif self.kind == "graph":
             graph = DiGraphBuilder()
             for agent in agents:
@@ -251,6 +257,8 @@ class Trial(Driver):
 
     def _agent(self, role: Role, person: Person) -> AssistantAgent:
         reflect, iterations, bounded = self.shape[role.name]
+        asked = [turn.form for turn in self.app.turns if role in turn.roles]
+        form = bool(asked) and all(asked) and self.app.api != "anthropic"
         others = [one.name for one in self.app.roles if one != role]
         return AssistantAgent(
             role.name,
@@ -262,6 +270,7 @@ class Trial(Driver):
             handoffs=others if self.kind == "swarm" else None,
             model_client_stream=self.streams,
             model_context=BufferedChatCompletionContext(5) if bounded else None,
+            output_content_type=Built if form else None,
         )
 
     def asks(self, role: str, person: Person) -> ChatCompletionClient:
@@ -320,6 +329,8 @@ class _Core:
         self.trial, self.person, self.roles = trial, person, trial.app.roles
         ours = len(self.roles) < 2 and not trial.unmodified
         make: Any = ForkContext if ours else UnboundedChatCompletionContext
+        self.form = False
+        """Whether the next answers have to follow a schema; AutoGen's own client asks Claude for none."""
         self.heard: dict[str, ChatCompletionContext] = {role.name: make() for role in self.roles}
 
     async def reset(self, _: CancellationToken | None = None) -> None:
@@ -365,7 +376,9 @@ class _Core:
         tools = self.trial.tools(role, self.person)
         system = SystemMessage(content=self.trial.app.system(role, self.person))
         for _ in range(9):
-            asked: dict[str, Any] = {"tools": tools, "cancellation_token": token}
+            asked: dict[str, Any] = {"tools": [] if self.form else tools, "cancellation_token": token}
+            if self.form:
+                asked["json_output"] = Built
             messages = [system, *await context.get_messages()]
             if streams:
                 found: Any = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from cacheprefix.layout import find_text
 from cacheprefix.layout.framing import unframed
 from cacheprefix.prompt import Prompt, Section
 from cacheprefix.server import Record
-from cacheprefix.server.script import role
+from cacheprefix.server.script import is_tool_result, role
 from cacheprefix.testing import information
 from tests.transparent.compare import Allowed, differences
 from tests.transparent.harness import Seen
@@ -148,11 +149,11 @@ def inert(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterator[
             continue
         if key not in after or key not in before:
             yield Broken(4, f"{key}: {'no such request observed' if key in before else 'a request more observed'}")
-        elif change := _change(before[key], after[key]):
-            yield Broken(4, f"{key}: {change}")
+        elif found := change(before[key], after[key]):
+            yield Broken(4, f"{key}: {found}")
 
 
-def _change(before: Record, after: Record, *, prompts: bool = False) -> str:
+def change(before: Record, after: Record, *, prompts: bool = False) -> str:
     """Where two bodies differ, the provider's ids apart: of two equal prompts either may have been the first one.
 
     With ``prompts`` it counts what a cache is read by: neither marks, which go by what a process has seen written, nor
@@ -193,6 +194,57 @@ def same_information(app: Application, runs: Runs, allowed: Sequence[Allowed]) -
                 yield Broken(5, f"{key}: asked in the fork alone: {after[key].body[-300:]!r}")
         elif (one := before[key].prompt) is not None and (other := after[key].prompt) is not None:
             yield from _same(app, key, one, other, framing)
+
+
+def same_authority(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterator[Broken]:
+    """9: in a fork no words have more authority than in the unmodified request, and the application's have a frame.
+
+    What people, tools and the model said is never the application's there, nor the model's what it did not say. The
+    shared text is the application's, and so is a role's, or it stands in a user's message as what it is.
+    """
+    del allowed
+    before, after = runs["unmodified"].by_key, runs["forked"].by_key
+    for key in sorted(before.keys() & after.keys()):
+        was, now = before[key].prompt, after[key].prompt
+        if was is None or now is None:
+            continue
+        person, held = key[0].partition("/")[0], dict[str, int]()
+        for speaker, section in spoken(was):
+            for word in _own_words(person, section):
+                held[word] = max(held.get(word, 0), _AUTHORITY[speaker])
+        for speaker, section in spoken(now):
+            more = [word for word in _own_words(person, section) if _AUTHORITY[speaker] > held.get(word, 0)]
+            if more:
+                yield Broken(9, f"{key}: {more[:3]} as the {speaker}'s, in {section.text[:200]!r}")
+            for text in (app.handbook, *(each.duty for each in app.roles)):
+                if find_text(text, section.text) is None or speaker == "application":
+                    continue
+                own = unframed(section.text) != section.text or runs["forked"].framing.own(section.text)
+                if speaker != "user" or not own:
+                    yield Broken(9, f"{key}: the application's text as the {speaker}'s, in {section.text[:200]!r}")
+
+
+_AUTHORITY = {"tool": 0, "user": 0, "assistant": 1, "application": 2}
+
+
+def spoken(prompt: Prompt) -> Iterator[tuple[str, Section]]:
+    """Each text of a prompt, and who says it: the application, a user, the assistant or a tool."""
+    last = "user"
+    for one in prompt.sections:
+        if one.tier == "tools":
+            continue
+        said = role(one) or last
+        last = last if said == "+" else said
+        if one.tier == "system" or last in ("system", "developer"):
+            yield "application", one
+        elif is_tool_result(one):
+            yield "tool", one
+        else:
+            yield ("assistant" if last == "assistant" else "user"), one
+
+
+def _own_words(person: str, section: Section) -> list[str]:
+    return re.findall(rf"\b{person}-[\w-]+", section.text)
 
 
 def _same(app: Application, key: Key, before: Prompt, after: Prompt, framing: Framing) -> Iterator[Broken]:
@@ -351,7 +403,7 @@ def replayed(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterat
         inner = any(_asks_another(play, key[0]) for play in (*olds, *news))
         plays = [*before, *after]
         if not (inner or _undecided(runs, key) or _begins_behind_a_resume(app, key, framing, plays)) and olds and news:
-            changes = [_change(old, new, prompts=True) for old in olds for new in news]
+            changes = [change(old, new, prompts=True) for old in olds for new in news]
             if all(changes):
                 yield Broken(2, f"{key}: in one session {changes[0]}, resumed")
 
@@ -448,7 +500,8 @@ _USAGE = tuple(
 )
 
 CHECKS: tuple[Check, ...] = (
-    nobody_elses_words, valid, inert, same_information, prefix_stands, replayed, same_seen, nothing_left,
+    nobody_elses_words, valid, inert, same_information, same_authority, prefix_stands, replayed, same_seen,
+    nothing_left,
 )  # fmt: skip
 
 

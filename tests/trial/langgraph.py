@@ -63,7 +63,7 @@ class Trial(Driver):
         """All people's turns, and at the end the history of each thread."""
         app = self.app
         rng = random.Random(app.seed)
-        self.kinds = {role.name: rng.choice(KINDS) for role in app.roles}
+        self.kinds = {role.name: app.kind or rng.choice(KINDS) for role in app.roles}
         if any(turn.act in ("resume", "rewind") for turn in app.turns) and not app.bounded:
             # A limit that docs/langgraph.md names, with what to do instead.
             self.kinds = {name: "subgraph" if kind == "agent" else kind for name, kind in self.kinds.items()}

@@ -51,7 +51,7 @@ class Trial(Loops):
         """By functions of the kind that the application is."""
         gc.disable()  # a stream that is collected inside httpcore's pool waits for itself: tests/collecting.py
         self.vendor = "anthropic" if self.app.api == "anthropic" else "openai"
-        self.routed = self.app.seed % 3 == 0
+        self.routed = self.app.kind == "router" if self.app.kind else self.app.seed % 3 == 0
         self.routers: dict[tuple[int, str], Any] = {}
         if self.vendor == "anthropic":
             # LiteLLM asks Claude for a form by a tool of its own.

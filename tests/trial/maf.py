@@ -14,7 +14,7 @@ from cacheprefix.layout.framing import unframed
 from cacheprefix_maf import wrap
 from tests.maf.maf_driver import RULES, close, make_client
 from tests.transparent.test_maf import Agents, streamed, told
-from tests.trial.applications import IMAGE, Person, Role, Turn, hooks
+from tests.trial.applications import IMAGE, Built, Person, Role, Turn, hooks
 from tests.trial.checks import Framing
 from tests.trial.talks import Talks
 
@@ -35,7 +35,8 @@ class Trial(Talks):
     async def begin(self) -> None:
         """Agents of this process; workflows are built when they are asked."""
         if not self.process:
-            self.kind = self.rng.choice(("sessions", "messages", "messages", "workflow"))
+            chosen = self.rng.choice(("sessions", "messages", "messages", "workflow"))
+            self.kind = self.app.kind or chosen
             self.framing = replace(self.framing, goes_on=self.kind != "workflow")
             self.clients = {
                 role.name: make_client(self.app.api, self.provider, hooks(role.name, later=True))
@@ -90,15 +91,18 @@ class Trial(Talks):
         if self.kind == "workflow":
             return await self._flow(turn, person, role, [*talk, asked])
         agent = self.agents[person.name, role.name]
-        more: dict[str, Any] = {"session": talk} if self.kind == "sessions" else {}
-        said = asked if more else [*talk, asked]
+        kept = self.kind == "sessions"
+        more: dict[str, Any] = {"session": talk} if kept else {}
+        if turn.form:
+            more["options"] = {"response_format": Built}
+        said = asked if kept else [*talk, asked]
         if turn.way == "stream":
             gave = await streamed(agent.run(said, stream=True, **more))
             answer = gave[-1][1]
         else:
             response = await agent.run(said, **more)
             gave, answer = told(response), response.text
-        if not more:
+        if not kept:
             talk += [asked, Message("assistant", [answer or "Nothing."], author_name=role.name)]
         return gave
 

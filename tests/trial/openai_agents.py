@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from cacheprefix_openai_agents import wrap
 from tests.openai_agents.agents_driver import MODELS, model_for
 from tests.transparent.compare import Allowed
 from tests.transparent.test_openai_agents import Agents, streamed, told
-from tests.trial.applications import IMAGE, Answers, Person, Role, Turn, hooks
+from tests.trial.applications import IMAGE, Answers, Built, Person, Role, Turn, hooks
 from tests.trial.checks import Framing
 from tests.trial.talks import Talks
 
@@ -65,22 +66,25 @@ class Trial(Talks):
                 role.name: model_for(self.app.api, self.provider, hooks(role.name, later=True))
                 for role in self.app.roles
             }
-            self.kind = self.rng.choice(("plain", "handoffs", "tools"))
-            self.kept = self.rng.random() < 0.4
+            chosen, kept = self.rng.choice(("plain", "handoffs", "tools")), self.rng.random() < 0.4
+            self.kept = self.app.kind == "sessions" if self.app.kind else kept
+            self.kind = "plain" if self.app.kind == "sessions" else self.app.kind or chosen
             script = Script(self.app, self.provider)
             names = [role.name for role in self.app.roles]
             # Each knows those that come behind it.
             kind = {"handoffs": "transfer_to", "tools": "ask", "plain": "no"}[self.kind]
             script.has = {name: [f"{kind}_{one}" for one in names[at + 1 :]] for at, name in enumerate(names)}
             self.provider.simulator.script = script
-        self.agents: dict[tuple[str, str], Agent[Any]] = {}
-        for person in self.app.people:
+        self.agents: dict[tuple[str, str, bool], Agent[Any]] = {}
+        # Who has an answer's schema is another agent to the SDK, of the same name.
+        forms = {turn.form for turn in self.app.turns}
+        for person, form in itertools.product(self.app.people, sorted(forms)):
             made: list[Agent[Any]] = []
             for role in reversed(self.app.roles):
-                made.insert(0, self._agent(role, person, made))
+                made.insert(0, self._agent(role, person, made, form=form))
             for one in made if not self.unmodified else ():
                 wrap(one, self.session_of(person), conversation=person.thread if self.app.named else "")
-            self.agents |= {(person.name, one.name): one for one in made}
+            self.agents |= {(person.name, one.name, form): one for one in made}
 
     async def end(self) -> None:
         """Close the clients."""
@@ -110,7 +114,7 @@ class Trial(Talks):
 
     async def ask(self, turn: Turn, person: Person, role: Role, text: str, talk: Any) -> Any:
         """A run's result, and its events where it is streamed."""
-        agent, content = self.agents[person.name, role.name], text
+        agent, content = self.agents[person.name, role.name, turn.form], text
         if turn.image:
             url = f"data:image/png;base64,{IMAGE}"
             content = [{"type": "input_text", "text": text}, {"type": "input_image", "image_url": url}]  # type: ignore[assignment]
@@ -124,7 +128,7 @@ class Trial(Talks):
             talk[:] = gave["said"]
         return [events, gave]
 
-    def _agent(self, role: Role, person: Person, behind: list[Agent[Any]]) -> Agent[Any]:
+    def _agent(self, role: Role, person: Person, behind: list[Agent[Any]], *, form: bool) -> Agent[Any]:
         tools: list[Any] = []
         for tool in self.app.tools(role, person):
 
@@ -141,4 +145,5 @@ class Trial(Talks):
             model=self.models[role.name],
             tools=tools,
             handoffs=[*behind] if self.kind == "handoffs" else [],
+            output_type=Built if form else None,
         )

@@ -136,7 +136,7 @@ def played(kind: type[Driver], app: Application) -> tuple[list[Broken], int, int
         if name[-1].isdigit() and not [*replayed(app, runs, ())]:
             break
         stuck: list[str] = []
-        made = within(PATIENCE, lambda mode=mode, name=name: _run(kind, app, mode, name), stuck)  # type: ignore[misc]
+        made = within(PATIENCE, lambda mode=mode, name=name: one_run(kind, app, mode, name), stuck)  # type: ignore[misc]
         if made is None:
             number = 0 if mode == "unmodified" else 5
             return [Broken(number, f"{name}: not at its end after {PATIENCE:.0f} s\n{stuck[0]}")], 0, 0
@@ -146,13 +146,14 @@ def played(kind: type[Driver], app: Application) -> tuple[list[Broken], int, int
     if found and app.parallel and any(turn.fault for turn in app.turns):
         for number in range(2 * _AGAIN):
             for mode in AS_THEY_ARE:
-                runs[f"{mode} {number}"] = _run(kind, app, mode, mode)
+                runs[f"{mode} {number}"] = one_run(kind, app, mode, mode)
         found = check(app, runs, allowed)
     forks = sum(is_fork(record.prompt, kind.framing.own) for record in runs["forked"].records)
     return found, sum(len(run.records) for run in runs.values()), forks
 
 
-def _run(kind: type[Driver], app: Application, mode: Mode, name: str) -> Run:
+def one_run(kind: type[Driver], app: Application, mode: Mode, name: str) -> Run:
+    """One play of an application; by a name that begins with ``continued`` one process plays all of it."""
     found, held = _staged(kind, app, mode, name)
     gc.collect()
     left = ["a session that nobody holds" for one in held if one() is not None]

@@ -124,6 +124,24 @@ def test_a_question_that_is_missing_or_doubled_is_found(options):
     assert 9 in forked(sent([FORK[1], *FORK]), sent(grown(FORK), 1), app=app)
 
 
+@pytest.mark.parametrize("speaker", ["system", "developer", "assistant"])
+def test_words_that_gain_authority_are_found(speaker):
+    """What a person asks, as the application's or as the model's."""
+    asked = {"role": "user", "content": "xalice-ask-0"}
+    own, told = [*OWN, asked], {**asked, "role": speaker}
+    for said, broken in ((asked, set()), (told, {9})):
+        known = runs(sent(own), forked=(sent([FORK[0], FORK[1], said, FORK[2]]),))
+        assert numbers(check(APP, known)) == broken
+
+
+@pytest.mark.parametrize("text", [HANDBOOK, PLANNER.duty])
+def test_the_applications_text_without_a_frame_is_found(text):
+    """In a user's message it stands as a role's, and in the model's not at all."""
+    for said in ({"role": "user", "content": text}, {"role": "assistant", "content": role_element("planner", text)}):
+        others = [one for one in FORK if text not in one["content"]]
+        assert 9 in forked(sent([*others, said]), sent(grown(FORK), 1))
+
+
 def test_a_request_that_is_never_made_or_made_twice_is_found():
     """Fail open: each of the application's goes out."""
     assert forked(sent(FORK)) == {5}
