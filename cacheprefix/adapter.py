@@ -122,7 +122,6 @@ from cacheprefix.watched_clients import (
     watched_in_place,
     watched_stream,
 )
-from cacheprefix.wire.messages import asks
 from cacheprefix.wrapped_parts import Wrap, claimed, named, released
 
 if TYPE_CHECKING:
@@ -226,7 +225,6 @@ __all__ = [
     "allowed_choice",
     "ask_options",
     "asked_again",
-    "asks",
     "begins",
     "bound_role",
     "check_volatile",

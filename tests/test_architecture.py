@@ -232,7 +232,7 @@ def test_an_adapter_uses_the_core_through_its_doors():
                 assert node.attr in _public(whole[node.value.id]), f"{path}:{node.lineno}"
 
 
-@pytest.mark.parametrize(("adapter", "most"), [("litellm", 205), ("openai_agents", 165)])
+@pytest.mark.parametrize(("adapter", "most"), [("litellm", 210), ("openai_agents", 165)])
 def test_a_thin_adapter_stays_thin(adapter, most):
     """At most so many lines of code: those that are neither blank, nor a comment, nor a docstring.
 

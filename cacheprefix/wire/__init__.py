@@ -7,7 +7,7 @@ from cacheprefix.wire.apply_decisions import apply, sendable
 from cacheprefix.wire.codec import decode, encode, redecode, structure_errors
 from cacheprefix.wire.litellm import for_litellm, for_responses
 from cacheprefix.wire.message_views import forget_views, views_of
-from cacheprefix.wire.messages import Form
+from cacheprefix.wire.messages import Form, asks
 from cacheprefix.wire.reader import Memo
 from cacheprefix.wire.sdk_calls import gemini_sdk_body, sdk_arguments
 
@@ -16,6 +16,7 @@ __all__ = [
     "Memo",
     "api_of_path",
     "apply",
+    "asks",
     "decode",
     "encode",
     "for_litellm",

@@ -17,18 +17,16 @@ from cacheprefix_ag2 import wrap
 from tests.fault_matrix import FOUND, HANDBOOK, PROVIDER, Case, check, check_event_loop, check_fork, check_stall, names
 
 STEPS = (
-    "cacheprefix_ag2.layout._seated",
+    "cacheprefix_ag2.layout._united",
     "cacheprefix_ag2.layout._texts",
     "cacheprefix_ag2.client.tap",
-    "cacheprefix_ag2.policy.tail_position",
     "cacheprefix_ag2.policy.conversation_id",
     "cacheprefix_ag2.policy.instruction_of",
     "cacheprefix_ag2.state.Talk.load",
     "cacheprefix_ag2.state.Talk.unsaved",
     "cacheprefix_ag2.sending.Sending._settled",
     "cacheprefix.calls.history_runner.apply",
-    "cacheprefix_ag2.team.Team.heard",
-    "cacheprefix_ag2.team.Team.layout",
+    "cacheprefix_ag2.team.Team.seated",
     "cacheprefix.layout.role_position.RolePositions.choose",
     "cacheprefix.cache.CacheModel.finish",
     "cacheprefix.cache.CacheModel.first_token",

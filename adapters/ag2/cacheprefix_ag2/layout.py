@@ -28,13 +28,13 @@ from cacheprefix.adapter import (
     RequestPlan,
     Tool,
     ToolSource,
-    asks,
     digest_of,
     loads,
     provider_tools,
     reason,
 )
 from cacheprefix.errors import ToolClashError
+from cacheprefix.wire import asks
 from cacheprefix_ag2.state import Talk
 from cacheprefix_ag2.team import Seat, schema_key, team_of
 

@@ -33,7 +33,6 @@ from cacheprefix.adapter import (
     SummaryRequest,
     ToolSource,
     VolatileRole,
-    asks,
     find_text,
     instruction_of,
     make_message,
@@ -41,6 +40,7 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix.errors import ToolClashError
+from cacheprefix.wire import asks
 from cacheprefix_autogen.history import Ask, Condensed, Views, as_decided, condensed, summarised
 from cacheprefix_autogen.layout import Layout, compose, introduced
 from cacheprefix_autogen.messages import (

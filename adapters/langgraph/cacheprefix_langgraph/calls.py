@@ -32,8 +32,8 @@ from cacheprefix.adapter import (
     reason,
     tail_text,
 )
-from cacheprefix.adapter import asks as asks_of
 from cacheprefix.errors import BudgetError
+from cacheprefix.wire import asks as asks_of
 from cacheprefix_langgraph.converse import CONFIG, SCHEMA, converse_of, in_blocks, words_itself
 from cacheprefix_langgraph.fork_context import FRAME, Frame, configurable, scope_of, thread_of
 from cacheprefix_langgraph.history import Decided

@@ -222,7 +222,7 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
         if we_asked and isinstance(answer, litellm.CustomStreamWrapper):
             # We asked for the usage, and not the application: LiteLLM keeps it out of the chunks that it sees.
             answer.stream_options, answer.send_stream_usage = None, False
-        return _streamed(answer, fork, turn, we_asked=we_asked)
+        return _streamed(answer, fork, turn)
 
     return (fork.aask if name == "acompletion" else fork.ask)(send, streamed)
 
@@ -284,42 +284,13 @@ def _as_text(message: Any) -> Any:
     return {**message, "content": one["text"]} if one.get("type") == "text" else message
 
 
-class _UsageTakenOut:
-    """A stream's chunks; when all have come, the one that only our asking for the usage brought is in no list."""
-
-    def __init__(self, chunks: Any, held: Any) -> None:
-        self.chunks, self.held = chunks, held
-
-    def __next__(self) -> Any:
-        try:
-            return next(self.chunks)
-        except StopIteration:
-            self._take_out()
-            raise
-
-    async def __anext__(self) -> Any:
-        try:
-            return await anext(self.chunks)
-        except StopAsyncIteration:
-            self._take_out()
-            raise
-
-    def _take_out(self) -> None:
-        # LiteLLM has counted by it: its callbacks, and we, are told the usage.
-        if isinstance(self.held, list) and self.held and not getattr(self.held[-1], "choices", True):
-            del self.held[-1]
-
-
-def _streamed(answer: Any, fork: adapter.ForkBody, turn: Any, *, we_asked: bool) -> Any:
+def _streamed(answer: Any, fork: adapter.ForkBody, turn: Any) -> Any:
     stream = isinstance(answer, litellm.CustomStreamWrapper)
     cached = answer.custom_llm_provider == "cached_response" if stream else _hidden(answer).get("cache_hit")
     if cached:
         turn.fail(sent=False)  # LiteLLM's own cache has answered, and no provider
         return answer
-    if not stream:
-        return None
-    kept = getattr(answer, "chunks", None) if we_asked else None
-    return adapter.watched_stream(answer, lambda chunks: fork.watch(turn, _UsageTakenOut(chunks, kept), _usage))
+    return adapter.watched_stream(answer, lambda chunks: fork.watch(turn, chunks, _usage)) if stream else None
 
 
 def _usage(chunk: Any) -> Any:

@@ -22,7 +22,6 @@ from cacheprefix.adapter import (
     OwnTools,
     Reason,
     RequestPlan,
-    asks,
     digest_of,
     find_text,
     for_own_tools,
@@ -31,6 +30,7 @@ from cacheprefix.adapter import (
     provider_tools,
     reason,
 )
+from cacheprefix.wire import asks
 from cacheprefix_maf.history import history_of, own_history, thinks
 from cacheprefix_maf.member import Member
 from cacheprefix_maf.tools import carried, differing, plain
