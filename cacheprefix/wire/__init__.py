@@ -7,11 +7,12 @@ from cacheprefix.wire.apply_decisions import apply, sendable
 from cacheprefix.wire.codec import decode, encode, redecode, structure_errors
 from cacheprefix.wire.litellm import for_litellm, for_responses
 from cacheprefix.wire.message_views import forget_views, views_of
-from cacheprefix.wire.messages import Form, asks
+from cacheprefix.wire.messages import Asks, Form, asks
 from cacheprefix.wire.reader import Memo
 from cacheprefix.wire.sdk_calls import gemini_sdk_body, sdk_arguments
 
 __all__ = [
+    "Asks",
     "Form",
     "Memo",
     "api_of_path",

@@ -112,8 +112,9 @@ class SelectorMember(Member):
         # Joined: it carries the union, to read the agents' cache. Not where its model is another, which reads nothing
         # of that, nor where shared text and tools cost more than they save.
         tools = OwnTools((), carried="union") if joins else None
+        asks = asked.asks
         asked = replace(asked, texts=())
-        plan = session.plan(replace(self._request(asked, shared, behind, tools), place="end"))
+        plan = session.plan(replace(self._request(asked, shared, behind, tools), place="end", asks=asks))
         if not plan.forks:
             return None, plan
         messages, restriction = list(plan.history), Restriction(given.tools, given.tool_choice)

@@ -40,7 +40,7 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix.errors import ToolClashError
-from cacheprefix.wire import asks
+from cacheprefix.wire import Asks, asks
 from cacheprefix_autogen.history import Ask, Condensed, Views, as_decided, condensed, summarised
 from cacheprefix_autogen.layout import Layout, compose, introduced
 from cacheprefix_autogen.messages import (
@@ -120,6 +120,11 @@ class Asked:
     talk: Conversation
     beside: str
     """Its text outside of the conversation: the role's text and the volatile text of this call."""
+
+    @property
+    def asks(self) -> Asks:
+        """What its messages ask, as the application made it."""
+        return asks(map(_only_text, self.rest), system=bool(self.texts))
 
 
 class Member:
@@ -614,8 +619,9 @@ class Member:
             said, lambda one: views.of(one).digest, lambda one: views.of(one).tokens, behind
         )
         instruction = instruction_of(asked.texts, self.session.prefix.system)
-        says = asks(map(_only_text, asked.rest), system=bool(asked.texts))
-        return AgentRequest(self.name, views.model, asked.talk, instruction, lambda _: history, tools=tools, asks=says)
+        return AgentRequest(
+            self.name, views.model, asked.talk, instruction, lambda _: history, tools=tools, asks=asked.asks
+        )
 
     def _alike(self, asked: Asked) -> bool:
         """Whether all agents' own requests begin with the shared text, and only this team reads that prefix."""
