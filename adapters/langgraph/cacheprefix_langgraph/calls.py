@@ -424,8 +424,8 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
     session, parts = asked.frame.session, asked.parts
     plan = sending.plan = session.plan(asked.request(asks=asks and _summarises(session)))
     if plan.unasked:
-        # Text for this request alone would be an answer's to ask for; of system text alone nothing is answered.
-        return _own(parts, parts.rest, replace(asked.plain, volatile={}), asked.kwargs)
+        # The provider refuses it; any text of ours might be something to answer.
+        return None
     if asked.kept:
         beside = _behind_cached if cached_elsewhere(asked.model, asked.kwargs) else _in_instructions
         return beside(asked.model, asked.given, asked.kwargs, asked.plain)
