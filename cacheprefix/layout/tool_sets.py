@@ -355,8 +355,11 @@ class ToolSets:
         self, team: Team, services: Services, conversation: Decided, role: str, model: str, asked: ToolsAsked
     ) -> _Offer:
         """What a role may carry: the tools that the conversation began with, grown where the role's own came later."""
-        mine = frozenset(asked.own)
+        mine, key = frozenset(asked.own), (lane_of(model, asked.schema), team.role(role))
         began = self.union(team, conversation)
+        if _owner(conversation) is None and _carries(conversation, key) == _UNION:
+            # Nothing is kept there of what requests brought, so this one's own tools are those that it carries.
+            began = _in_order(team, {*began, *(mine - asked.foreign)})
         with self._lock:
             # Privacy: of tools that came later only those that this tenant's requests may carry.
             may = {*self.open_to(team, conversation), *began, *(mine - asked.foreign)}
@@ -369,7 +372,7 @@ class ToolSets:
             services=services,
             conversation=conversation,
             model=model,
-            key=(lane_of(model, asked.schema), team.role(role)),
+            key=key,
             asked=asked,
             mine=mine,
             began=began,
@@ -381,7 +384,7 @@ class ToolSets:
         """Whether a role carries the union, of which its own tools are a part; what is decided is recorded."""
         conversation, union, began = offer.conversation, offer.union, offer.began
         entry, moved = _entry(offer.key), _entry(offer.key, _UNION)
-        recorded = conversation.decided(_LANES, moved) or conversation.decided(_LANES, entry)
+        recorded = _carries(conversation, offer.key)
         if recorded:
             before: bool | None = recorded == _UNION
         elif offer.began_bare:
@@ -553,6 +556,11 @@ def _note_carried(offer: _Offer) -> None:
     entry = _entry((offer.key[0], ""))
     if offer.conversation.decided(_LANES, entry) is None:
         offer.conversation.decide(_LANES, entry, _UNION)
+
+
+def _carries(conversation: Decided, key: tuple[str, str]) -> str | None:
+    """What a conversation's decisions say that a role's requests carry: ``_UNION`` or ``_OWN``; None where nothing."""
+    return conversation.decided(_LANES, _entry(key, _UNION)) or conversation.decided(_LANES, _entry(key))
 
 
 def _entry(key: tuple[str, str], *more: str) -> str:

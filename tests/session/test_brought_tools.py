@@ -16,6 +16,8 @@ HANDBOOK = "The handbook of the house. " * 300
 USERS = ("alice", "bob", "carol")
 ROLES = ("user", "assistant")
 USERS6 = (*USERS, "dave", "erin", "frank")
+FORM = {"type": "object", "properties": {}}
+KITS = {"planner": ["open", "find", "count"], "critic": ["count", "open", "find"]}
 STEPS = st.tuples(st.sampled_from(USERS), st.sampled_from(("planner", "critic", "writer")), st.integers(0, 3))
 
 
@@ -47,6 +49,27 @@ def test_no_request_holds_a_tool_that_another_user_brought(way, steps):
         assert not [other for other in USERS if other != user and other in sent]
         assert not number or f"house of {user}" in sent
         said[user] += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Go on."}]
+    assert session.failures == {}
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(USERS), st.sampled_from(("planner", "critic")), st.booleans()), max_size=16))
+def test_where_nobody_names_the_conversation_a_role_goes_on_with_the_tools_that_it_carried(steps):
+    """Those that requests bring are kept for nobody there: what it carried before seemed to be none of its own."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None, caching=Caching(counter=ESTIMATE))
+    said = {user: [{"role": "user", "content": f"Help {user}. " * 200}] for user in USERS}
+    carried = {}
+    for user, role, calls in steps:
+        for _ in range(1 + calls):
+            system = [{"type": "text", "text": f"{HANDBOOK}\n\nYou are the {role}."}]
+            tools = [{"name": name, "description": "Of the house. " * 40, "input_schema": FORM} for name in KITS[role]]
+            body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "system": system, "tools": tools}
+            body["messages"] = said[user]
+            fork = fork_body(session.adapter, body, "anthropic", Role(role))
+            fork.begin(fork.queue()).finish({"input_tokens": 2_000, "output_tokens": 5})
+            sent = [tool["name"] for tool in fork.body["tools"]]
+            assert carried.setdefault((user, role), sent) == sent
+            said[user] += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Go on."}]
     assert session.failures == {}
 
 

@@ -61,6 +61,8 @@ class Framing:
     goes_on: bool = True
     """Whether a turn goes on from those before it, and is no conversation of its own."""
 
+    raises: bool = False
+    """Whether what several requests hold of a user's stands in the shared system text, as the adapter's page says."""
     named: bool = True
     """Whether conversations have the names that the application gives them, where it gives any."""
     filler: str = ""
@@ -214,7 +216,7 @@ def same_authority(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> 
                 held[word] = max(held.get(word, 0), _AUTHORITY[speaker])
         for speaker, section in spoken(now):
             more = [word for word in _own_words(person, section) if _AUTHORITY[speaker] > held.get(word, 0)]
-            if more:
+            if more and not (speaker == "application" and runs["forked"].framing.raises):
                 yield Broken(9, f"{key}: {more[:3]} as the {speaker}'s, in {section.text[:200]!r}")
             for text in (app.handbook, *(each.duty for each in app.roles)):
                 if find_text(text, section.text) is None or speaker == "application":

@@ -48,7 +48,7 @@ class Trial(Driver):
     # An input stands in front of all roles where several tasks name it: a crew with one task is laid out otherwise.
     # A manager's tasks may all end with the same words, and a task's result is said once.
     framing = Framing(
-        words=_words, own=lambda text: text.startswith("You are "), last=False, by_roles=True, once=True
+        words=_words, own=lambda text: text.startswith("You are "), last=False, by_roles=True, once=True, raises=True,
     )
     allowed: ClassVar[tuple[Allowed, ...]] = tuple(
         Allowed(("crewai",), "*", "saw*messages[*].content", ("value",), "large results",
