@@ -580,9 +580,7 @@ class AdapterSession:
         load_price_library()
         notices, tools, last = self.shared.notices, self.tool_calls.stats(), self.shared.totals.last
         use = self.shared.gating.told
-        made = self.shared.totals.report(
-            self.counter_name, notices.notes, notices.failures, self.shared.unmodified.later()
-        )
+        made = self.shared.totals.report(self.counter_name, notices.notes, notices.failures)
         if last is None:
             # What went out and failed, or was refused by ``strict``, did come.
             came = made.unanswered or any(one.startswith(_REFUSED) for one in notices.notes)

@@ -15,14 +15,12 @@ from cacheprefix.profiles import Profile, Usage, cost_units
 from cacheprefix.prompt import Layout, Reason
 
 if TYPE_CHECKING:
-    from cacheprefix.layout.baseline import Later
     from cacheprefix.toolcache import CacheStats
 
 _NOTICED = 0.001
 """Seconds at the gate from which on a request has waited."""
 _UNSURE = 0.02
 """Share of the unmodified cost that may be unsure; beyond it the cost is unknown."""
-NO_NEWS: Mapping[str, Later] = {}
 _FEW = 5
 """Fan-outs, and dearer agents, that the text of a report tells one by one."""
 _REASONS = 3
@@ -439,9 +437,8 @@ def _text(report: Report) -> Iterable[str]:
     if any(line.unmodified_units is None and line.unsure_units for line in (*report.lines, report.total)):
         yield (
             "unmodified is unknown where more than 2 % of it hangs on a beginning about as long as the provider's "
-            "minimum by its own count, which it may have kept or not, or that ends at a block's edge, on "
-            "what images or tools count, not known yet, "
-            "on what another process had sent before (the provider read what no request of this session held), on the "
+            "minimum by its own count, which it may have kept or not, on images whose count is not known yet, on "
+            "what another process had sent before (the provider read what no request of this session held), on the "
             "rules of a model without a profile whose answers do not say what they read (name its provider), or on "
             "whether siblings read what another was still writing: a simulated provider that takes no time lets them "
             "(`cacheprefix serve --latency on` takes some)"
@@ -599,10 +596,8 @@ class Totals:
         with self._lock:
             return tuple(self._calls)
 
-    def report(
-        self, counter: str, notes: tuple[str, ...], failures: Mapping[str, int], later: Mapping[str, Later] = NO_NEWS
-    ) -> Report:
-        """Lines by agent and in all, and the breaks, dearest first; ``later`` is what is known by now of their cost."""
+    def report(self, counter: str, notes: tuple[str, ...], failures: Mapping[str, int]) -> Report:
+        """Lines by agent and in all, and the breaks, dearest first."""
         with self._lock:
             calls, folded, old = list(self._calls), dict(self._folded), list(self._breaks)
             layouts = _went_out(self._layouts, calls)
@@ -612,12 +607,7 @@ class Totals:
         lines = []
         for agent in sorted(folded.keys() | by_agent.keys()):
             line = _sum(agent, map(_line, by_agent.get(agent, ())))
-            line = _sum(agent, (folded[agent], line)) if agent in folded else line
-            news = later.get(agent)
-            if news is not None and line.unmodified_units is not None:
-                units, unsure = line.unmodified_units + news.units, max(0.0, line.unsure_units + news.unsure)
-                line = replace(line, unmodified_units=units, unsure_units=unsure)
-            lines.append(line)
+            lines.append(_sum(agent, (folded[agent], line)) if agent in folded else line)
         breaks = _merged([*old, *breaks_of(calls, old)])
         total = _sum("all", lines)
         if self.unseen:

@@ -10,13 +10,6 @@ and ``y`` of images by our counter in what was sent,
 where ``a`` and ``b`` are what the provider counts for one token of ours of text and of images, by all its counts so
 far. Only ``a / b`` matters, and only where images are: a request without any is scaled by ``T / x``. A beginning that
 was a whole prompt has the count that it had then, which is off by the least: by what stood in it and was not sent.
-
-Tools' schemas are a third kind, with ``c`` for one token of ours: a fork has the tools of all agents, the application's
-own request those of one, so that ``c`` decides what that counts. With ``T`` known the cost is linear in ``c``:
-
-    cost(c) = cost(c then) + slope * (c - c then)
-
-so that what later counts tell of ``c`` corrects the sum of those that ended before (``Unmodified.later``).
 """
 
 from __future__ import annotations
@@ -32,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache.model import SentBy
 from cacheprefix.locks import Lock, RLock
-from cacheprefix.profiles import NO_CALLS, Profile, Usage, cost_units
+from cacheprefix.profiles import NO_CALLS, Profile, Usage
 from cacheprefix.prompt import Prompt, Section, dumps, section
 from cacheprefix.services import TELLING, counts_alike, scale_of
 from cacheprefix.wire import decode
@@ -48,12 +41,8 @@ _NOISE = 0.005
 """By what share a request's count lies from what the others' say, before there is more than one."""
 _APART = 20.0
 """How many times as far a single text's count lies from it."""
-_MOST = 0.5
-"""At most by what share: texts of figures beside texts of words."""
 _SURELY = 0.25
 """By how much of that a beginning lies from a provider's minimum that surely is, or is not, reached."""
-_SCHEMAS = 1.6
-"""How many times as much as text of the same length tools count at most, or as little, before counts tell."""
 _EITHER = 8.0
 """How many times as much as it seems an image counts at most, or as little, before counts tell."""
 _WORDS = 4
@@ -82,30 +71,15 @@ class _About(NamedTuple):
     off: float
 
 
-class _Parts(NamedTuple):
-    """Tokens of a prompt, or of its beginning, by what they are counted with; or what one of each counts."""
-
-    text: float
-    tools: float
-    """Of the tools' schemas."""
-    images: float
-
-    def by(self, scales: _Parts) -> float:
-        """Tokens by the provider's count, which counts ``scales`` for one of each."""
-        return self.text * scales.text + self.tools * scales.tools + self.images * scales.images
-
-
-_ALIKE = _Parts(1.0, 1.0, 1.0)
-
-
 class _Told(NamedTuple):
     """A beginning that a provider read: its tokens by our count and by the provider's."""
 
     ours: int
     theirs: _About
 
-    def apart(self, whole: float) -> float:
+    def apart(self, scale: float) -> float:
         """By what share its count surely lies from what the whole request says: its texts count otherwise."""
+        whole = scale * self.ours
         return max(0.0, abs(self.theirs.tokens - whole) - self.theirs.off) / whole if whole else 0.0
 
 
@@ -116,13 +90,6 @@ class Estimate(NamedTuple):
     unsure: float = 0.0
     """Cost units by which it may be off: a beginning lies so near the provider's minimum that nobody knows if it had
     been in the cache, what an image counts is not known yet, or another process had sent what nobody here knows."""
-
-
-class Later(NamedTuple):
-    """What came out of requests' cost when they had ended: to be added to their estimates. Cost units."""
-
-    units: float
-    unsure: float
 
 
 class Own(NamedTuple):
@@ -146,7 +113,7 @@ class Times(NamedTuple):
 
 @dataclass(slots=True)
 class _Counts:
-    """What a provider counted for a model: sums over its reports, by which two kinds of content are told apart."""
+    """What a provider counted for a model: sums over its reports, by which text and images are told apart."""
 
     xx: float = 0.0
     xy: float = 0.0
@@ -158,22 +125,19 @@ class _Counts:
     reports: int = 0
     missed: float = 0.0
     """The sum of squares of the shares by which the reports were missed."""
-    least: float = inf
-    """The fewest tokens of text in a report with others."""
 
-    def learn(self, x: float, y: float, counted: float) -> None:
-        """Enter a report: a prompt that we count as ``x`` tokens of text and ``y`` others, the provider ``counted``."""
-        self.xx += x * x
-        self.xy += x * y
-        self.yy += y * y
-        self.xt += x * counted
-        self.yt += y * counted
-        self.least = min(self.least, x) if y else self.least
-        self.ours += x + y
+    def learn(self, text: int, images: int, counted: int) -> None:
+        """Enter a report: a prompt that we count as ``text`` and ``images`` tokens, and the provider as ``counted``."""
+        self.xx += text * text
+        self.xy += text * images
+        self.yy += images * images
+        self.xt += text * counted
+        self.yt += images * counted
+        self.ours += text + images
         self.theirs += counted
         a, b = self.scales()
         self.reports += 1
-        self.missed += ((a * x + b * y) / counted - 1) ** 2
+        self.missed += ((a * text + b * images) / counted - 1) ** 2
 
     @property
     def noise(self) -> float:
@@ -189,18 +153,6 @@ class _Counts:
         whole = self.xx + self.yy
         return _SURE / (_SURE + (self.xx * self.yy - self.xy * self.xy) / whole) if whole else 1.0
 
-    @property
-    def guessed(self) -> float:
-        """What share of ``b`` may be a guess where ``x`` are several texts: what they count apart is taken for ``b``.
-
-        Those that stand in all reports cannot be told from what else does.
-
-            blind + off * a * least / (b * y)        with ``off`` by how much a text's count lies from the others'
-        """
-        a, b = self.scales()
-        whole = b * (self.yy / self.reports) ** 0.5 if self.reports else 0.0
-        return min(1.0, self.blind + (self.noise * _APART * a * self.least / whole if whole else 1.0))
-
     def scales(self) -> tuple[float, float]:
         """``a`` and ``b``: least squares, drawn to the common ratio ``r`` as far as the reports do not tell.
 
@@ -214,20 +166,6 @@ class _Counts:
         below = xx * yy - self.xy * self.xy
         a, b = (xt * yy - yt * self.xy) / below, (yt * xx - xt * self.xy) / below
         return min(max(a, r / _FARTHEST), r * _FARTHEST), min(max(b, r / _FARTHEST), r * _FARTHEST)
-
-
-@dataclass(slots=True)
-class _Doubt:
-    """How an agent's requests' cost goes by what tools count, which later counts tell."""
-
-    slope: float = 0.0
-    """Cost units for one more of the provider's tokens for each of ours: the sum over the requests."""
-    at: float = 0.0
-    """The same, times what tools were taken to count."""
-    moves: float = 0.0
-    """Cost units by which they may be off where nothing is known."""
-    said: float = 0.0
-    """Those by which they were said to be off."""
 
 
 @dataclass(slots=True, eq=False)
@@ -301,14 +239,8 @@ class Unmodified:
         self._tenants = _Tenants()
         self._own_alone = True
         """Whether all that was sent was the application's own."""
-        # By model: texts and tools against images, and texts against tools.
         self._counts: Bounded[str, _Counts] = Bounded(_MODELS)
-        self._tools: Bounded[str, _Counts] = Bounded(_MODELS)
         self._wholes: Bounded[bytes, _About] = Bounded(_WHOLES)
-        # By model and agent.
-        self._doubts: Bounded[tuple[str, str], _Doubt] = Bounded(_WHOLES)
-        # By agent and beginning: cost units that hang on which side of a block's edge it ends.
-        self._edges: Bounded[tuple[str, bytes], float] = Bounded(_WHOLES)
         self._begun: Bounded[int, _Begun] = Bounded(_BEGUN)
         # By model: whether its provider was last seen to let siblings that are sent together read from one another, and
         # the cost units that were reckoned as if it did not, before anything was seen.
@@ -405,9 +337,7 @@ class Unmodified:
         same = own_word or (self._own_alone and usage.reported) or _found_alike(seen, sent, plain=scale.plain)
         if alike and same:
             return Estimate(usage if usage.reported else sent.expectation.usage)
-        unsure = scale.unsure(seen, profile) + self._doubt(own, scale, seen, profile)
-        self._keep(scale, bisect_right(prompt.totals, seen.expectation.usage.cache_read_tokens or 0))
-        self._note_edge(own, scale, seen, profile)
+        unsure = scale.unsure(seen, profile)
         found = seen.expectation
         if own_word is None and prompt.model not in self._shares and found.reason == "concurrent_cold_start":
             more = (found.shared_tokens - found.tokens) * (max(profile.default_ttl.write, 1.0) - profile.read)
@@ -419,48 +349,6 @@ class Unmodified:
             # Money: as the application made them, that process's requests may have left all of this one, or nothing.
             unsure += max(0, prompt.tokens - found.tokens) * (max(profile.default_ttl.write, 1.0) - profile.read)
         return Estimate(scale.theirs(found.usage, profile), unsure)
-
-    def _doubt(self, own: Own, scale: _Scale, seen: Observation, profile: Profile) -> float:
-        """Cost units by which a request's cost may be off as long as it is not known what tools count; it is noted."""
-        if not scale.others:
-            return 0.0
-        ours = seen.expectation.usage
-        known, more, less = (cost_units(one.theirs(ours, profile), profile) for one in (scale, *scale.others))
-        (_, most, _), (_, least, _) = (one.by for one in scale.others)
-        doubt = self._doubts.of((own.prompt.model, own.agent), _Doubt)
-        # The whole count of what was sent being known, it is linear in what tools count.
-        slope, moves = (more - less) / (most - least), max(abs(more - known), abs(less - known))
-        doubt.slope, doubt.at = doubt.slope + slope, doubt.at + slope * scale.by.tools
-        doubt.moves, doubt.said = doubt.moves + moves, doubt.said + moves * scale.guessed
-        return moves * scale.guessed
-
-    def _note_edge(self, own: Own, scale: _Scale, seen: Observation, profile: Profile) -> None:
-        """Note by how much a request's cost is off if what it reads ends on the other side of a block's edge."""
-        tokens = seen.expectation.usage.cache_read_tokens or 0
-        off = scale.edge(tokens, profile)
-        if off:
-            begins = _name(own.prompt, bisect_right(own.prompt.totals, tokens))
-            key = own.agent, begins
-            units = off * (max(profile.default_ttl.write, 1.0) - profile.read)
-            self._edges[key] = self._edges.get(key, 0.0) + units
-
-    def later(self) -> Mapping[str, Later]:
-        """By agent: what is known of its requests' cost by now that was not when they ended."""
-        found: dict[str, Later] = {}
-        with self._entering, self._lock:
-            for (model, agent), doubt in self._doubts.items():
-                counts, tools = self._counts.of(model, _Counts), self._tools.of(model, _Counts)
-                known = found.get(agent, Later(0.0, 0.0))
-                units = doubt.slope * _scales(counts, tools).tools - doubt.at
-                found[agent] = Later(known.units + units, known.unsure + doubt.moves * tools.guessed - doubt.said)
-            squares: dict[str, float] = {}
-            # The same beginning ends on the same side each time; different ones on either, so that those even out.
-            for (agent, _), units in self._edges.items():
-                squares[agent] = squares.get(agent, 0.0) + units**2
-        for agent, square in squares.items():
-            known = found.get(agent, Later(0.0, 0.0))
-            found[agent] = known._replace(unsure=known.unsure + square**0.5)
-        return found
 
     def _learn(self, sent: Observation, *, shares: bool) -> None:
         """Note for a model whether siblings sent at once read from one another (``shares``).
@@ -507,91 +395,32 @@ class Unmodified:
 
     def _scale(self, sent: Prompt, own: Prompt, usage: Usage, told: _Told | None = None) -> _Scale:
         """The provider's count of the application's own request, by its count of the one that was ``sent``."""
-        parts, mine = _parts(sent, sent.tokens), _parts(own, own.tokens)
-        words = parts.text + parts.tools
+        text, images = _parts(sent, sent.tokens)
         counted = usage.input_tokens if usage.calls == 1 and not usage.summed else None
         with self._lock:
-            counts, tools = self._counts.of(sent.model, _Counts), self._tools.of(sent.model, _Counts)
+            counts = self._counts.of(sent.model, _Counts)
             if counted and sent.tokens:
                 # A count that no tokenizer explains says nothing of other requests.
-                if parts.images or counts_alike(counted, words):
-                    counts.learn(words, parts.images, counted)
-                    if not parts.images:
-                        tools.learn(parts.text, parts.tools, counted)
+                if images or counts_alike(counted, text):
+                    counts.learn(text, images, counted)
                 self._wholes[_name(sent, len(sent.sections))] = _About(counted, 0.0)
-            scales = _scales(counts, tools)
-            noise, blind, guessed = (tools if tools.reports else counts).noise, counts.blind, tools.guessed
-        if told is not None and counted:
-            told = self._narrowed(told, sent, counted, scales, min(noise * _APART, _MOST))
-        # What both hold alike counts alike.
-        blind = blind if parts.images or mine.images else 0.0
-        guessed = guessed if parts.tools or mine.tools else 0.0
-
-        def made(scales: _Parts) -> _Scale:
-            """The scale where one of each counts so much against one another."""
-            against = _Parts(*(one / scales.text for one in scales))
-            whole = parts.by(against)
-            text = counted / whole if counted and whole else scales.text
-            scale = _Scale(own, _Parts(*(one * text for one in against)), sent, noise, blind, guessed, self._wholes)
-            if told is not None and counted and not blind:
-                apart = told.apart(_parts(sent, told.ours).by(scale.by))
-                if max(noise, apart) * _APART > _SURELY:
-                    return replace(scale, ends=_by_texts(scale, sent, told, counted))
-            return scale
-
-        if counted == words and not parts.images and not mine.images:
-            # It counts as we do, as far as it said.
-            return _Scale(own, _ALIKE)
-        scale = made(scales)
-        if scale.plain:
-            return scale
-        if guessed:
-            others = (made(scales._replace(tools=scales.tools * by)) for by in (_SCHEMAS, 1 / _SCHEMAS))
-            scale = replace(scale, others=tuple(others))
-        self._keep(scale, len(own.sections))
+            a, b = counts.scales()
+            noise, blind = counts.noise, counts.blind
+        if not images and (own is sent or not _parts(own, own.tokens)[1]):
+            a = b = counted / text if counted and text else a
+            blind = 0.0
+        else:
+            whole = a * text + b * images
+            ratio = counted / whole if counted and whole else 1.0
+            a, b = ratio * a, ratio * b
+        if a == b == 1.0:
+            return _Scale(own, a, b)
+        scale = _Scale(own, a, b, sent, noise, blind, self._wholes)
+        if told is not None and counted and not blind and max(noise, told.apart(scale.text)) * _APART > _SURELY:
+            scale = replace(scale, ends=_by_texts(scale, sent, told, counted))
+        with self._lock:
+            self._wholes.setdefault(_name(own, len(own.sections)), scale.about(own.tokens))
         return scale
-
-    def _narrowed(self, told: _Told, sent: Prompt, counted: int, scales: _Parts, apart: float) -> _Told:
-        """What the provider read, counted from the end of the whole request where that leaves less unsure.
-
-        A provider's rule: whole blocks are read. The best count of the same sections is kept: behind them one request
-        says little and another one much, of which each token may count ``apart`` by so much.
-        """
-        text = counted * scales.text / (_parts(sent, sent.tokens).by(scales) or counted)
-        at = bisect_right(sent.totals, told.ours)
-        # Of a section that is read in part.
-        more = told.ours - (sent.totals[at - 1] if at else 0)
-        low, high = told.theirs.tokens - told.theirs.off, told.theirs.tokens + told.theirs.off
-        behind, key = sent.tokens - told.ours, b"sent" + _name(sent, at)
-        ends = min(max(counted - behind * text, low), high)
-        found = [told.theirs, _About(ends, behind * apart)]
-        with self._lock:
-            known = self._wholes.get(key)
-            if known is not None:
-                found.append(_About(min(max(known.tokens + more * text, low), high), known.off + more * apart))
-            best = min(found, key=lambda one: one.off)
-            self._wholes[key] = _About(best.tokens - more * text, best.off + more * apart)
-        return told._replace(theirs=best)
-
-    def _keep(self, scale: _Scale, end: int) -> None:
-        """Remember the count of a beginning of so many sections, if it is the best so far."""
-        tokens = scale.prompt.totals[end - 1] if end else 0
-        about = scale.reckoned(tokens)
-        # What is a guess now may be known when the next one goes on from it.
-        if not end or scale.guess(tokens) > _NOISE * about.tokens:
-            return
-        with self._lock:
-            key = _name(scale.prompt, end)
-            known = self._wholes.get(key)
-            if known is None or about.off < known.off:
-                self._wholes[key] = about
-
-
-def _scales(counts: _Counts, tools: _Counts) -> _Parts:
-    """What a provider counts for one token of ours, by all its counts so far."""
-    (words, images), (text, schemas) = counts.scales(), tools.scales()
-    # Where there was no request without images nothing tells texts from tools.
-    return _Parts(text, round(schemas / text, 9) * text, images) if tools.reports else _Parts(words, words, images)
 
 
 @dataclass(frozen=True, slots=True)
@@ -599,26 +428,23 @@ class _Scale:
     """The provider's tokens for ours, in one prompt."""
 
     prompt: Prompt
-    by: _Parts
+    text: float
+    images: float
     sent: Prompt | None = None
     """What was sent in its place, whose count is known."""
     noise: float = 0.0
     """By what share a request's count lies from what the scales say."""
     blind: float = 0.0
     """How little it is known what images count: 1 before counts tell them from text; 0 where there are none."""
-    guessed: float = 0.0
-    """How little it is known what tools count; 0 where there are none."""
     wholes: Mapping[bytes, _About] = field(default_factory=dict)
     """The counts of whole prompts."""
     ends: tuple[_About, ...] = ()
     """The count at the end of each section, where what was read told of the texts in it; empty where it did not."""
-    others: tuple[_Scale, ...] = ()
-    """The same if tools count ``_SCHEMAS`` times as much, or as little."""
 
     @property
     def plain(self) -> bool:
         """Whether the provider counts as we do."""
-        return self.by == _ALIKE
+        return self.text == self.images == 1.0
 
     def of(self, tokens: int) -> float:
         """Tokens by the provider's count of a beginning that has so many by ours."""
@@ -631,25 +457,15 @@ class _Scale:
         known = self.wholes.get(_name(prompt, end)) if end else None
         if known is not None:
             rest = tokens - prompt.totals[end - 1]
-            scale = self._one(prompt.sections[end]) if rest else 0.0
+            scale = self.images if rest and prompt.sections[end].kind == "image" else self.text
             return _About(known.tokens + rest * scale, known.off + rest * self.noise * _APART)
-        return self.reckoned(tokens)
-
-    def reckoned(self, tokens: int) -> _About:
-        """The same by this request alone."""
-        prompt = self.prompt
-        end = bisect_right(prompt.totals, tokens)
         if self.ends:
             before, until = self.ends[end - 1] if end else _About(0.0, 0.0), self.ends[min(end, len(self.ends) - 1)]
             whole = prompt.sections[end].tokens if end < len(prompt.sections) else 0
             share = (tokens - (prompt.totals[end - 1] if end else 0)) / whole if whole else 0.0
             return _About(*(a + share * (b - a) for a, b in zip(before, until, strict=True)))
-        parts = _parts(prompt, tokens)
-        return _About(parts.by(self.by), self._apart(tokens) + self._blindly(parts))
-
-    def _one(self, section: Section) -> float:
-        """What the provider counts for one token of ours in a section."""
-        return self.by.images if section.kind == "image" else self.by.tools if section.kind == "tool" else self.by.text
+        text, images = _parts(prompt, tokens)
+        return _About(text * self.text + images * self.images, self._apart(tokens) + self._blindly(text, images))
 
     def _apart(self, tokens: int) -> float:
         """By how many tokens the count of a beginning may be off: by what stands in it and was not sent, or not in it.
@@ -679,7 +495,7 @@ class _Scale:
         end = bisect_left(totals, least, key=lambda tokens: floor(self.of(tokens)))
         before, known = (totals[end - 1], self.of(totals[end - 1])) if end else (0, 0.0)
         inside = end < len(totals)
-        scale = self._one(self.prompt.sections[end]) if inside else self.by.text
+        scale = self.images if inside and self.prompt.sections[end].kind == "image" else self.text
         found = before + ceil((least - known) / scale) if scale else least
         return min(found, totals[end]) if inside else found
 
@@ -698,47 +514,29 @@ class _Scale:
         near = least and any(self._near(end, least) for end in ends)
         # Money: a beginning as long as the minimum is paid as new, or as read.
         apart = least * (max(profile.default_ttl.write, 1.0) - profile.read) if near else 0.0
-        return apart + sum(self._blindly(_parts(self.prompt, tokens)) for tokens in (self.prompt.tokens, read))
+        return apart + sum(self._blindly(*_parts(self.prompt, tokens)) for tokens in (self.prompt.tokens, read))
 
     def _near(self, tokens: int, least: int) -> bool:
         """Whether a beginning of so many of our tokens may have so many of the provider's, or a few less."""
-        about, blindly = self.about(tokens), self._blindly(_parts(self.prompt, tokens)) + self.guess(tokens)
+        about, blindly = self.about(tokens), self._blindly(*_parts(self.prompt, tokens))
         return abs(about.tokens - least) <= max(_WORDS, about.off * _SURELY + blindly)
 
-    def guess(self, tokens: int) -> float:
-        """How far the count of so many of our tokens moves, if tools count as they are not known not to."""
-        here = self.of(tokens)
-        return self.guessed * max((abs(one.of(tokens) - here) for one in self.others), default=0.0)
-
-    def _blindly(self, parts: _Parts) -> float:
+    def _blindly(self, text: int, images: int) -> float:
         """How far the count of so many of our tokens moves, if an image counts ``_EITHER`` times as much or as little.
 
         The whole count of what was sent stays; less by as much as earlier counts have told of images.
         """
         if not self.blind or self.sent is None:
             return 0.0
-        whole = _parts(self.sent, self.sent.tokens)
+        all_text, all_images = _parts(self.sent, self.sent.tokens)
 
         def count(image: float) -> float:
-            other = self.by._replace(images=image)
-            counted = whole.by(other)
-            return parts.by(other) * (whole.by(self.by) / counted if counted else 1.0)
+            whole = self.text * all_text + image * all_images
+            known = self.text * all_text + self.images * all_images
+            return (self.text * text + image * images) * (known / whole if whole else 1.0)
 
-        here = count(self.by.images)
-        return self.blind * max(abs(count(self.by.images * by) - here) for by in (_EITHER, 1 / _EITHER))
-
-    def edge(self, tokens: int, profile: Profile) -> float:
-        """By how many tokens what is read in whole blocks lies from ``in_blocks``: the root of the mean square."""
-        about, block = self.about(tokens), profile.block_tokens
-        if self.plain or profile.match != "block" or about.tokens - about.off < profile.min_tokens or about.off < 1:
-            return 0.0
-        low, high = about.tokens - about.off, about.tokens + about.off
-        mean = in_blocks(about.tokens, about.off, block, profile.min_tokens)
-        squares = sum(
-            (min(end + block, high) - max(end, low)) * (end - mean) ** 2
-            for end in range(floor(low / block) * block, ceil(high / block) * block, block)
-        )
-        return float((squares / (high - low)) ** 0.5)
+        here = count(self.images)
+        return self.blind * max(abs(count(self.images * by) - here) for by in (_EITHER, 1 / _EITHER))
 
     def theirs(self, ours: Usage, profile: Profile) -> Usage:
         """A usage that is expected in our tokens, in the provider's."""
@@ -778,10 +576,8 @@ def _by_texts(scale: _Scale, sent: Prompt, told: _Told, counted: int) -> tuple[_
     count each, and so have the sentences of them in the application's own layout. Empty where these are no counts of
     those.
     """
-    tools = _parts(sent, told.ours).tools
-    ours, theirs = told.ours - tools, told.theirs.tokens - tools * scale.by.tools
     behind, rest = sent.tokens - told.ours, counted - told.theirs.tokens
-    if not (ours > 0 and counts_alike(theirs, ours) and behind > 0 and counts_alike(rest, behind)):
+    if not (counts_alike(told.theirs.tokens, told.ours) and behind > 0 and counts_alike(rest, behind)):
         return ()
     read, after = set[str](), set[str]()
     for one, total in zip(sent.sections, sent.totals, strict=True):
@@ -789,14 +585,10 @@ def _by_texts(scale: _Scale, sent: Prompt, told: _Told, counted: int) -> tuple[_
         text = one.text
         read.update(_sentences(text[: int(len(text) * inside)]))
         after.update(_sentences(text[int(len(text) * inside) :]))
-    by_read, by_rest, apart = theirs / ours, rest / behind, min(scale.noise * _APART, 1.0)
-    schemas = front = back = other = 0.0
+    by_read, by_rest, apart = told.theirs.tokens / told.ours, rest / behind, min(scale.noise * _APART, 1.0)
+    front = back = other = 0.0
     ends = []
     for one in scale.prompt.sections:
-        if one.kind == "tool":
-            schemas += one.tokens * scale.by.tools
-            ends.append(_About(schemas, 0.0))
-            continue
         said = _sentences(one.text)
         whole = sum(len(words) + 1 for words in said)
         known = sum(len(words) + 1 for words in said if words in read)
@@ -804,9 +596,9 @@ def _by_texts(scale: _Scale, sent: Prompt, told: _Told, counted: int) -> tuple[_
         front, back = front + one.tokens * known / whole, back + one.tokens * later / whole
         other += one.tokens * (whole - known - later) / whole
         # A part of either may count otherwise than all of it.
-        parts = min(front, abs(ours - front)) + min(back, abs(behind - back)) + other
-        off = told.theirs.off * min(front / ours, 1.0) + parts * apart
-        ends.append(_About(schemas + front * by_read + back * by_rest + other * scale.by.text, off))
+        parts = min(front, abs(told.ours - front)) + min(back, abs(behind - back)) + other
+        off = told.theirs.off * min(front / told.ours, 1.0) + parts * apart
+        ends.append(_About(front * by_read + back * by_rest + other * scale.text, off))
     return tuple(ends)
 
 
@@ -846,15 +638,14 @@ def _name(prompt: Prompt, end: int) -> bytes:
     return blake2b(data, digest_size=16).digest()
 
 
-def _parts(prompt: Prompt, tokens: int) -> _Parts:
-    """The first so many tokens by what they are counted with."""
+def _parts(prompt: Prompt, tokens: int) -> tuple[int, int]:
+    """Of the first so many tokens those of texts, and those of images."""
     end = bisect_right(prompt.totals, tokens)
+    images = sum(one.tokens for one in prompt.sections[:end] if one.kind == "image")
     rest = tokens - (prompt.totals[end - 1] if end else 0)
-    found = dict.fromkeys(_Parts._fields, 0)
-    for at, one in enumerate(prompt.sections[: end + 1]):
-        kind = {"image": "images", "tool": "tools"}.get(one.kind, "text")
-        found[kind] += one.tokens if at < end else rest
-    return _Parts(**found)
+    if rest and end < len(prompt.sections) and prompt.sections[end].kind == "image":
+        images += rest
+    return tokens - images, images
 
 
 def _alike(own: Prompt, sent: Prompt, key: str | None) -> bool:

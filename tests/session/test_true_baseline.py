@@ -39,20 +39,13 @@ def usage_of(outcome, rules):
     return {"prompt_tokens": total, "prompt_tokens_details": {"cached_tokens": read, **more}}
 
 
-def counting(factor, schema):
-    """How a provider counts that makes ``factor`` tokens of one of ours, but ``schema`` of one of a tool's schema."""
-    texts, schemas = counter(factor), counter(schema)
-    return lambda text, model: (schemas if text.startswith("{") else texts)(text, model)
-
-
-def spent(plan, rules, factor, session=None, *, image=0, schema=None, each=None):
+def spent(plan, rules, factor, session=None, *, image=0):
     """Cost units of a plan where the provider counts ``factor`` tokens for one of ours, and so many for an image.
 
-    Without a session in the application's own layout. With an image the first message is one. ``each`` is told which
-    role's request cost what.
+    Without a session in the application's own layout. With an image the first message is one.
     """
     api = "anthropic" if rules == "anthropic" else "openai-chat"
-    count, profile, units = counting(factor, factor if schema is None else schema), profile_of(rules), 0.0
+    count, profile, units = counter(factor), profile_of(rules), 0.0
     cache = ProviderCache(profile, count=count)
     for number, one in enumerate(asked(plan)):
         first, *rest = one.history
@@ -70,18 +63,16 @@ def spent(plan, rules, factor, session=None, *, image=0, schema=None, each=None)
         if turn is not None:
             turn.finish(usage_of(serving.outcome, rules))
         units += serving.outcome.cost_units(profile)
-        if each is not None:
-            each.append((one.who, serving.outcome.cost_units(profile)))
     return units
 
 
-def share(plan, rules, factor, **counts):
+def share(plan, rules, factor, *, image=0):
     """The report's unmodified cost as a share of the true one, and the report."""
     session = session_for(plan, rules)
-    spent(plan, rules, factor, session, **counts)
+    spent(plan, rules, factor, session, image=image)
     assert not session.failures
     report = session.report()
-    known, truth = report.total.unmodified_units, spent(plan, rules, factor, **counts)
+    known, truth = report.total.unmodified_units, spent(plan, rules, factor, image=image)
     return None if known is None else known / truth, report
 
 
@@ -127,39 +118,7 @@ def test_the_minimum_is_the_texts_where_images_count_otherwise(image):
     assert share(plan, "openai", 1.0, image=image)[0] == pytest.approx(1, abs=0.02)
 
 
-OWN_TOOLS = [
-    Plan(1_300, (80, 300), tuple((n % 2, 60 + 100 * (n % 3)) for n in range(10)), tools=(0, 1_500)),
-    Plan(900, (300, 80, 20), tuple((n % 3, 150) for n in range(12)), tools=(400, 400, 1_500), shape="private"),
-    Plan(1_740, (80, 100), ((0, 50), (1, 400), (0, 50), (1, 400)), tools=(1_500, 0)),
-]
-
-
-@pytest.mark.parametrize("schema", [0.5, 0.7, 1.8])
-@pytest.mark.parametrize("plan", OWN_TOOLS, ids=["one transcript", "private", "short"])
-@pytest.mark.parametrize("rules", ["openai", "anthropic"])
-def test_tools_whose_schemas_count_otherwise_than_texts_have_the_count_that_requests_tell(rules, plan, schema):
-    """A fork has the tools of all: by the whole request's ratio its texts are off by what those count apart."""
-    assert share(plan, rules, 1.0, schema=schema)[0] == pytest.approx(1, abs=0.02)
-
-
-def test_an_agents_line_is_true_too_once_later_requests_told_what_tools_count():
-    """Its first request cost the most, and by then nobody knew."""
-    plan, truth = replace(OWN_TOOLS[2], turns=(*OWN_TOOLS[2].turns, (0, 900), (1, 50), (0, 90), (1, 500))), []
-    report = share(plan, "anthropic", 1.0, schema=0.5)[1]
-    spent(plan, "anthropic", 1.0, schema=0.5, each=truth)
-    lines = [line.unmodified_units for line in report.lines]
-    assert lines == [pytest.approx(sum(units for one, units in truth if one == who), rel=0.02) for who in (0, 1)]
-
-
-def test_what_tools_count_is_unknown_where_no_request_has_told():
-    """All that was sent has the same tools and about as much text, whatever one of either counts."""
-    plan = Plan(2_600, (80, 80), tuple((n % 2, 10) for n in range(4)), tools=(1_500, 0), shape="fan-out")
-    found, report = share(plan, "openai", 1.0, schema=0.5)
-    assert found is None
-    assert "what images or tools count" in str(report)
-
-
-BOOK = "\n".join(f"{at}. {HANDBOOK[:62]}" for at in range(96))
+BOOK = "\n".join(f"{at}. {HANDBOOK[:62]}" for at in range(90))
 
 
 def count_of(figure):
@@ -227,12 +186,6 @@ def test_texts_that_count_apart_have_the_count_that_the_provider_read_them_at(fi
     """By a whole request's ratio a handbook in front of figures is far off, and nobody knows if it was kept."""
     truth, found = of_words_and_figures(figure, book, roles)
     assert found.unmodified_units == pytest.approx(truth, rel=0.02)
-
-
-def test_a_beginning_that_may_end_on_either_side_of_a_blocks_edge_each_time_is_unknown():
-    """Both roles' own beginnings end 20 tokens before one, and nobody counted them that well: it does not even out."""
-    book = "\n".join(f"{at}. {HANDBOOK[:62]}" for at in range(90))
-    assert of_words_and_figures(1.3, f"\n\n{book}", ("reader", "checker"))[1].unmodified_units is None
 
 
 def overlapping():
