@@ -127,7 +127,7 @@ def _bind(agent: Any, session: AdapterSession, policy: BoundPolicy) -> None:
     model = model_of(agent.config)
     session.join(agent.name)
     first = "\n".join(agent.system_prompt).lstrip().startswith(session.prefix.system.strip())
-    team_of(session).seats[agent.name] = Seat((model, schema_key(agent.response_schema), ""), first=first)
+    team_of(session).seats[agent.name] = Seat(model, schema=schema_key(agent.response_schema), first=first)
     setattr(agent, _BINDING, _Binding(session, agent.name, Middleware(LayoutMiddleware, policy=policy)))
 
 

@@ -157,7 +157,7 @@ def fork_of(
     apart = "" if names is not None else digest_of(*map(repr, tools))
     first = "\n".join(plan.prompts).lstrip().startswith(session.prefix.system.strip())
     answered = schema_key(schema)
-    alone = team_of(session).seated(plan.role, Seat((model, answered, apart), first=first))
+    alone = team_of(session).seated(plan.role, Seat(model, apart, first=first), answered)
     known = provider_tools(type(tool).__name__ for tool in tools if not isinstance(tool, FunctionToolSchema))
     # A stream's storage may keep little but messages and results, so places are counted in those.
     said = [(at, event) for at, event in enumerate(messages[:end], 1) if isinstance(event, _SAID)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cacheprefix.adapter import AdapterSession, Bounded, Reason, reason
@@ -21,9 +21,11 @@ each with agents of their own, would else look through all of them with each req
 class Seat:
     """What one agent's newest request was."""
 
-    lane: tuple[str, str, str]
-    """Model, response schema (``schema_key``), and a digest of its tools where no union can hold them: agents of
-    another lane read nothing of what it writes."""
+    model: str
+    apart: str = ""
+    """A digest of its tools where no union can hold them: agents with others read nothing of what it writes."""
+    schema: str = ""
+    """The response schema that it was made with (``schema_key``)."""
     first: bool = False
     """Whether its own prompt begins with the shared system text even without us."""
 
@@ -47,15 +49,23 @@ class Team:
                 found = self.talks[key] = Talk(key, forgets)
             return found
 
-    def seated(self, role: str, seat: Seat) -> Reason | None:
-        """Note an agent's newest request; why nobody can share with it, where that is known."""
+    def seated(self, role: str, seat: Seat, schema: str) -> Reason | None:
+        """Note an agent's newest request, for an answer by ``schema``; why nobody can share with it, where known.
+
+        With another schema than it was made with, the planner knows by the conversation's own record who shares: which
+        agents asked for such an answer before, no other process knows that takes the conversation up.
+        """
         with self.session.shared.lock:
-            self.seats[role] = seat
+            made = self.seats.get(role)
+            self.seats[role] = seat = replace(seat, schema="" if made is None else made.schema)
             if len(self.seats) == 1:
                 # A prefix that the user gave is shared with those who come.
                 return None if self.declared else reason("alone")
-            others = (one.lane for name, one in self.seats.items() if name != role)
-            return None if seat.lane in others else reason("lane_of_its_own")
+            like = replace(seat, first=False)
+            others = [replace(one, first=False) for name, one in self.seats.items() if name != role]
+            if schema != seat.schema:
+                like, others = replace(like, schema=""), [replace(one, schema="") for one in others]
+            return None if like in others else reason("lane_of_its_own")
 
     @property
     def alike(self) -> bool:
