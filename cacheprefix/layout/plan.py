@@ -641,13 +641,14 @@ class Planner:
         # Money: it goes on as it began.
         if asked.hears_itself or self.positions.forked(asked.conversation, lane, role):
             return None
-        others = self.team.others_with(asked.conversation, asked.role, asked.schema)
+        heard = self.positions.asked_by(asked.conversation)
+        others = self.team.others_with(asked.conversation, asked.role, asked.schema, heard)
         read = self.services.profile(asked.model, asked.api).read
         opening = self._size(self.team.prefix.text, asked.model)
         saved = readers(others, read=read, hears_itself=False) * REPLY + opening / OPEN_ROUNDS
         cost = self._size(asked.instruction, asked.model)
         # Money: nor does it come over later, when what it never heard is written for it at once.
-        joins = saved > min(cost, LONG) and role not in self.positions.asked_by(asked.conversation)
+        joins = saved > min(cost, LONG) and role not in heard
         return None if joins else reason("little_to_share", cost=cost, saved=max(0, round(saved)))
 
     def _position(
