@@ -40,7 +40,7 @@ LITELLM_TESTS := $(wildcard tests/litellm/test_*.py tests/transparent/test_litel
 OPENAI_AGENTS_TESTS := $(wildcard tests/openai_agents/test_*.py tests/transparent/test_openai_agents.py)
 
 .PHONY: help demo test lint types build bench clean docs env fuzz pins verify-pins surface net
-.PHONY: test-more test-core test-autogen test-crewai test-crewai-apart test-maf test-ag2 test-litellm test-openai_agents
+.PHONY: test-more test-long test-core test-autogen test-crewai test-crewai-apart test-maf test-ag2 test-litellm test-openai_agents
 
 help:
 	@echo 'make demo     run the demo; ARGS="--json" and the like are passed on'
@@ -167,7 +167,7 @@ test-more: types
 	$(CORE)/bin/python -m tests.mutants --trusted --number 200 --minutes 4 --jobs $(JOBS)
 	CACHEPREFIX_HISTORIES=10000 CACHEPREFIX_STORE_SECONDS=5 CACHEPREFIX_TEAMS=15 CACHEPREFIX_KICKOFFS=30 CACHEPREFIX_POINTS=11 \
 		$(MAKE) --no-print-directory AGAIN=1 ONLY="-m 'slow or hypothesis'" $(ADAPTER_TESTS) test-core
-	$(CORE)/bin/python -m pytest -ra --durations=15 -n $(WORKERS) --dist load tests/more $(ARGS)
+	$(MAKE) --no-print-directory AGAIN=1 ONLY= SPREAD='-n $(WORKERS) --dist load' test-long
 	$(CORE)/bin/python -m tests.peers --sample --jobs $(JOBS)
 
 # The frameworks' own tests, of the pinned versions' source distributions. Their own needs come from constraints/peers.txt
@@ -199,6 +199,10 @@ run_tests = $1 $(PYTEST) $(SPREAD) $2 $(ONLY)$(if $(AGAIN), || { [ $$? = 1 ] && 
 
 test-core: $(CORE)/$(READY)
 	$(call run_tests,$(CORE)/bin/python,$(foreach each,autogen crewai maf ag2 litellm openai_agents,--ignore=tests/$(each) --ignore=tests/transparent/test_$(each).py) $(ARGS))
+
+# All that programs send, LangChain's standard tests, real servers, and a soak (tests/more).
+test-long: $(CORE)/$(READY)
+	$(call run_tests,$(CORE)/bin/python,--durations=15 tests/more $(ARGS))
 
 test-crewai: $(CREWAI)/$(READY)
 	$(call run_tests,$(CREWAI)/bin/python,tests/crewai)
