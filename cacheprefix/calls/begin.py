@@ -556,6 +556,7 @@ class Requests:
             try:
                 if seen is not None:
                     state.totals.unanswered += turn.sent
+                    state.failed(seen.conversation)
                     state.notices.attempt("fail", lambda: state.model.fail(seen.observation), None)
                     state.notices.attempt("estimate", lambda: state.unmodified.failed(seen.observation), None)
             finally:

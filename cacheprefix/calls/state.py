@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +38,13 @@ _KEEP = 10_000
 """Conversations with a name that are kept at most."""
 
 
+class _Everything:
+    """Every text."""
+
+    def __contains__(self, text: object) -> bool:
+        return True
+
+
 @dataclass(slots=True)
 class SharedState:
     """What a session and its children have in common. Thread-safe."""
@@ -69,6 +76,8 @@ class SharedState:
     unnamed: Unnamed = field(default_factory=Unnamed)
     forgets: Bounded[tuple[str, str, str], int] = field(default_factory=lambda: Bounded(_KEEP))
     """How often conversations were forgotten because their messages are gone."""
+    unanswered: Bounded[str, bool] = field(default_factory=lambda: Bounded(_KEEP))
+    """Conversations of which a request failed, whose texts stand in no tree."""
     asked: bool = False
     """Whether a request was laid out: what the application makes from then on may be made for one user."""
     reads: bool = False
@@ -142,14 +151,22 @@ class SharedState:
         self.kept.forget((*owner, conversation))
         self.model.let_go(conversation)
 
+    def failed(self, conversation: str) -> None:
+        """A request of this conversation got no answer."""
+        with self.lock:
+            self.unanswered[conversation] = True
+
     def forget(self, owner: Owner, conversation: str) -> None:
         """Forget a conversation whose messages are gone, and hold no text that only it held."""
         self.let_go(owner, conversation, again=True)
         key = (*owner, conversation)
         with self.lock:
             self.forgets[key] = self.forgets.get(key, 0) + 1
+            failed = self.unanswered.pop(conversation, False)
         texts = self.model.forget(conversation) | self.unmodified.forget(conversation)
-        if texts:
-            self.memo.forget(texts)
-            self.preflight.forget(texts)
+        if failed or texts:
+            # Privacy: which texts a failed request held nobody knows. Others' are read again in microseconds.
+            gone: Container[bytes] = _Everything() if failed else texts
+            self.memo.forget(gone)
+            self.preflight.forget(gone)
         self.totals.redact(conversation)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.tools import StructuredTool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 
@@ -63,6 +64,21 @@ def test_a_model_bound_to_a_role_is_that_role_wherever_it_is_called(bench):
     assert "You supervise." in prompt.sections[-1].text
     assert prompt.tier("system")[0].text == HANDBOOK
     assert session.calls[0].agent == "supervisor"
+
+
+def test_a_graph_made_for_each_user_keeps_that_users_tool(bench):
+    """Its description names the user, and the second one's graph could not be made."""
+    session = bench.session(HANDBOOK)
+    for user in ("alice", "bob"):
+        find = StructuredTool.from_function(lambda at: at, name="find", description=f"Finds what is {user}'s.")
+        agent = create_agent(wrap_model(bench.model(), session), [find], system_prompt=f"You find.\n\n{HANDBOOK}")
+        given = {"configurable": {"thread_id": user}}
+        subgraph(agent, session, role="finder").invoke({"messages": [HumanMessage("Please begin.")]}, given)
+    shown = ["".join(section.text for section in prompt.sections) for prompt in bench.prompts()]
+    held = [[user for user in ("alice", "bob") if f"what is {user}'s" in text] for text in shown]
+    assert held == [["alice"], ["bob"]]
+    assert "tool_schema_differs" in [one.why for one in session.calls[1].reasons]
+    assert session.failures == {}
 
 
 def test_what_is_no_compiled_graph_is_refused_by_name(bench):

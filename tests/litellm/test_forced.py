@@ -33,17 +33,20 @@ def test_a_forced_call_can_only_be_one_of_the_roles_own(fresh, model):
 @pytest.mark.invalid_requests
 @pytest.mark.parametrize("model", ["openai/gpt-5.6", "anthropic/claude-sonnet-4-6"])
 def test_a_choice_of_another_roles_tool_is_refused_as_without_us(fresh, model):
-    """Of the union the provider took it, and the model called what the role does not have."""
+    """Of the union the provider took it, and the model called what is not the role's: it was asked again, and paid."""
     vendor = model.partition("/")[0]
     provider, union = fresh(vendor), [tool("write"), tool("read")]
     session = Session(SharedPrefix(system=HANDBOOK, tools=union), gate=Gate(price=0.0))
-    told, chosen = [], {"type": "function", "function": {"name": "write"}}
+    told, sent, chosen = [], [], {"type": "function", "function": {"name": "write"}}
     asked = {"model": model, "messages": messages("critic"), "tools": union[1:], **place(vendor, provider)}
     for ask in (litellm.completion, wrap(litellm.completion, session)):
+        provider.reset()
         with role("critic"):
             ask(**asked)
             with pytest.raises(litellm.BadRequestError, match="not among the tools") as refused:
                 ask(**asked, tool_choice=chosen)
         told.append(str(refused.value))
+        sent.append(len(provider.requests))
     assert told[0] == told[1]
+    assert sent == [2, 2]
     assert session.failures == {}

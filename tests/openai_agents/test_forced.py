@@ -26,6 +26,26 @@ def tool_of(name):
     return run
 
 
+def two(model, choice):
+    """A planner and a writer with a tool each, and the session to wrap them in; the writer's settings choose a tool."""
+    named = (("planner", ModelSettings()), ("writer", ModelSettings(tool_choice=choice)))
+    team = [agent(name, model, tools=[tool_of(name)], model_settings=settings) for name, settings in named]
+    return team, session(prefix=SharedPrefix(system=HANDBOOK))
+
+
+async def asked(one, said, stream):
+    """What a run gave, streamed or not."""
+    if not stream:
+        return await Runner.run(one, said)
+    result = Runner.run_streamed(one, said)
+    async for _ in result.stream_events():
+        pass
+    return result
+
+
+SAID = [{"role": "user", "content": "Go."}]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("api", APIS)
 def test_a_forced_call_can_only_be_one_of_the_agents_own(api, stream):
@@ -33,20 +53,12 @@ def test_a_forced_call_can_only_be_one_of_the_agents_own(api, stream):
     answers = Queue(["Planned.", Reply(tool_calls=(ToolCall("writer_tool", {}),)), "Written."])
 
     async def play(provider):
-        joined, said = session(prefix=SharedPrefix(system=HANDBOOK)), [{"role": "user", "content": "Go."}]
-        model = model_for(api, provider)
-        forced = ModelSettings(tool_choice="required")
-        team = [
-            agent(name, model, tools=[tool_of(name)], model_settings=settings)
-            for name, settings in (("planner", ModelSettings()), ("writer", forced))
-        ]
+        model, said = model_for(api, provider), SAID
+        team, joined = two(model, "required")
         for one in team:
             wrap(one, joined, conversation="one")
         for one in team:
-            result = Runner.run_streamed(one, said) if stream else await Runner.run(one, said)
-            if stream:
-                async for _ in result.stream_events():
-                    pass
+            result = await asked(one, said, stream)
             said = result.to_input_list()
         await model._client.close()
         return result.final_output, joined.calls
@@ -66,36 +78,24 @@ def test_a_forced_call_can_only_be_one_of_the_agents_own(api, stream):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("api", APIS)
 def test_a_choice_of_another_agents_tool_is_refused_as_without_us(api, stream):
-    """Of the union the provider took it, and the run ended with a call that the agent does not know."""
-
-    async def asked(one, said):
-        if not stream:
-            return await Runner.run(one, said)
-        result = Runner.run_streamed(one, said)
-        async for _ in result.stream_events():
-            pass
-        return result
+    """Of the union the provider took it: the call ended a stream with an error, else all was asked again, and paid."""
 
     async def play(provider, wrapped):
-        joined, said = session(prefix=SharedPrefix(system=HANDBOOK)), [{"role": "user", "content": "Go."}]
         model = model_for(api, provider)
-        chosen = ModelSettings(tool_choice="planner_tool")
-        team = [
-            agent(name, model, tools=[tool_of(name)], model_settings=settings)
-            for name, settings in (("planner", ModelSettings()), ("writer", chosen))
-        ]
+        team, joined = two(model, "planner_tool")
         if wrapped:
             for one in team:
                 wrap(one, joined, conversation="one")
-        said = (await asked(team[0], said)).to_input_list()
+        said = (await asked(team[0], SAID, stream)).to_input_list()
         with pytest.raises(openai.BadRequestError, match="not among the tools") as refused:
-            await asked(team[1], said)
+            await asked(team[1], said, stream)
         await model._client.close()
         assert joined.failures == {}
-        return str(refused.value)
+        return str(refused.value), len(provider.requests)
 
     told = []
     for wrapped in (False, True):
         with SimulatedProvider("openai-5.6", Queue(["Planned.", "Written."])) as provider:
             told.append(asyncio.run(play(provider, wrapped)))
     assert told[0] == told[1]
+    assert told[0][1] == 2

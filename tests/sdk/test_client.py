@@ -307,18 +307,20 @@ CHOSEN = {
 @pytest.mark.invalid_requests
 @pytest.mark.parametrize("listed", [False, True], ids=["named", "listed"])
 def test_a_choice_of_another_roles_tool_is_refused_as_without_us(api, servers, session_for, listed):
-    """Of the union the provider took it, and the model called what the role does not have."""
+    """Of the union the provider took it, and the model called what is not the role's: it was asked again, and paid."""
     # Anthropic has no list of allowed tools.
     choice = allowed_choice(("read", "write"), api) if listed and api != "anthropic" else CHOSEN[api]
-    servers[api].reset()
-    told, session = [], session_for(api, tools=[tool("write"), tool("read")])
+    told, sent, session = [], [], session_for(api, tools=[tool("write"), tool("read")])
     with make_client(api, servers[api]) as client, make_client(api, servers[api]) as bare, role("reader"):
         for one in (bare, wrap(client, session)):
+            servers[api].reset()
             creator(one, api)(**body(api, tools=[tool("read", api)]))
             with pytest.raises((openai.BadRequestError, anthropic.BadRequestError)) as refused:
                 creator(one, api)(**body(api, tools=[tool("read", api)], tool_choice=choice))
             told.append(refused.value.message)
+            sent.append(len(servers[api].requests))
     assert told[0] == told[1]
+    assert sent == [2, 2]
     assert "'write', which is not among the tools" in told[0]
     assert session.failures == {}
 

@@ -37,8 +37,11 @@ def held(*marks: str) -> set[tuple[str, str]]:
     return found
 
 
-def told(session: Session, api: Api, conversation: str, mark: str) -> None:
-    """A conversation whose every text has these words in it; the role is the application's."""
+def told(session: Session, api: Api, conversation: str, mark: str, *, answered: bool = True) -> None:
+    """A conversation whose every text has these words in it; the role is the application's.
+
+    Where it is not ``answered``, the last request failed.
+    """
     history: list[dict[str, Any]] = []
     result = f"{mark}: a long result. " * 200
     for index in range(20):
@@ -69,22 +72,25 @@ def told(session: Session, api: Api, conversation: str, mark: str) -> None:
             body["input" if api == "openai-responses" else "messages"] = list(history)
         fork = fork_body(session.adapter, body, api, Role("critic", "You criticise.", conversation))
         turn = fork.begin(fork.queue())
+        if index == 19 and not answered:
+            turn.fail()
+            continue
         turn.first_token()
         turn.finish({"input_tokens": 5, "output_tokens": 1} if api != "openai-chat" else {"prompt_tokens": 5})
     assert session.failures == {}
 
 
 def forget(api: Api, limits: dict[str, Any]) -> None:
-    """One of two conversations, then both."""
+    """One of two conversations, then both; of each the last request failed once."""
     kept = MemoryStore()
     session = Session(SharedPrefix(system=HANDBOOK), history=History(results=ResultStore(kept)), **limits)
     marks = {name: f"mark-of-{name}-{api}-x" for name in ("one", "two")}
     for name, mark in marks.items():
-        told(session, api, name, mark)
+        told(session, api, name, mark, answered=name == "two")
     session.forget("one")
     kept.clear("")
     assert {mark for mark, _ in held(*marks.values())} == {marks["two"]}
-    told(session, api, "two", marks["two"])
+    told(session, api, "two", marks["two"], answered=False)
     told(session, api, "one", marks["one"])
     session.forget("one")
     session.forget("two")

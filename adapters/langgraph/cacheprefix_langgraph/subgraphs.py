@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.pregel.protocol import PregelProtocol
@@ -15,7 +14,7 @@ from langgraph.types import Command
 from cacheprefix import ForkPolicy, Session
 from cacheprefix.adapter import AdapterSession, VolatileRole, check_volatile
 from cacheprefix.errors import SetupError, check_text, found_instead
-from cacheprefix_langgraph.fork_context import FORK, ForkSettings, Frame, aunder, runs, scope_of, under
+from cacheprefix_langgraph.fork_context import FORK, ForkSettings, Frame, aunder, scope_of, under
 from cacheprefix_langgraph.schemas import foresee
 from cacheprefix_langgraph.state import (
     conversation_of,
@@ -27,7 +26,7 @@ from cacheprefix_langgraph.state import (
     with_inside,
     writes_of,
 )
-from cacheprefix_langgraph.tools import adopt, made_with, render
+from cacheprefix_langgraph.tools import adopt, made_with
 from cacheprefix_langgraph.unwrapped import note_unwrapped
 
 G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
@@ -53,8 +52,7 @@ def subgraph(
     ``pinned=True`` the role's text stands where the graph was entered instead of at the very end; see ``forked``.
     In ``observe`` mode it is the very same graph, whose calls are told by the names of nodes.
     Its models must be wrapped with the same session (``wrap_model``). Raises ``SetupError`` for anything that is
-    not a compiled graph, and ``ToolClashError`` when a tool's name already has another schema; not for one that is made
-    while a run is under way, whose tools may be its user's: other users' requests go without them.
+    not a compiled graph. A tool whose name already has another schema stays the role's own, which the report says.
     """
     given: object = graph
     if not isinstance(given, Pregel):
@@ -75,7 +73,9 @@ def subgraph(
     bound.attempt("tools", lambda: made_with(bound, "graph", name, tools, instruction), None)
     for node in nodes:
         if isinstance(node, ToolNode):
-            _adopt(bound, list(node.tools_by_name.values()))
+            found = [*node.tools_by_name.values()]
+            # Privacy: one that is made for each user may have another's tool of the same name with another schema.
+            bound.attempt("tools", functools.partial(adopt, bound, found), None)
         else:
             foresee(bound, node)
     bound.join(name)
@@ -95,15 +95,6 @@ def subgraph(
         policy=policy,
     )
     return copy
-
-
-def _adopt(session: AdapterSession, tools: list[BaseTool]) -> None:
-    """Put a graph's tools into the union; those of one that is made while a run is under way, as that run's alone."""
-    if runs():
-        # Privacy: they may be made for the run's user, and another one's of the same name have another schema.
-        session.attempt("tools", lambda: adopt(session, tools), None)
-    else:
-        session.adopt_tools(tools, render, grows=True)
 
 
 def fork_of(graph: Any) -> ForkSettings | None:
