@@ -244,3 +244,32 @@ def test_a_result_that_quotes_an_input_is_said_once(servers, new_llm) -> None:
     for own, fork in zip(*kept, strict=True):
         assert words(fork).keys() == words(own).keys()
         assert not words(fork) - words(own)
+
+
+LOOP = "\n".join(f"for item_{k} in items:\n    if item_{k} is None:\n        report(item_{k})" for k in range(9))
+
+
+@pytest.mark.parametrize(
+    ("says", "label"), [("{old}\n\nNow:\n{new}\n", "shared input 'new'"), ("", "result of task 2")]
+)
+def test_code_that_differs_in_white_space_alone_is_said_in_both_versions(servers, new_llm, says, label) -> None:
+    """Its indentation says something: who compares two versions, inputs or results, is told each, and not one twice."""
+    versions, kept = {"old": LOOP, "new": LOOP.replace("        ", "    ")}, []
+    answers = [*versions.values(), "Fine.", "Fine."]
+    session = Session(caching=Caching(provider="exact"))
+    for installed in (False, True):
+        provider = servers("exact", lambda request: Reply(answers[int(re.findall(r"step (\d)", request.text)[-1])]))
+        who = [Agent(role=f"Role{k}", goal="Go.", backstory="Past.", llm=new_llm(provider)) for k in range(4)]
+        work = [
+            Task(description=f"Do step {k}.\n{says}", expected_output="Some.", agent=agent)
+            for k, agent in enumerate(who)
+        ]
+        team = Crew(agents=who, tasks=work, verbose=False)
+        if installed:
+            install(team, session)
+        team.kickoff(inputs=versions)
+        kept.append(["\n".join(section.text for section in record.prompt.sections) for record in provider.requests])
+    assert session.calls[-1].layout == "fork"
+    assert f"(see {label} above)" in kept[1][-1]
+    for own, fork in zip(*kept, strict=True):
+        assert [text in own for text in versions.values()] == [text in fork for text in versions.values()]

@@ -29,6 +29,7 @@ from cacheprefix_crewai.material import (
     SharedText,
     TaskWords,
     common_texts,
+    stands_in,
     texts_in,
     with_references,
     without,
@@ -241,7 +242,7 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
             # It would be said in a message, which the provider keeps: that of the system text is for one request alone.
             own = replace(own, missing="")
         return _planned_own(binding, own, call.model, kept_own)
-    flow_texts = [text for text in ({} if flow is None else flow.texts()) if find_text(text, opening.task) is not None]
+    flow_texts = [text for text in ({} if flow is None else flow.texts()) if stands_in(text, opening.task)]
     awaited = flow is not None and flow.awaited(flow_texts, owner, call.model)
     others = flow is not None and flow.held_by_others(flow_texts, owner, call.model)
     # Others of the flow share more than an agent that speaks alone shares with itself: its role goes behind. That of a
@@ -442,7 +443,7 @@ def _note_changed_by_hooks(binding: Binding, ahead: TasksAhead) -> None:
     due, hooks = "" if sharing.at is None else sharing.words[sharing.at].task, hooks_before_calls()
     for name, text in sharing.inputs.items() if due and hooks else ():
         long = isinstance(text, str) and len(text) >= MIN_CHARS
-        if long and find_text(text, due) is not None and find_text(text, said) is None:
+        if long and stands_in(text, due) and not stands_in(text, said):
             binding.session.note(
                 f"a hook before model calls ({', '.join(hooks)}) changes the input {name!r} in requests, so that it is "
                 "not shared; changed in before_kickoff_callbacks instead, it is"

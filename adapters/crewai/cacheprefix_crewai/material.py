@@ -25,6 +25,9 @@ class SharedText:
     """The user named it to be shared, so that it is in front of what was found."""
     on_lines: bool = False
     """It is found only where it stands on lines of its own, as CrewAI puts the results of tasks."""
+    any_space: bool = False
+    """It is found in other white space too, as the words of instructions are. What tasks work on may be code or a
+    table, in which white space says something: that is found with its very characters alone."""
     key: str = field(init=False, compare=False, repr=False)
     """A digest of what stands in the shared part."""
 
@@ -55,7 +58,7 @@ def inputs_to_share(
     for name, value in inputs.items():
         if not isinstance(value, str) or not value.strip():
             continue
-        uses = sum(find_text(value, text) is not None for text in texts)
+        uses = sum(stands_in(value, text) for text in texts)
         if wanted is None:
             take = len(value) >= MIN_CHARS and uses >= (1 if name in constant else 2)
         else:
@@ -107,7 +110,7 @@ def _equal_lines(a: Sequence[str], i: int, b: Sequence[str], j: int) -> int:
 
 
 def with_references(text: str, shared: Iterable[SharedText]) -> str:
-    """The text with each shared text in it replaced by the words that refer to it, whatever its white space.
+    """The text with each shared text in it replaced by the words that refer to it.
 
     Takes time in proportion to all of them.
     """
@@ -132,6 +135,8 @@ def _places(text: str, shared: Iterable[SharedText]) -> list[tuple[int, int, Sha
         for start, end in searched.spans(one.text):
             if one.on_lines and not on_lines(text, start, end):
                 continue
+            if not one.any_space and text[start:end] != one.text.strip():
+                continue
             at = bisect(found, start, key=itemgetter(0))
             if (at == 0 or found[at - 1][1] <= start) and (at == len(found) or end <= found[at][0]):
                 found.insert(at, (start, end, one))
@@ -149,6 +154,12 @@ def texts_in(text: str, shared: Iterable[SharedText]) -> list[SharedText]:
     wanted = list(shared)
     there = {one for *_, one in _places(text, wanted)}
     return [one for one in wanted if one in there]
+
+
+def stands_in(wanted: str, text: str) -> bool:
+    """Whether a text stands in another one, with its very characters."""
+    span = find_text(wanted, text)
+    return span is not None and text[span[0] : span[1]] == wanted.strip()
 
 
 def without(text: str, part: str) -> str:
@@ -219,9 +230,9 @@ def common_texts(
         known: The session's system text, which is shared without us.
         flow: The texts of a flow's state with their names, which its other crews may hold too.
     """
-    found = [SharedText(CONTEXT_LABEL, context, named=True)] if context else []
+    found = [SharedText(CONTEXT_LABEL, context, named=True, any_space=True)] if context else []
     of_flow = [SharedText(input_label(name), text) for text, name in flow.items() if text != context]
-    found += [text for text in of_flow if any(find_text(text.text, one.task) is not None for one in words)]
+    found += [text for text in of_flow if any(stands_in(text.text, one.task) for one in words)]
     # Inputs and blocks are looked for in what the texts found so far leave of the tasks' words.
     found += inputs_to_share(inputs, [with_references(one.task, found) for one in words], names, constant)
     blocks = common_blocks([with_references(one.task, found) for one in words])
@@ -252,7 +263,7 @@ def _common_background(
     # Privacy: an agent that words its own is an outlier, which is given nothing of the others'.
     text, holders = majority_text(list(backgrounds.values()))
     shared = len(text) >= MIN_CHARS and len(holders) > 1 and not texts_in(text, found)
-    return [SharedText(label, text)] if shared else []
+    return [SharedText(label, text, any_space=True)] if shared else []
 
 
 def _ends(text: str, shared: Iterable[SharedText]) -> tuple[tuple[int, SharedText], ...]:
