@@ -16,6 +16,7 @@ from agent_framework import (
     Message,
     TruncationStrategy,
     function_middleware,
+    tool,
 )
 from agent_framework.exceptions import ChatClientException
 from maf_driver import KINDS, RULES
@@ -482,6 +483,28 @@ async def test_what_reads_a_tools_answer_for_one_user_is_part_of_the_tool(server
     said = [texts(prompt)[-1] for prompt in prompts(provider)]
     assert [text for text in said if text.endswith("'s a")] == ["alice's a"] * 3 + ["bob's a"] * 3
     assert session.report().tool_cache.total.hits == 4
+
+
+async def test_a_method_that_is_a_tool_answers_for_its_own_object(servers):
+    """It is one function for all objects of its class: bob was given what alice's had read."""
+
+    class Mail:
+        def __init__(self, user):
+            self.user = user
+
+        @tool(name="read", description="Reads.")
+        def inbox(self, path: str) -> str:
+            return f"{self.user}'s {path}"
+
+    session = session_for("openai-chat", tool_cache=DEFAULT_ALLOW)
+    steps = {name: [call("read", path="a"), "Done."] * 2 for name in NAMES}
+    async with served(servers, "openai-chat", **steps) as (client, provider):
+        for user in ("alice", "bob"):
+            mail = Mail(user)
+            for agent in team(client, session, tools=[mail.inbox]):
+                await agent.run(TASK)
+    said = [texts(prompt)[-1] for prompt in prompts(provider)]
+    assert [text for text in said if text.endswith("'s a")] == ["alice's a"] * 3 + ["bob's a"] * 3
 
 
 async def test_a_saved_session_goes_on_with_the_same_bytes(servers):

@@ -216,13 +216,15 @@ def _next_to_tool(call_next: Next) -> bool:
 
 
 def _answered_by(tool: FunctionTool) -> Any:
-    """What answers a call: the function that a tool was made of, else the tool with what it holds."""
+    """What answers a call: the function that a tool was made of, with its object; else the tool with what it holds."""
     function, parser = getattr(tool, "func", None), getattr(tool, "result_parser", None)
+    # Privacy: a method that is a tool is one function for all objects of its class.
+    held = [one for one in (getattr(tool, "_instance", None), parser) if one is not None]
     # Privacy: one of a class of the application's may do more than ask the function; what reads its answers may be made
     # for one user.
     if function is None or not type(tool).__module__.startswith("agent_framework."):
         return tool
-    return function if parser is None else (function, parser)
+    return (function, *held) if held else function
 
 
 def _kept(result: Any) -> Any:
