@@ -17,6 +17,7 @@ from autogen_core.model_context import UnboundedChatCompletionContext
 from autogen_core.models import AssistantMessage, ModelFamily, ModelInfo, SystemMessage, UserMessage
 from autogen_ext.models.anthropic import AnthropicChatCompletionClient
 from autogen_ext.models.openai import OpenAIChatCompletionClient
+from autogen_teams import after_a_pause, role
 
 from cacheprefix import Compaction, Session, SharedPrefix
 from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
@@ -93,6 +94,36 @@ async def test_what_one_agent_forgets_moves_nothing_in_the_others_prompts(provid
     order = ["card 4711", "to critic", "to planner", "DONE.", "The second task.", "to critic"]
     assert [one for text in told for one in dict.fromkeys(order) if one in text and "<role" not in text] == order
     assert session.calls[-1].layout == "fork"
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("way", ["wrapped later", "a state"])
+@pytest.mark.parametrize("gone", ["alice's card", "planner's card"])
+async def test_what_was_taken_out_of_a_context_before_us_is_not_taken_over(provide, new_client, gone, way):
+    """The team's own thread still holds it: the agent was shown what the application had taken from it."""
+    provider = provide("openai", Queue(["The planner's card is 4712.", "Seen.", "So be it.", "Yes.", "No.", "Well."]))
+    names, session = ("planner", "critic", "writer"), after_a_pause()
+
+    def made():
+        return RoundRobinGroupChat([role(name, new_client(provider)) for name in names], max_turns=3)
+
+    team = made()
+    planner = team._participants[0]
+    await team.run(task="Here is alice's card, 4711.")
+    held = await planner.model_context.get_messages()
+    await planner.model_context.clear()
+    for message in held:
+        if gone not in message.content:
+            await planner.model_context.add_message(message)
+    if way == "a state":
+        state, team = json.loads(json.dumps(await team.save_state())), made()
+    wrap(team, session)
+    if way == "a state":
+        await team.load_state(state)
+    start = len(provider.requests)
+    await team.run(task="Go on.")
+    assert [gone in body for body in _bodies(provider, start)] == [False, True, True]
+    assert [call.layout for call in session.calls] == ["own", "fork", "fork"]
     assert session.failures == {}
 
 
