@@ -38,6 +38,8 @@ class ToolUse:
     - ``form``: in what form this front door keeps results, so that no other takes them for its own.
     - ``stateful``: the framework hands the tool more than its arguments (a graph's state, a store), so that
       equal arguments do not mean equal answers. Such a tool is cached only when it is declared cacheable.
+    - ``guarded``: something of the application's stands between the cache and the tool, which may refuse this very
+      call or change its answer: the call is made each time, whatever is declared.
     """
 
     name: str
@@ -51,6 +53,7 @@ class ToolUse:
     stateful: bool = False
     form: str = ""
     tool: Any = None
+    guarded: bool = False
 
 
 class _Options(TypedDict):
@@ -192,6 +195,9 @@ class ToolCalls:
 
     def _opinion(self, spec: ToolSpec, use: ToolUse) -> bool | None:
         """Whether a call's result may be kept; None where the tool's declaration decides."""
+        if use.guarded:
+            # Privacy: it may have let another user's call pass.
+            return False
         if spec.function is None and self.cache is not None and not self.cache.declares(use.name, use.origin):
             # Privacy: nobody says which tool it is, and a name alone may be another user's tool.
             return False

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from cacheprefix import Caching, Compaction, Gate, History, RequestBudget, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE
-from cacheprefix.server import Latency, Queue, Reply, SimulatedProvider, ToolCall
+from cacheprefix.server import Latency, Queue, Reply, SimulatedProvider, ToolCall, fill
 from cacheprefix.stores import MemoryStore
 from cacheprefix_ag2 import PrefixConfig, PrefixPolicy, session_of, wrap
 from cacheprefix_ag2 import team as team_module
@@ -144,6 +144,19 @@ async def test_a_request_fits_the_window_with_tools_that_came_with_it(fresh, api
         await critic.ask("And now?", stream=stream, tools=[house])
     assert 4_000 < server.requests[0].prompt.tokens <= 6_000
     assert shared.failures == {}
+
+
+async def test_agents_of_a_channel_stay_as_they_are_where_reading_their_own_words_costs_more():
+    """ag2 leaves those out of an agent's requests; at half the price two others' long answers do not pay for them."""
+    costs, made = [], session()
+    for forked in (False, True):
+        with SimulatedProvider("openai", lambda request: Reply(fill(f"Answer {request.index}:", 600))) as server:
+            async with configured("openai-chat", server, model="gpt-4o") as config:
+                agents = [Agent(n, f"{role_text(n)}\n\n{HANDBOOK[:1_400]}", config=config) for n in NAMES]
+                await discuss(wrap(agents, made) if forked else agents, ("One?", "Two?"))
+            costs.append(sum(one.prompt.tokens - one.outcome.read_tokens / 2 for one in server.requests))
+    assert costs[1] <= costs[0]
+    assert len(made.calls) == 6
 
 
 async def test_what_agents_have_in_common_is_found_beside_given_context(fresh):

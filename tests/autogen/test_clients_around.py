@@ -11,9 +11,11 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.models import ChatCompletionClient, SystemMessage, UserMessage
 from autogen_core.tools import FunctionTool
 from autogen_teams import HANDBOOK, ROLES, Says, role, search
+from openai import BadRequestError
 
 from cacheprefix import Gate, Session, SharedPrefix
 from cacheprefix.server import Fault, Reply, ToolCall
+from cacheprefix.testing import request_errors
 from cacheprefix_autogen import PrefixClient, wrap
 
 TASK = "Which proposal is the better one?"
@@ -347,6 +349,40 @@ async def test_a_forced_call_can_only_be_one_of_the_roles_own(provide, new_clien
     assert [tool.get("function", tool)["name"] for tool in provider.requests[0].json["tools"]] == ["find_critic"]
     assert "forced_tool" in [one.why for one in session.calls[0].reasons]
     _check_forced(provider, session, choice)
+
+
+CHOICES: dict[str, Any] = {
+    "named": {"type": "function", "function": {"name": "find_planner"}},
+    "listed": {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "find_planner"}}]},
+    },
+}
+
+
+@pytest.mark.invalid_requests  # a choice without tools, which the provider refuses
+@pytest.mark.parametrize("own", [1, 0])
+@pytest.mark.parametrize("choice", CHOICES)
+async def test_a_choice_among_extra_arguments_of_a_tool_that_is_anothers_is_as_without_us(
+    provide, new_client, choice, own
+):
+    """AutoGen's client puts its own over it; to a role without tools the union would make it one that can be met."""
+    union, seen = [_tool(f"find_{name}") for name in ROLES], []
+    asks = [SystemMessage(content=f"You are the critic.\n\n{HANDBOOK}"), UserMessage(content=TASK, source="user")]
+    for session in (None, Session(SharedPrefix(system=HANDBOOK, tools=union))):
+        provider = provide("openai", calls_another)
+        native = new_client(provider, max_retries=0)
+        client = native if session is None else PrefixClient(native, session, role="critic")
+        try:
+            extra = {"tool_choice": CHOICES[choice]}
+            result = await client.create(asks, tools=union[1 : 1 + own], extra_create_args=extra)
+            seen.append([call.name for call in result.content])
+        except BadRequestError as error:
+            seen.append(str(error))
+        assert len(provider.requests) == 1
+        assert bool(request_errors(provider.requests[0])) is (own == 0)
+    assert seen[0] == seen[1]
+    assert not own or seen[0] == ["find_critic"]
 
 
 def _check_forced(provider: Any, session: Session, choice: str) -> None:

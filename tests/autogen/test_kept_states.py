@@ -197,7 +197,9 @@ async def test_a_loaded_state_that_was_reset_is_not_saved_again(provide, new_cli
         return
     await team._participants[0].on_reset(CancellationToken())
     saved = await team.save_state()
-    assert saved["agent_states"][ROLES[0]]["agent_state"]["cacheprefix"]["view"] == []
+    held = {one["id"]: one["forms"] for one in saved["cacheprefix"]["entries"]}
+    # How far the others have come it still knows.
+    assert not any(held[one] for one in saved["agent_states"][ROLES[0]]["agent_state"]["cacheprefix"]["view"])
     assert saved["agent_states"][ROLES[1]]["agent_state"]["cacheprefix"]["view"]
 
 

@@ -9,16 +9,18 @@ import re
 import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import TaskResult
-from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.conditions import MaxMessageTermination, TextMentionTermination
 from autogen_agentchat.messages import TextMessage
-from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_agentchat.teams import RoundRobinGroupChat, Swarm
+from autogen_core import CancellationToken
 from autogen_core.model_context import UnboundedChatCompletionContext
 from autogen_core.models import AssistantMessage, ModelFamily, ModelInfo, SystemMessage, UserMessage
 from autogen_ext.models.anthropic import AnthropicChatCompletionClient
 from autogen_ext.models.openai import OpenAIChatCompletionClient
+from autogen_teams import after_a_pause, role
 
 from cacheprefix import Compaction, Session, SharedPrefix
-from cacheprefix.server import Reply, SimulatedProvider
+from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix_autogen import ForkContext, PrefixClient, wrap
 from tests.talks import BOUNDS, LONG, USERS, asking, check, played, question
 
@@ -54,6 +56,75 @@ async def test_a_reset_team_leaves_nothing_behind(provide, new_client):
     await team.run(task="What is the weather?")
     assert not any("alice" in body for body in _bodies(provider, start))
     assert not any("alice" in talk.ledger.dumps() for talk in session.adapter.shared.conversations.values())
+
+
+class _Redacting(UnboundedChatCompletionContext):
+    """Has a number taken out of what comes."""
+
+    async def add_message(self, message):
+        if isinstance(message, UserMessage):
+            message = message.model_copy(update={"content": message.content.replace("4711", "****")})
+        await super().add_message(message)
+
+
+@pytest.mark.parametrize("lost", ["redacted", "cleared", "reset", "loaded"])
+async def test_what_one_agent_forgets_moves_nothing_in_the_others_prompts(provide, new_client, lost):
+    """The planner's answer stood in front of the task that it answers: it had seen nothing, as far as we knew."""
+    said = ["critic", "planner", "All is planned. DONE.", "critic", "So be it. DONE."]
+    over = {name: Reply(tool_calls=(ToolCall(f"transfer_to_{name}", {}, id=f"call_{name}"),)) for name in said[:2]}
+    provider, session = provide("openai", Queue([over.get(one, one) for one in said])), _session()
+    planner, critic = (
+        AssistantAgent(name, new_client(provider), system_message=f"{HANDBOOK}\n\nYou are {name}.", **options)
+        for name, options in (
+            ("planner", {"handoffs": ["critic"], "model_context": _Redacting() if lost == "redacted" else None}),
+            ("critic", {"handoffs": ["planner"]}),
+        )
+    )
+    empty = await planner.save_state()
+    team = wrap(Swarm([planner, critic], termination_condition=TextMentionTermination("DONE")), session)
+    await team.run(task="The first task, with card 4711.")
+    if lost == "cleared":
+        await planner.model_context.clear()
+    elif lost == "reset":
+        await planner.on_reset(CancellationToken())
+    elif lost == "loaded":
+        await planner.load_state(empty)
+    await team.run(task="The second task.")
+    told = [section.text for section in provider.requests[-1].prompt.tier("messages")]
+    order = ["card 4711", "to critic", "to planner", "DONE.", "The second task.", "to critic"]
+    assert [one for text in told for one in dict.fromkeys(order) if one in text and "<role" not in text] == order
+    assert session.calls[-1].layout == "fork"
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("way", ["wrapped later", "a state"])
+@pytest.mark.parametrize("gone", ["alice's card", "planner's card"])
+async def test_what_was_taken_out_of_a_context_before_us_is_not_taken_over(provide, new_client, gone, way):
+    """The team's own thread still holds it: the agent was shown what the application had taken from it."""
+    provider = provide("openai", Queue(["The planner's card is 4712.", "Seen.", "So be it.", "Yes.", "No.", "Well."]))
+    names, session = ("planner", "critic", "writer"), after_a_pause()
+
+    def made():
+        return RoundRobinGroupChat([role(name, new_client(provider)) for name in names], max_turns=3)
+
+    team = made()
+    planner = team._participants[0]
+    await team.run(task="Here is alice's card, 4711.")
+    held = await planner.model_context.get_messages()
+    await planner.model_context.clear()
+    for message in held:
+        if gone not in message.content:
+            await planner.model_context.add_message(message)
+    if way == "a state":
+        state, team = json.loads(json.dumps(await team.save_state())), made()
+    wrap(team, session)
+    if way == "a state":
+        await team.load_state(state)
+    start = len(provider.requests)
+    await team.run(task="Go on.")
+    assert [gone in body for body in _bodies(provider, start)] == [False, True, True]
+    assert [call.layout for call in session.calls] == ["own", "fork", "fork"]
+    assert session.failures == {}
 
 
 async def test_a_cleared_context_drops_what_was_decided_on_it(provide, new_client):

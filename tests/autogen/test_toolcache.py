@@ -356,6 +356,37 @@ async def test_a_tool_of_an_own_class_answers_for_itself():
     assert session.report().tool_cache.total.hits == 4
 
 
+@pytest.mark.parametrize("kind", [StaticWorkbench, StaticStreamWorkbench])
+async def test_a_workbench_of_an_own_class_answers_for_itself(world, kind):
+    """It may show each user something else of what the tool says, which is the same for all."""
+
+    class Signed(kind):
+        def __init__(self, tools, user):
+            super().__init__(tools)
+            self.user = user
+
+        def signed(self, result):
+            return result.model_copy(update={"name": f"{result.name} of {self.user}"})
+
+        async def call_tool(self, *given, **more):
+            return self.signed(await super().call_tool(*given, **more))
+
+        if kind is StaticStreamWorkbench:
+
+            async def call_tool_stream(self, *given, **more):
+                async for one in super().call_tool_stream(*given, **more):
+                    yield self.signed(one)
+
+    session, told = Session(tool_cache=DEFAULT_ALLOW), []
+    tools = world.tools
+    benches = [Signed(tools, user) for user in ("alice", "bob")]
+    for bench in [*benches, *benches]:
+        await call(cached(bench, session), "read", READ)
+        told.append(len(world.reads))
+    assert told == [1, 2, 2, 2]
+    assert session.report().tool_cache.total.hits == 2
+
+
 async def test_an_agent_that_polls_works_as_without_us(provide, new_client):
     """The same call five times, declared by nobody: five answers."""
     polls = iter(range(9))

@@ -7,7 +7,17 @@ import json
 import re
 
 import pytest
-from agent_framework import Agent, AgentContext, AgentSession, Content, FunctionTool, Message, TruncationStrategy
+from agent_framework import (
+    Agent,
+    AgentContext,
+    AgentSession,
+    Content,
+    FunctionTool,
+    Message,
+    TruncationStrategy,
+    function_middleware,
+    tool,
+)
 from agent_framework.exceptions import ChatClientException
 from maf_driver import KINDS, RULES
 from maf_teams import HANDBOOK, LONG, NAMES, TASK, call, look, prompts, role, served, tail_at, texts
@@ -19,7 +29,7 @@ from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix.stores import MemoryStore
-from cacheprefix.toolcache import DEFAULT_ALLOW
+from cacheprefix.toolcache import DEFAULT_ALLOW, ToolSpec
 from cacheprefix_maf import PrefixChatMiddleware, PrefixFunctionMiddleware, prefix_middleware, session_of, unwrap, wrap
 
 APIS = tuple(RULES)
@@ -405,6 +415,40 @@ async def test_a_repeated_tool_call_is_answered_from_the_cache(servers):
     assert sum(texts(prompt)[-1] == f"read for q: {LONG}" for prompt in prompts(provider)) == 3
 
 
+@pytest.mark.parametrize("way", ["middleware", "client_kwargs", "behind ours"])
+@pytest.mark.parametrize("declared", [False, True])
+async def test_a_guard_behind_the_tool_cache_is_asked_each_time(servers, way, declared):
+    """A run's own, which was not asked about what another one had let pass: who may not read the inbox was given it."""
+    ran, asked, told = [], [], []
+    kept = [ToolSpec("read", cacheable=True)] if declared else DEFAULT_ALLOW
+    session = session_for("openai-chat", tool_cache=kept)
+
+    def guard(user):
+        @function_middleware
+        async def guarded(context, call_next):
+            asked.append(user)
+            if user == "bob":
+                context.result = "Not for you."
+            else:
+                await call_next()
+
+        return guarded
+
+    async with served(servers, "openai-chat", planner=[call("read", query="q"), "Done."] * 3) as (client, _):
+        planner = wrap(role(client, "planner", tools=[look("read", "Her mail.", ran)]), session, conversation="one")
+        ours = planner.middleware
+        for user in ("alice", "bob", "alice"):
+            given = {"middleware": [guard(user)]}
+            if way == "behind ours":
+                planner.middleware, given = [*ours, guard(user)], {}
+            answer = await planner.run(TASK, **({"client_kwargs": given} if way == "client_kwargs" else given))
+            told += [one.result for said in answer.messages for one in said.contents if one.type == "function_result"]
+    assert (asked, told[1]) == (["alice", "bob", "alice"], "Not for you.")
+    assert told[0] == told[2] == "read for q: Her mail."
+    assert ran == ["q", "q"]
+    assert session.failures == {}
+
+
 @pytest.mark.parametrize("arguments", [{}, {"query": "page {at}"}], ids=["polls", "pages"])
 async def test_an_agent_that_pages_or_polls_works_as_without_us(servers, arguments):
     """The same call five times, or page after page, declared by nobody: five answers."""
@@ -439,6 +483,28 @@ async def test_what_reads_a_tools_answer_for_one_user_is_part_of_the_tool(server
     said = [texts(prompt)[-1] for prompt in prompts(provider)]
     assert [text for text in said if text.endswith("'s a")] == ["alice's a"] * 3 + ["bob's a"] * 3
     assert session.report().tool_cache.total.hits == 4
+
+
+async def test_a_method_that_is_a_tool_answers_for_its_own_object(servers):
+    """It is one function for all objects of its class: bob was given what alice's had read."""
+
+    class Mail:
+        def __init__(self, user):
+            self.user = user
+
+        @tool(name="read", description="Reads.")
+        def inbox(self, path: str) -> str:
+            return f"{self.user}'s {path}"
+
+    session = session_for("openai-chat", tool_cache=DEFAULT_ALLOW)
+    steps = {name: [call("read", path="a"), "Done."] * 2 for name in NAMES}
+    async with served(servers, "openai-chat", **steps) as (client, provider):
+        for user in ("alice", "bob"):
+            mail = Mail(user)
+            for agent in team(client, session, tools=[mail.inbox]):
+                await agent.run(TASK)
+    said = [texts(prompt)[-1] for prompt in prompts(provider)]
+    assert [text for text in said if text.endswith("'s a")] == ["alice's a"] * 3 + ["bob's a"] * 3
 
 
 async def test_a_saved_session_goes_on_with_the_same_bytes(servers):

@@ -144,7 +144,7 @@ def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Pa
     async def on_reset(cancellation_token: CancellationToken) -> None:
         await reset(cancellation_token)
         try:
-            member.reset()
+            member.reset(alone=True)
             group.let_go()
             await group.reset_tools(member)
         except Exception as error:

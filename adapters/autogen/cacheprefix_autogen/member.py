@@ -337,11 +337,11 @@ class Member:
         self.broken = True
         if self.view is not None:
             # Privacy: what the application took out is not shown in a side question or a saved state either.
-            self.view.clear()
+            self.view.forget()
         self.session.note(f"agent {self.name!r}: {why}, so its requests stay the application's own until it is reset")
 
-    def reset(self) -> None:
-        """Forget everything that was said."""
+    def reset(self, *, alone: bool = False) -> None:
+        """Forget everything that was said; ``alone`` where the others of its team may go on."""
         self.start, self.broken = None, False
         # Where its class leaves the context alone, the next turn finds more than nothing.
         self.held = Snapshot([])
@@ -352,7 +352,7 @@ class Member:
         # Privacy: of what was said nothing stays, in what was reckoned from it neither.
         self._views, self._memories, self._words, self.forms = None, {}, Seen(), Forms()
         if self.view is not None:
-            self.view.clear()
+            (self.view.forget if alone else self.view.clear)()
 
     def settings(self) -> PrefixSettings:
         """The session as configuration, for this agent's tenant."""
@@ -1051,7 +1051,9 @@ class Group:
     def let_go(self) -> None:
         """Forget the conversation's decisions once no member has any message in view."""
         views = [member.view for _, member in self.members if member.view is not None]
-        if not any(view.everything() for view in views):
+        if not any(view.forms() or view.pending() for view in views):
+            for view in views:
+                view.clear()
             self.session.forget(self.transcript.id, self.options.scope)
             self._told, self._told_by = [], None
             self.loaded, self.sent_plain = {}, None

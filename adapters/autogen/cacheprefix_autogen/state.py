@@ -104,7 +104,7 @@ def save_member(member: Member, group: Group) -> dict[str, Any]:
 
 def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -> None:
     """Take over what an agent had seen; of a state that was saved without us, what its own context holds."""
-    member.reset()
+    member.reset(alone=True)
     if member.view is None:
         return
     if not state or state.get("version") != VERSION:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from autogen_agentchat.agents import BaseChatAgent, MessageFilterAgent, SocietyOfMindAgent
-from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
+from autogen_agentchat.messages import BaseChatMessage, HandoffMessage, TextMessage
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_core import Image, SingleThreadedAgentRuntime
@@ -224,14 +224,20 @@ def _take_over_thread(team: BaseGroupChat, group: Group, members: Sequence[Membe
             # Only its own context tells which messages its filter let through.
             member.take_over()
             continue
+        told = [] if member.view is None else [m for m in thread if m.id not in waiting.get(member.view.rank, set())]
         if member.view is not None:
-            member.view.receive([m for m in thread if m.id not in waiting.get(member.view.rank, set())])
+            member.view.receive(told)
         # A context's initial messages are not in the thread; ``Member.enter`` notices them at the next turn. Equal
         # information: so it does where a view could not be filled, which would leave out of forks what was said.
         if not getattr(member.context, "_initial_messages", None):
             member.look()
-        if group.session.mode != "observe" and not (member.alone or member.bounded) and _beside(member, thread):
+        if group.session.mode == "observe" or member.alone or member.bounded:
+            continue
+        if _beside(member, thread):
             member.give_up("its model context holds what nobody said in the team")
+        elif _lacks(member, told):
+            # Privacy: the application took it out of the context, or of a state.
+            member.give_up("its model context lacks what was said in the team")
     # Money: of agents that are in two teams, those of the other one may long be laid out by us.
     group.sent_plain = None if group.joined else max(message.created_at for message in thread).timestamp()
 
@@ -247,6 +253,17 @@ def _beside(member: Member, thread: Sequence[BaseChatMessage]) -> bool:
     # Calls, their results and what a memory said are no part of what agents tell each other.
     texts = [m.content for m in held[first:] if isinstance(m, UserMessage | AssistantMessage)]
     return any(text not in said for content in texts if (text := _plain(content)) is not None)
+
+
+def _lacks(member: Member, told: Sequence[BaseChatMessage]) -> bool:
+    """Whether an agent's context does not hold all that it was told and that it said."""
+    held = getattr(application_context(member.context), "_messages", None)
+    if held is None:
+        return False
+    texts = Counter(_plain(one.content) for one in held if isinstance(one, UserMessage | AssistantMessage))
+    # Its tools' results, as it told them to the others, stand there as results.
+    said = (m for m in told if m.source != member.name or isinstance(m, TextMessage))
+    return bool(Counter(_plain(m.to_model_message().content) for m in said) - texts)
 
 
 def _plain(content: Any) -> str | None:

@@ -174,7 +174,9 @@ class _Call:
         def use() -> ToolUse:
             made = self._bench if self._tool is None else self._tool
             stateful = self._tool is not None and self._tool.state_type() is not None
-            return caller.use(self._name, self._arguments, made, stateful=stateful, form="autogen", tool=self._tool)
+            # Privacy: one of a class of the application's may do more than call the tool, as what its user may see.
+            tool = self._tool if type(caller.target).__module__.startswith("autogen_core.") else None
+            return caller.use(self._name, self._arguments, made, stateful=stateful, form="autogen", tool=tool)
 
         return await caller.session.tool_calls.arun(use, run, AnswerForm(_kept, self._known, self._refused))
 

@@ -144,6 +144,13 @@ class View:
         self.entries = [entry for entry in self.entries if entry.id not in gone]
         self._ids -= gone
 
+    def forget(self) -> None:
+        """Forget what was said, but not how far it went: what the agent says next stands behind that for the others."""
+        depth = max((entry.depth for entry in self.everything()), default=0)
+        self.clear()
+        if depth:
+            self.restore([Entry(secrets.token_hex(16), depth, FROM_OUTSIDE, ())], [])
+
     def clear(self) -> None:
         """Forget everything; what others have in view stays."""
         self.entries, self._own, self._ids = [], [], set()

@@ -181,7 +181,8 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
             return value if isinstance(value, str) else [Content.from_text(text) for text in value]
 
         form = AnswerForm(_kept, known)
-        context.result = await member.session.tool_calls.arun(partial(self._use, context), run, form)
+        use = partial(self._use, context, guarded=not _next_to_tool(call_next))
+        context.result = await member.session.tool_calls.arun(use, run, form)
 
     def _look_at(self, runner: Any) -> None:
         """Say of an agent that works as a tool, and is not wrapped, that its requests are not seen."""
@@ -191,7 +192,7 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
                 f"agent {name!r} works as a tool of {self.member.role!r}, and is in no report: wrap it by itself, too"
             )
 
-    def _use(self, context: FunctionInvocationContext) -> ToolUse:
+    def _use(self, context: FunctionInvocationContext, *, guarded: bool) -> ToolUse:
         member, tool, held = self.member, context.function, context.session
         return ToolUse(
             tool.name,
@@ -204,17 +205,26 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
             stateful=tool._context_parameter_name is not None,
             form="maf",
             tool=_answered_by(tool),
+            guarded=guarded,
         )
 
 
+def _next_to_tool(call_next: Next) -> bool:
+    """Whether no other middleware stands between ours and the tool, as those of a run do."""
+    # The framework's own name for what runs the tool; under another one nothing would be kept.
+    return getattr(call_next, "__name__", "") == "final_wrapper"
+
+
 def _answered_by(tool: FunctionTool) -> Any:
-    """What answers a call: the function that a tool was made of, else the tool with what it holds."""
+    """What answers a call: the function that a tool was made of, with its object; else the tool with what it holds."""
     function, parser = getattr(tool, "func", None), getattr(tool, "result_parser", None)
+    # Privacy: a method that is a tool is one function for all objects of its class.
+    held = [one for one in (getattr(tool, "_instance", None), parser) if one is not None]
     # Privacy: one of a class of the application's may do more than ask the function; what reads its answers may be made
     # for one user.
     if function is None or not type(tool).__module__.startswith("agent_framework."):
         return tool
-    return function if parser is None else (function, parser)
+    return (function, *held) if held else function
 
 
 def _kept(result: Any) -> Any:
