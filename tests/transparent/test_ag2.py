@@ -14,11 +14,22 @@ import pytest
 pytest.importorskip("cacheprefix_ag2", reason="this adapter is tested in its own environment (make test-ag2)")
 
 import httpx2
+import openai
 from ag2 import Agent, AgentSpec, Context, KnowledgeConfig, MemoryStream, Middleware, Plugin, PromptedSchema, TaskConfig
 from ag2 import observer as observing
 from ag2 import tool as as_tool
 from ag2.compact import CompactTrigger, TailWindowCompact
-from ag2.events import BaseEvent, HumanMessage, ModelMessage, ModelMessageChunk, ModelRequest, ModelResponse
+from ag2.events import (
+    BaseEvent,
+    HumanMessage,
+    ModelMessage,
+    ModelMessageChunk,
+    ModelRequest,
+    ModelResponse,
+    ToolResult,
+    ToolResultEvent,
+    ToolResultsEvent,
+)
 from ag2.knowledge import EventLogWriter, MemoryKnowledgeStore
 from ag2.middleware import BaseMiddleware, HistoryLimiter, LoggingMiddleware, RetryMiddleware
 from ag2.middleware.builtin.tools.approval import ApprovalRequired
@@ -134,6 +145,21 @@ async def agent_with_tools(stage):
     third = await agent.ask("Sure?", stream=stream)
     gave = [await told(one) for one in (first, second, third)]
     return [gave, seen, await kept(stream), made_of(agent), agent.config is config]
+
+
+@construct()
+async def refused_for_one_message(stage):
+    """A result that answers no call, behind what a long role was answered: the provider names its place."""
+    stage.script("So it is.")
+    role = f"You plan. {'You plan what others build, and say why. ' * 240}\n\n{HANDBOOK}"
+    agent = stage.wrapped(Agent("planner", role, config=stage.config()))
+    stream = MemoryStream()
+    first = await agent.ask(TASK, stream=stream)
+    stray = ToolResultEvent(parent_id="none", name="look", result=ToolResult("x"))
+    await stream.history.replace([*await kept(stream), ToolResultsEvent([stray])])
+    with pytest.raises(openai.BadRequestError) as refused:
+        await agent.ask("And now?", stream=stream)
+    return [await told(first), str(refused.value)]
 
 
 @everywhere

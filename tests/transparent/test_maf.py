@@ -15,6 +15,7 @@ from agent_framework import (
     AgentExecutorRequest,
     AgentResponse,
     ChatMiddleware,
+    Content,
     FunctionMiddleware,
     InMemoryCheckpointStorage,
     Message,
@@ -23,6 +24,7 @@ from agent_framework import (
     WorkflowExecutor,
     executor,
 )
+from agent_framework.exceptions import ChatClientException
 from agent_framework.orchestrations import (
     ConcurrentBuilder,
     GroupChatBuilder,
@@ -131,6 +133,22 @@ async def agent_streamed(stage):
     stage.script(call(), "It is so. " * 9)
     agent = stage.wrapped(stage.agent(stage.client(), "planner", tools=[look]), conversation="one")
     return await streamed(agent.run(TASK, stream=True))
+
+
+@construct()
+async def refused_for_one_message(stage):
+    """A result that answers no call, behind what a long role was answered: the provider names its place."""
+    stage.script("So it is.")
+    agent = stage.agent(stage.client(), "planner")
+    role = f"You plan. {'You plan what others build, and say why. ' * 240}\n\n{HANDBOOK}"
+    agent.default_options["instructions"] = role
+    agent, _ = stage.wrapped([agent, stage.agent(stage.client(), "critic")], conversation="one")
+    session = agent.create_session()
+    first = await agent.run(TASK, session=session)
+    stray = Message("tool", [Content.from_function_result("none", result="x")])
+    with pytest.raises(ChatClientException) as refused:
+        await agent.run([stray], session=session)
+    return [told(first), type(refused.value), str(refused.value)]
 
 
 @everywhere
