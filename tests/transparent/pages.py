@@ -22,11 +22,12 @@ END = "<!-- made until here -->"
 
 _HEAD = """## What changes in your application
 
-In `observe`: nothing{}. The tests in `tests/transparent` run each construct of the framework unmodified, observed and
-forked against the same scripted provider, and compare results and their types, metadata, usage, events and their order,
+In `observe`: nothing but {}lines of the logger `cacheprefix`.
+The tests in `tests/transparent` run each construct of the framework unmodified, observed and forked
+against the same scripted provider, and compare results and their types, metadata, usage, events and their order,
 callbacks, graphs, schemas, saved states, exceptions and stream chunks; observed, also the bytes of every request.
 """
-_BUT = {"langgraph": ", but for the key of a state that you mix `PrefixState` into (below)"}
+_BUT = {"langgraph": "the key of a state that you mix `PrefixState` into (below), and "}
 """What an application itself adds in every mode."""
 _NOTHING = "In `fork`, apart from the requests themselves: nothing either."
 _LISTED = "In `fork`, apart from the requests themselves, this and nothing else:\n\n| what | why |\n| --- | --- |"
