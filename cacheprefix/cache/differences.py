@@ -74,13 +74,13 @@ def change(before: Sequence[Section], after: Sequence[Section], shared: int, *, 
     own = _moved_role(old, new) if tails else None
     if own is not None:
         return _without_tails(*own)
-    tail = _moved_tail(old, new) if tails else 0
+    role = next((section.head for section in reversed(before[:shared]) if section.head != "+"), "")
+    tail = _moved_tail(old, new, role) if tails else 0
     if tail:
         return _without_tails(old[tail:], new[: len(new) - tail])
     tier = min(TIERS.index(old[0].tier), TIERS.index(new[0].tier))
     if tier < TIERS.index("messages"):
         return _in_front(old, new, tier)
-    role = next((section.head for section in reversed(before[:shared]) if section.head != "+"), "")
     return _in_history(old, new, role)
 
 
@@ -117,10 +117,12 @@ def _moved_role(old: Sequence[Section], new: Sequence[Section]) -> tuple[Sequenc
     return rest, comes
 
 
-def _moved_tail(old: Sequence[Section], new: Sequence[Section]) -> int:
+def _moved_tail(old: Sequence[Section], new: Sequence[Section], role: str) -> int:
     """How many sections at the front of ``old`` are a tail that now ends ``new``; 0 for none.
 
-    Volatile text is another each time; what stays is its envelope and most of its wording.
+    Volatile text is another each time; what stays is its envelope and most of its wording. A text behind another one of
+    the same speaker's may be a block of that message, and later a message: ``role`` is the envelope of the message that
+    both go on with.
     """
     if old[0].tier != "messages" or new[0].tier != "messages":
         return 0
@@ -128,14 +130,25 @@ def _moved_tail(old: Sequence[Section], new: Sequence[Section]) -> int:
     if not 0 < length < len(new):
         return 0
     tail, end = old[:length], new[len(new) - length :]
-    if any(left.kind != right.kind or left.head != right.head for left, right in zip(tail, end, strict=True)):
+    if any(left.kind != right.kind for left, right in zip(tail, end, strict=True)):
         return 0
-    equal = all(left.digest == right.digest for left, right in zip(tail, end, strict=True))
+    if _speakers(tail, role) != _speakers(new, role)[-length:]:
+        return 0
+    equal = all(left.data == right.data for left, right in zip(tail, end, strict=True))
     if equal or (tail[0].text.startswith(_ROLES) and end[0].text.startswith(_ROLES)):
         return length
     stays = new[0].head == tail[0].head and alike(new[0], tail[0])
     stands = any(tail[0].digest == section.digest for section in new[: len(new) - length])
     return 0 if stays or stands or not all(map(alike, tail, end)) else length
+
+
+def _speakers(sections: Sequence[Section], role: str) -> list[str]:
+    """The envelope of the message that each section is part of; ``role`` is that of the message before them."""
+    found: list[str] = []
+    for section in sections:
+        role = role if section.head == "+" else section.head
+        found.append(role)
+    return found
 
 
 def _alone(section: Section) -> bool:

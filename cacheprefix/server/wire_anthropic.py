@@ -54,8 +54,12 @@ def _schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def check(body: Mapping[str, Any], profile: Profile) -> None:  # noqa: ARG001 - one signature for all wire forms
     """Anthropic's 400s about ``max_tokens``; 0 pre-warms the cache and allows no output of any kind.
 
+    And about ``betas``, which the SDK sends as a header (``anthropic-beta``): its API knows no field of that name.
+
     Source: Anthropic's prompt caching page, "Pre-warming the cache", "Limitations".
     """
+    if "betas" in body:
+        raise RefusedError("betas: Extra inputs are not permitted")
     limit = body.get("max_tokens")
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise RefusedError("max_tokens: Field required")

@@ -162,6 +162,27 @@ def test_another_agents_prompt_is_no_break() -> None:
         assert {verdict.cause for verdict in verdicts} == {"hit"} if turn else {"cold_start"}
 
 
+def test_a_question_at_the_end_of_each_request_is_no_break_in_a_message_of_its_own_either() -> None:
+    """LangChain makes one message of two of a user's in a row, so that it is a block there, and a message later."""
+    asks = {"type": "text", "text": "Given the conversation above, who acts next? " * 9}
+    told = {"type": "text", "text": "My parcel has not arrived. " * 30}
+    gave = {"role": "assistant", "content": [{"type": "text", "text": "It is on its way. " * 30}]}
+
+    def asked(*messages: Any) -> Prompt:
+        return decode({"model": "m", "max_tokens": 9, "system": SYSTEM, "messages": [*messages]}, "anthropic")
+
+    desk = Desk()
+    desk.call(asked({"role": "user", "content": [told, asks]}), agent="supervisor")
+    began = {"role": "user", "content": [told]}
+    later = desk.call(asked(began, gave, {"role": "user", "content": [asks]}), agent="supervisor")
+    assert later.cause == "hit"
+    # As another speaker's it has not moved.
+    desk = Desk()
+    desk.call(asked({"role": "user", "content": [told, asks]}), agent="supervisor")
+    edited = desk.call(asked(began, gave, {"role": "assistant", "content": [asks]}), agent="supervisor")
+    assert edited.cause != "hit"
+
+
 def test_a_fork_that_parts_at_its_tail_is_a_hit() -> None:
     """Siblings that share all but the last message read what they share, and nothing was lost."""
     desk = Desk()

@@ -8,12 +8,20 @@ import pytest
 from crew_wire import INPUTS, heads, outputs, prompts, raw, shared
 from crewai import Agent, Task
 from crewai.flow.flow import Flow, start
+from pydantic import BaseModel
 
 from benchmarks.crewai_workloads import SearchTool, agents, crew, tasks
 from cacheprefix import ForkPolicy
 from cacheprefix.errors import SetupError
 from cacheprefix.server import Echo, Queue, Reply, ToolCall
 from cacheprefix_crewai import ask, install
+
+
+class Built(BaseModel):
+    """What a task answers."""
+
+    built: str
+
 
 KINDS = ("openai", "responses", "anthropic", "litellm", "litellm-anthropic")
 
@@ -53,6 +61,23 @@ def test_a_side_question_reads_the_crews_prefix_and_leaves_no_trace(ran, kind) -
     installed.undo()
     helpers = [call for call in installed.session.calls if call.agent == "helper"]
     assert [call.purpose for call in helpers] == ["ephemeral_helper"]
+    assert installed.session.failures == {}
+
+
+def test_a_question_behind_an_answer_by_a_schema_says_its_beta_in_a_header(servers, new_llm) -> None:
+    """CrewAI puts the names of betas into the parameters that it sends, and Anthropic refuses them in a body."""
+    provider = servers("anthropic")
+    llm = new_llm(provider, "anthropic")
+    who = agents(lambda: llm, tools=False)
+    made = tasks(who)
+    made[-1].output_pydantic = Built
+    provider.simulator.script = lambda _: Reply('{"built": "it"}')
+    team = crew(who, made)
+    with install(team) as installed:
+        team.kickoff(inputs=INPUTS)
+        provider.simulator.script = Queue([Reply("Forty-two.")])
+        assert ask(team, "How much is it?").text == "Forty-two."
+    assert "structured-outputs" in provider.requests[-1].headers["anthropic-beta"]
     assert installed.session.failures == {}
 
 

@@ -54,7 +54,8 @@ def sender(llm: Any, api: Api) -> Callable[[dict[str, Any]], Any]:
     def by_client(body: dict[str, Any]) -> Any:
         client = llm._get_sync_client()
         if api == "anthropic":
-            create = client.messages.create
+            # A provider's rule: betas are a header, which the SDK's method for them writes; in a body they are refused.
+            create = (client.beta if "betas" in body else client).messages.create
         else:
             create = client.responses.create if api == "openai-responses" else client.chat.completions.create
         return create(**sdk_arguments(body, create))
