@@ -131,10 +131,10 @@ def install(
     each ``install`` was undone. With another, that one is in force until it is undone. Crews may share agents: each
     crew's runs are its own installation's.
     Raises ``SetupError`` for anything else. Models are changed in place and restored. Of what is the process's,
-    CrewAI's tool hooks are used with a budget or a tool cache, its delegation tools find a coworker also by a role with its
-    placeholders, the methods that start an agent by itself, and what asks for answers by a schema past a
-    model's class, say so, and with a flow those that start crews and flows look whether they run in one; all ends with
-    the last installation.
+    CrewAI's tool hooks are used with a budget or a tool cache, its delegation tools find a coworker also by a role with
+    its placeholders, the methods that start an agent by itself, and what asks for answers by a schema past a model's
+    class, say so, and with a flow those that start crews and flows look whether they run in one; all ends with the last
+    installation.
     """
     flow = target if is_flow(target) else None
     crew, agents = parts_of(target)
