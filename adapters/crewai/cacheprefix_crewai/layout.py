@@ -42,6 +42,7 @@ from cacheprefix_crewai.tasks import (
     kept_by_provider,
     own_prompt_option,
     results_in,
+    sends_its_reasoning,
     speaks_alone,
     tool_names,
     words_of,
@@ -271,6 +272,8 @@ def _stays_own(binding: Binding, call: LLMCall, role: str) -> Reason | None:
         return reason("tool_schema_differs", binding.clash)
     if kept:
         return reason("kept_by_provider")
+    if sends_its_reasoning(call.llm):
+        return reason("own_history", "auto_chain_reasoning")
     if call.response_model is not None and crew_of(call.agent) is None and not _shares_schema(call):
         return reason("response_schema")
     option = own_prompt_option(call.agent)
