@@ -10,6 +10,7 @@ from cacheprefix.wire.message_views import forget_views, views_of
 from cacheprefix.wire.messages import Asks, Form, asks
 from cacheprefix.wire.reader import Memo
 from cacheprefix.wire.sdk_calls import gemini_sdk_body, sdk_arguments
+from cacheprefix.wire.written import written as written_by_sdk
 
 __all__ = [
     "Asks",
@@ -33,4 +34,5 @@ __all__ = [
     "sendable",
     "structure_errors",
     "views_of",
+    "written_by_sdk",
 ]

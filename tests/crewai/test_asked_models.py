@@ -117,6 +117,52 @@ def asking(llm: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("mode", ["observe", "fork"])
+@pytest.mark.parametrize("one_llm", [True, False], ids=["one model", "models of its own"])
+def test_a_crew_that_nobody_installed_is_counted_where_a_tool_kicks_it_off_and_left_alone(
+    servers, new_llm, one_llm, mode
+) -> None:
+    """Its requests are as they were, whatever the session says to the run's agents; alone, it is nobody's."""
+    from crewai.tools import tool
+
+    def run(session: Session | None) -> tuple[list[bytes], list[bytes]]:
+        server = servers("openai", CrewModel())
+        llm = new_llm(server)
+        helpers = agents(lambda: llm if one_llm else new_llm(server))
+        helping = crew(helpers, tasks(helpers, brief=False))
+        began: list[int] = []
+
+        @tool("search_market_data")
+        def search(query: str, region: str = "all") -> str:
+            """Ask others to find it."""
+            if not began:
+                began.append(len(server.requests))
+                helping.kickoff()
+                began.append(len(server.requests))
+            return f"Found {query} in {region}."
+
+        who = agents(lambda: llm, tools=False)
+        who[0].tools = [search]
+        team = crew(who, tasks(who))
+        with contextlib.nullcontext() if session is None else install(team, session):
+            team.kickoff(inputs=INPUTS)
+        sent = raw(server)
+        if session is not None:
+            assert len(session.calls) == len(sent)
+            helping.kickoff()
+            assert len(session.calls) == len(sent)
+        return sent[: began[0]] + sent[began[1] :], sent[slice(*began)]
+
+    plain, session = run(None), Session(f"The house. {BRIEF * 4}", mode=mode)
+    forked, theirs = run(session)
+    assert theirs == plain[1]
+    assert len(theirs) == 8
+    assert (forked == plain[0]) is (mode == "observe")
+    assert [call.agent for call in session.calls if call.layout in ("own", "observed")].count("crewai") == 8
+    assert all(call.reasons for call in session.calls)
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("build", [reviewed, conversing, asking], ids=lambda one: str(one.__name__))
 def test_what_a_flow_asks_itself_is_counted_and_sent_as_it_was(server, build, named, mode) -> None:
@@ -211,8 +257,8 @@ def test_two_agents_are_not_told_that_there_is_no_other(server, new_llm) -> None
     assert [[reason.why for reason in call.reasons] for call in session.calls][1:] == [["little_to_share"]] * 3
 
 
-def test_models_outside_of_a_run_and_of_others_are_not_touched(server, new_llm) -> None:
-    """Neither what the application asks beside it, nor what another crew's agents ask within it."""
+def test_models_outside_of_a_run_are_not_touched_and_another_crews_within_it_are_counted(server, new_llm) -> None:
+    """What the application asks beside it is nobody's; a crew that a callback kicks off is not one of the run's."""
     from crewai import LLM
 
     who = agents(lambda: new_llm(server), tools=False)
@@ -226,7 +272,8 @@ def test_models_outside_of_a_run_and_of_others_are_not_touched(server, new_llm) 
         team.task_callback = lambda _: other.kickoff(inputs=INPUTS)
         team.kickoff(inputs=INPUTS)
     assert len(server.requests) == 1 + 3 + 9
-    assert len(session.calls) == 3
+    assert [call.agent for call in session.calls].count("crewai") == 9
+    assert len(session.calls) == 3 + 9
 
 
 def test_classes_and_models_are_given_back(server) -> None:

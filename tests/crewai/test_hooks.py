@@ -134,6 +134,28 @@ def test_strict_mode_tells_of_it_before_anything_is_sent(servers, new_llm) -> No
     assert not provider.requests
 
 
+def test_strict_mode_tells_of_an_input_whose_white_space_a_hook_changes(servers, new_llm) -> None:
+    """It is shared with its very characters alone: a table with other tabs is another one."""
+
+    def untab(context: Any) -> None:
+        for one in context.messages:
+            one["content"] = one["content"].replace("\t", "  ")
+
+    provider = servers("openai", CrewModel(tools=False))
+    who = agents(lambda: new_llm(provider), tools=False)
+    team = crew(who, tasks(who))
+    register_before_llm_call_hook(untab)
+    try:
+        with (
+            install(team, Session(mode="strict"), shared_inputs=["brief"]),
+            pytest.raises(NotSharedError, match="brief"),
+        ):
+            team.kickoff(inputs={"brief": BRIEF.replace(" ", "\t")})
+    finally:
+        unregister_before_llm_call_hook(untab)
+    assert not provider.requests
+
+
 def test_a_context_that_nobody_holds_is_in_no_request(servers, new_llm) -> None:
     """Of agents without a crew."""
     provider, session = servers("openai", CrewModel(tools=False)), Session()

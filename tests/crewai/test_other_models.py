@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
+import openai
 import pytest
 from crew_wire import INPUTS, heads, outputs, prompts, raw
 
 from benchmarks.crewai_workloads import agents, crew, tasks
 from cacheprefix import Caching, Session
 from cacheprefix.profiles import cost_units, normalise_usage
+from cacheprefix.server import Reply
 from cacheprefix_crewai import install
 
 NATIVE = ("gemini", "bedrock", "snowflake")
@@ -85,6 +89,29 @@ def test_servers_that_speak_openais_api_are_laid_out(servers) -> None:
         team.kickoff(inputs=INPUTS)
     assert len(heads(prompts(server))) == 1
     assert len(installed.session.calls) == 3
+
+
+@pytest.mark.invalid_requests
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+def test_reasoning_that_a_model_goes_on_from_stays_in_front_and_is_read(servers, new_llm, mode) -> None:
+    """The SDK's own objects stand in the body; the provider refuses reasoning in front of a question, as without us."""
+
+    def sent(install_on: Callable[[Any], Any]) -> list[Any]:
+        server = servers("openai", lambda _: Reply("Yes.", thinking="Hm."))
+        llm = new_llm(server, "responses", auto_chain_reasoning=True)
+        who = agents(lambda: llm, tools=False)
+        with install_on(team := crew(who, tasks(who))), pytest.raises(openai.BadRequestError):
+            team.kickoff(inputs=INPUTS)
+        return [record.json for record in server.requests]
+
+    session = Session(mode=mode, caching=Caching(provider="openai"))
+    plain, ours = sent(contextlib.nullcontext), sent(lambda team: install(team, session))
+    assert plain[1]["input"][0]["type"] == "reasoning"
+    keys = {one.pop("prompt_cache_key", None) for one in ours}
+    assert (keys == {None}) is (mode == "observe")
+    assert ours == plain
+    assert session.failures == {}
+    assert all(one.reason.why in ("own_history", "observe_mode") for one in session.report().layouts)
 
 
 @pytest.mark.parametrize("volatile", ["", "It is noon."], ids=["", "volatile"])

@@ -301,6 +301,33 @@ def hierarchical(stage):
     return [output(crew.kickoff(inputs=BRIEF)), crew_seen(crew)]
 
 
+@construct()
+def delegation_to_a_role_with_an_input(stage):
+    """A model takes a coworker's name from the tool: a placeholder where the tool is everybody's."""
+    model = work.CrewModel(tools=False)
+
+    def answers(request):
+        if "(plan research)" not in request.text or request.rounds:
+            return model(request)
+        said = next(
+            one["function"]["description"]
+            for one in request.body["tools"]
+            if one["function"]["name"] == "delegate_work_to_coworker"
+        )
+        writer = next(one for one in said.partition("coworkers: ")[2].splitlines()[0].split(", ") if "Writer" in one)
+        asked = {"task": "Write it. (plan writing)", "context": "Soon.", "coworker": writer}
+        return Reply(tool_calls=(ToolCall("delegate_work_to_coworker", asked),))
+
+    stage.script(answers)
+    who = work.agents(stage.llm, tools=False, allow_delegation=True)
+    for one in who:
+        one.role += " for {customer}"
+    crew = stage.install(work.crew(who, work.tasks(who)))
+    gave = [output(crew.kickoff(inputs={**BRIEF, "customer": name})) for name in ("Ann", "Bob")]
+    delegated = [[task.delegations, sorted(task.processed_by_agents)] for task in crew.tasks]
+    return [gave, crew_seen(crew), delegated]
+
+
 @construct(ordered=False)
 def tasks_side_by_side(stage):
     """Asynchronous tasks, and one that joins them."""

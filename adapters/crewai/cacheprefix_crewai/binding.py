@@ -357,16 +357,11 @@ def binding_for(llm: Any, agent: Any) -> Binding | None:
     """Whose request this is: the live agent's; without one, of the crew that is running here.
 
     Never by the model object alone, which crews may share: only an agent-less request of a model that a single
-    crew uses is taken for that crew's, and then only if it continues one of its requests.
+    crew uses is taken for that crew's, and then only if it continues one of its requests. An agent that nobody
+    installed (a helper of CrewAI's, or one of a crew that a tool kicks off) asks for the run that it works in.
     """
-    if agent is not None:
-        found = binding_of(agent)
-        if found is not None:
-            return found
-        # CrewAI's own helpers (an LLM guardrail's agent) belong to no crew; another crew's agents do.
-        return _running() if getattr(agent, "crew", None) is None else None
-    found = _running()
-    if found is not None:
+    found = binding_of(agent) or _running()
+    if found is not None or agent is not None:
         return found
     owners = owners_of(llm)
     alive = owners.alive if owners is not None else []

@@ -24,6 +24,7 @@ from cacheprefix.errors import SetupError, check_text, found_instead
 from cacheprefix_crewai.asked_models import WATCH_MODELS
 from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
+from cacheprefix_crewai.delegation import FIND_COWORKERS
 from cacheprefix_crewai.flows import WATCH, WATCH_AGENTS, join, parts_in
 from cacheprefix_crewai.framing import SYSTEM
 from cacheprefix_crewai.history import RESULT_BUDGET
@@ -130,9 +131,10 @@ def install(
     each ``install`` was undone. With another, that one is in force until it is undone. Crews may share agents: each
     crew's runs are its own installation's.
     Raises ``SetupError`` for anything else. Models are changed in place and restored. Of what is the process's,
-    CrewAI's tool hooks are used with a budget or a tool cache, the methods that start an agent by itself, and what asks
-    for answers by a schema past a model's class, say so, and with a flow those that start crews and flows look whether
-    they run in one; all ends with the last installation.
+    CrewAI's tool hooks are used with a budget or a tool cache, its delegation tools find a coworker also by a role with
+    its placeholders, the methods that start an agent by itself, and what asks for answers by a schema past a model's
+    class, say so, and with a flow those that start crews and flows look whether they run in one; all ends with the last
+    installation.
     """
     flow = target if is_flow(target) else None
     crew, agents = parts_of(target)
@@ -150,6 +152,7 @@ def install(
         bound.adopt_system(SYSTEM)
         found = bound.attempt("tools", lambda: crew_tools(crew, agents), CrewTools([], {}))
         adopt(binding, *found)
+        binding.undo.append(FIND_COWORKERS.use(binding))
         if bound.histories.budget is not None:
             binding.undo.append(RESULT_BUDGET.use(binding))
         if bound.tool_cache is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ from cacheprefix_crewai.tasks import (
     kept_by_provider,
     own_prompt_option,
     results_in,
+    sends_its_reasoning,
     speaks_alone,
     tool_names,
     words_of,
@@ -271,6 +272,8 @@ def _stays_own(binding: Binding, call: LLMCall, role: str) -> Reason | None:
         return reason("tool_schema_differs", binding.clash)
     if kept:
         return reason("kept_by_provider")
+    if sends_its_reasoning(call.llm):
+        return reason("own_history", "auto_chain_reasoning")
     if call.response_model is not None and crew_of(call.agent) is None and not _shares_schema(call):
         return reason("response_schema")
     option = own_prompt_option(call.agent)
@@ -414,18 +417,17 @@ def _mistakes(binding: Binding, ahead: TasksAhead) -> Iterator[Reason]:
     texts = [*(words_of(sharing.crew, task).task for task in tasks), *(one.task for one in sharing.words)]
     due = [] if sharing.at is None else [sharing.words[sharing.at].task]
 
-    def holds(some: Sequence[str], text: str) -> bool:
-        return any(find_text(text, one) is not None for one in some)
-
-    def missing(text: object) -> bool:
+    def missing(text: object, stands: Callable[[str, str], bool]) -> bool:
         if not isinstance(text, str):
             return True
-        return not holds([opening.text], text) and (holds(due, text) or not holds(texts, text))
+        here, then, ever = (any(stands(text, one) for one in some) for some in ([opening.text], due, texts))
+        return not here and (then or not ever)
 
     inputs, given = sharing.inputs, tuple(options.shared_inputs or ())
-    yield from (reason("text_not_found", name) for name in given if name in inputs and missing(inputs[name]))
+    yield from (reason("text_not_found", name) for name in given if name in inputs and missing(inputs[name], stands_in))
     if unknown := [name for name in given if name not in inputs]:
-        there = [name for name, text in inputs.items() if isinstance(text, str) and text and holds(texts, text)]
+        strings = [(name, text) for name, text in inputs.items() if isinstance(text, str)]
+        there = [name for name, text in strings if any(stands_in(text, one) for one in texts)]
         contain = f"inputs that the tasks contain: {', '.join(there) or 'none'}"
         if binding.session.mode == "strict":
             yield from (reason("text_not_found", f"{name}; {contain}") for name in unknown)
@@ -433,7 +435,7 @@ def _mistakes(binding: Binding, ahead: TasksAhead) -> Iterator[Reason]:
             binding.session.note(
                 f"shared_inputs names {', '.join(unknown)}, and the kickoff was given no such input; {contain}"
             )
-    if options.shared_context and missing(options.shared_context):
+    if options.shared_context and missing(options.shared_context, lambda one, text: find_text(one, text) is not None):
         yield reason("text_not_found", "shared_context")
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.adapter import BlockVar, RLock, digest_of, dumps
-from cacheprefix.wire import gemini_sdk_body
+from cacheprefix.wire import gemini_sdk_body, written_by_sdk
 from cacheprefix_crewai.azure import as_arguments, as_body
 from cacheprefix_crewai.binding import KEY, Binding, Owners, binding_for, owners_of, subclassed
 from cacheprefix_crewai.history import limits
@@ -318,7 +318,13 @@ def _making(base: Any, kind: str) -> dict[str, Any]:
         return begun(self, params, "anthropic" if kind == "anthropic" else "openai-chat", functions)
 
     def _prepare_responses_params(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return begun(self, base._prepare_responses_params(self, *args, **kwargs), "openai-responses")
+        params = base._prepare_responses_params(self, *args, **kwargs)
+        # Reasoning that the model goes on from (``auto_chain_reasoning``) stands there as objects of the SDK's.
+        body = written_by_sdk(params, {}, prepares=False).plain
+        if body is None:
+            return params  # the SDK refuses it
+        sent = begun(self, body, "openai-responses")
+        return params if sent is body else sent
 
     def native(self: Any, said: Any, rest: Any) -> tuple[Any, Any]:
         """The arguments of a class that makes no body, as they are to be sent; the very same without a request."""
@@ -343,7 +349,8 @@ def _making(base: Any, kind: str) -> dict[str, Any]:
 def _body(base: Any, kind: str, llm: Any, api: Api, functions: Any, messages: Any, tools: Any) -> Any:
     """The body that a model's class makes of messages and tools, in the shape of its API."""
     if api == "openai-responses":
-        return base._prepare_responses_params(llm, base._format_messages(llm, messages), tools)
+        params = base._prepare_responses_params(llm, base._format_messages(llm, messages), tools)
+        return written_by_sdk(params, {}, prepares=False).plain
     if kind == "openai":
         return base._prepare_completion_params(llm, base._format_messages(llm, messages), tools)
     if kind == "azure":

@@ -28,7 +28,7 @@ from cacheprefix.adapter import (
 )
 from cacheprefix.errors import BudgetError, CacheprefixError, NotSharedError, named
 from cacheprefix.wire import for_litellm
-from cacheprefix_crewai.binding import ALONE, asks_for
+from cacheprefix_crewai.binding import ALONE, asks_for, binding_of
 from cacheprefix_crewai.clients import is_claude, over, system_first
 from cacheprefix_crewai.events import announce
 from cacheprefix_crewai.history import Around, Execution, Executions, compact_now, condensed, limits, shortened
@@ -141,6 +141,9 @@ class PendingRequest:
         given = cls(binding, call, role_of(call.agent) or "crewai", task, messages, call.tools, messages)
         if not isinstance(messages, list):
             return given
+        if crew_of(call.agent) is not None and binding_of(call.agent) is None:
+            # Privacy: a crew that nobody installed is shown nothing of the run in which a tool kicks it off.
+            return replace(given, agent="crewai")
         try:
             found = session.attempt("layout", lambda: (layouts.of(call),), None)
         except NotSharedError as error:

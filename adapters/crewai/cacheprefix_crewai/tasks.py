@@ -41,7 +41,9 @@ def able_to_share(crew: Any, call: LLMCall) -> list[Any]:
         if task is call.task or task.agent is None or crew.process == "hierarchical":
             return True
         llm = getattr(task.agent, "llm", None)
-        if str(getattr(llm, "model", "")) != call.model or owners_of(llm) is None or kept_by_provider(llm):
+        if str(getattr(llm, "model", "")) != call.model or owners_of(llm) is None:
+            return False
+        if kept_by_provider(llm) or sends_its_reasoning(llm):
             return False
         # With tools, CrewAI asks for the schema only once the work is done, in a request of its own.
         schema = task.output_pydantic or task.output_json or getattr(task, "response_model", None)
@@ -64,6 +66,11 @@ def kept_by_provider(llm: Any) -> bool:
     Privacy: an agent's own text at the end of a request would stay there for the next agent to read.
     """
     return bool(getattr(llm, "auto_chain", False) or getattr(llm, "previous_response_id", None))
+
+
+def sends_its_reasoning(llm: Any) -> bool:
+    """Whether what a model thought before stands in front of each of its requests, which are then alike in nothing."""
+    return bool(getattr(llm, "auto_chain_reasoning", False)) and getattr(llm, "api", None) == "responses"
 
 
 def speaks_alone(crew: Any, agent: Any) -> bool:

@@ -21,6 +21,7 @@ from cacheprefix.adapter import (
     restrict,
 )
 from cacheprefix_crewai.binding import FLOW, WhileUsed
+from cacheprefix_crewai.delegation import role_given
 from cacheprefix_crewai.framing import SYSTEM, coworkers
 from cacheprefix_crewai.native import KEPT_IN_WORDS
 
@@ -149,18 +150,14 @@ def _delegation(agents: Sequence[Any]) -> list[Any]:
     from crewai.tools.agent_tools.agent_tools import AgentTools  # noqa: PLC0415 - CrewAI loads slowly
 
     made = AgentTools(agents=agents).tools()
-    here, said = (", ".join(map(str, roles)) for roles in ([one.role for one in agents], map(_role_given, agents)))
+    here, said = (", ".join(map(str, roles)) for roles in ([one.role for one in agents], map(role_given, agents)))
     for tool in made:
         if here not in tool.description:
             raise LookupError(f"the tool {tool.name!r} does not name the coworkers {here}")
-        # Privacy: roles that name inputs hold those of the crew's last kickoff, which was another one's.
+        # Privacy: roles that name inputs hold those of the crew's last kickoff, which was another one's. Called, the
+        # tool knows both names (``delegation``).
         tool.description = tool.description.replace(here, said)
     return made
-
-
-def _role_given(agent: Any) -> str:
-    """An agent's role as the application gave it, with the names of inputs in their places."""
-    return str(getattr(agent, "_original_role", None) or agent.role)
 
 
 def name_of(tool: Any) -> str:
