@@ -21,7 +21,7 @@ from cacheprefix import Session
 from cacheprefix.adapter import RequestPlan, for_own_tools, forces_any, given_or_configured, overlaid, users_session
 from cacheprefix.adapter import failed as failed_plan
 from cacheprefix_ag2.layout import Fork, GivenTools, Plan, channel_of, conversation_id, fork_of, tail_in
-from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
+from cacheprefix_ag2.sending import SENDING, Captured, Sending, Unsaid, tap
 from cacheprefix_ag2.state import PrefixState
 
 SUBTASK = "subtask-"
@@ -136,6 +136,18 @@ class _Unheard:
         """Nothing."""
 
 
+def _unsaying(client: LLMClient, sending: Sending) -> LLMClient:
+    """A client whose SDK makes the body to capture without its messages; the same one where that cannot be copied."""
+    try:
+        # The application's own may be answering another request.
+        apart: Any = copy.copy(client)
+        apart._client = Unsaid(apart._client, sending)
+    except Exception:
+        # A class of the application's may be of any kind; asked itself, it makes the same body in more time.
+        return client
+    return apart  # type: ignore[no-any-return]
+
+
 class PrefixClient(LLMClient):
     """A client of ag2's, whose requests are measured and, where a policy laid them out, become forks."""
 
@@ -239,8 +251,9 @@ class PrefixClient(LLMClient):
         *,
         tools: Sequence[ToolSchema] | None = None,
         prompts: tuple[list[str], list[str]] | None = None,
+        client: LLMClient | None = None,
     ) -> ModelResponse:
-        """The wrapped client's answer, with other ``tools`` where they are given.
+        """The wrapped client's answer, or another ``client``'s, with other ``tools`` where they are given.
 
         ``prompts`` are those that the request is made with, and those that the context holds from then on.
         """
@@ -252,7 +265,7 @@ class PrefixClient(LLMClient):
             sending.made = functools.partial(put_back, context, ours, shown)
         token = SENDING.set(sending)
         try:
-            return await self.client(
+            return await (client or self.client)(
                 events,
                 context,
                 tools=given.tools if tools is None else tools,
@@ -270,8 +283,9 @@ class PrefixClient(LLMClient):
         apart.stream = _Unheard(given.context.stream)
         apart.variables, apart.dependencies = dict(apart.variables), dict(apart.dependencies)
         asked, sending = replace(given, context=apart), Sending(self._bound, "", "", capture=True)
+        client = _unsaying(self.client, sending)
         try:
-            await self._sent(plan.events, asked, sending, prompts=(plan.prompts, plan.shown))
+            await self._sent(plan.events, asked, sending, prompts=(plan.prompts, plan.shown), client=client)
         except Captured as found:
             return found.body
         except Exception as error:
