@@ -265,7 +265,8 @@ class PrefixClient(LLMClient):
             sending.made = functools.partial(put_back, context, ours, shown)
         token = SENDING.set(sending)
         try:
-            return await (client or self.client)(
+            asked = self.client if client is None else client
+            return await asked(
                 events,
                 context,
                 tools=given.tools if tools is None else tools,

@@ -152,7 +152,8 @@ class Unsaid:
     """
 
     def __init__(self, own: Any, sending: Sending) -> None:
-        self._own, self._sending = own, sending
+        self._own = own
+        self._sending = sending
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._own, name)
