@@ -8,8 +8,9 @@ import json
 import anthropic
 import openai
 import pytest
-from ag2 import MemoryStream
+from ag2 import MemoryStream, tool
 from ag2.events import ImageInput, ModelReasoning, ToolResult
+from ag2.exceptions import UnsupportedInputError
 from ag2_driver import agent, configured, texts
 from test_layout import named, session
 
@@ -344,3 +345,19 @@ async def test_what_the_application_puts_over_a_body_takes_no_part_of_a_fork_awa
     assert said[True] == said[False]
     assert "fork" not in layouts
     assert {tuple(one.why for one in call.reasons) for call in whole.calls} == {("own_prompt",)}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_what_a_client_cannot_send_is_no_failure_of_ours(fresh, streaming):
+    """As an image that a tool gives back, in a chat of OpenAI's: we warned of it, and the application got it too."""
+
+    @tool
+    def picture() -> object:
+        """Paints."""
+        return ImageInput(data=b"png", media_type="image/png")
+
+    async with configured("openai-chat", fresh("openai-chat"), streaming=streaming) as config:
+        agents = wrap([agent("planner", config, tools=[picture]), agent("critic", config)], session())
+        with pytest.raises(UnsupportedInputError):
+            await agents[0].ask("Call picture.", stream=MemoryStream())
+    assert session_of(agents).failures == {}

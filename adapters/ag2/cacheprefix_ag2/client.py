@@ -216,8 +216,10 @@ class PrefixClient(LLMClient):
             response = await self._sent(plan.events, given, sending, prompts=(prompts, plan.shown))
         else:
             ours = context.prompt, plan.shown
-            sending.original = await self._original(plan, given)
+            sending.original, failed = await self._original(plan, given)
             response = await self._sent(fork.events, given, sending, tools=fork.tools, prompts=ours)
+            if failed is not None:
+                session.failed("estimate", failed)
         # A channel's stream ends with its turn, so nothing is saved in it.
         if channel_of(context) is None:
             await self._save(plan, context)
@@ -277,8 +279,8 @@ class PrefixClient(LLMClient):
             SENDING.reset(token)
             sending.made()
 
-    async def _original(self, plan: Plan, given: _Request) -> Any:
-        """The body as the application's own client would make it, not sent; None where that fails."""
+    async def _original(self, plan: Plan, given: _Request) -> tuple[Any, Exception | None]:
+        """The body as the application's own client would make it, not sent; None and the error where that fails."""
         # In a context apart: what an application's client says there and notes, it does with the request itself.
         apart: Any = copy.copy(given.context)
         apart.stream = _Unheard(given.context.stream)
@@ -288,8 +290,8 @@ class PrefixClient(LLMClient):
         try:
             await self._sent(plan.events, asked, sending, prompts=(plan.prompts, plan.shown), client=client)
         except Captured as found:
-            return found.body
+            return found.body, None
         except Exception as error:
-            # If the request itself fails too, which is made next, the application gets that error.
-            self._bound.failed("estimate", error)
-        return None
+            # Where the request itself fails too, which is made next, this is the application's, and no failure of ours.
+            return None, error
+        return None, None
