@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import copy
+import json
 
+import anthropic
 import openai
 import pytest
-from ag2 import MemoryStream
-from ag2.events import ModelReasoning, ToolResult
+from ag2 import MemoryStream, tool
+from ag2.events import ImageInput, ModelReasoning, ToolResult
+from ag2.exceptions import UnsupportedInputError
 from ag2_driver import agent, configured, texts
 from test_layout import named, session
 
 from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider, ToolCall
+from cacheprefix_ag2 import client as client_module
 from cacheprefix_ag2 import session_of, wrap
+from cacheprefix_ag2.client import PrefixClient
 
 APIS = ("openai-chat", "openai-responses", "anthropic")
 
@@ -142,6 +147,57 @@ async def test_a_config_of_the_applications_own_asks_as_it_did(fresh, api, clien
     assert session_of(made).failures == {}
 
 
+_SDKS = {
+    "openai-chat": lambda: type(openai.AsyncOpenAI(api_key="k").chat.completions),
+    "openai-responses": lambda: type(openai.AsyncOpenAI(api_key="k").responses),
+    "anthropic": lambda: type(anthropic.AsyncAnthropic(api_key="k").messages),
+}
+
+
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("api", APIS)
+async def test_a_body_that_is_only_counted_is_made_without_its_messages(fresh, api, copied, monkeypatch):
+    """OpenAI's SDK goes through each of them on the event loop: a turn took twice the time. It is the same body."""
+    given, made = [], []
+    kind = _SDKS[api]()
+    create, original = kind.create, PrefixClient._original
+
+    async def asked(self, **named):
+        given.append(len(named.get("messages") or named.get("input") or ()))
+        return await create(self, **named)
+
+    async def both(self, *named):
+        slow = pytest.MonkeyPatch()
+        slow.setattr(client_module, "_unsaying", lambda client, sending: client)
+        whole = await original(self, *named)
+        slow.undo()
+        del given[-1]
+        made.append((json.dumps(whole), json.dumps(await original(self, *named))))
+        return whole
+
+    def uncopied(client):
+        def refuse(self, memo=None):
+            raise TypeError("on purpose")
+
+        client.__class__ = type("Uncopied", (type(client),), {"__copy__": refuse})
+        return client
+
+    monkeypatch.setattr(kind, "create", asked)
+    monkeypatch.setattr(PrefixClient, "_original", both)
+    stream = MemoryStream()
+    async with configured(api, fresh(api)) as config:
+        agents = wrap([agent(one, config, tools=[named("look")]) for one in ("planner", "critic")], session())
+        own = config if copied else Own(config, uncopied)
+        for each in agents:
+            await each.ask("Call look.", ImageInput(data=b"png", media_type="image/png"), stream=stream, config=own)
+    calls = session_of(agents).calls
+    assert [call.layout for call in calls] == ["fork"] * len(calls) == ["fork"] * 4
+    assert len(made) == 4
+    assert all(whole == quick for whole, quick in made)
+    assert [one > 0 for one in given] == ([False, True] if copied else [True, True]) * 4
+    assert session_of(agents).failures == {}
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("api", APIS)
 async def test_a_client_that_tries_again_sees_no_error_of_ours(fresh, api, streaming):
@@ -259,7 +315,7 @@ OVER = {
 }
 NOW = "It is noon."
 BESIDE_ALONE = f"<now>\n{NOW}\n</now>"
-BESIDE = f", {({'role': 'user', 'content': BESIDE_ALONE})}"
+BESIDE = f", { ({'role': 'user', 'content': BESIDE_ALONE}) }"
 """Text for one request alone: it stands behind everything."""
 
 
@@ -289,3 +345,19 @@ async def test_what_the_application_puts_over_a_body_takes_no_part_of_a_fork_awa
     assert said[True] == said[False]
     assert "fork" not in layouts
     assert {tuple(one.why for one in call.reasons) for call in whole.calls} == {("own_prompt",)}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_what_a_client_cannot_send_is_no_failure_of_ours(fresh, streaming):
+    """As an image that a tool gives back, in a chat of OpenAI's: we warned of it, and the application got it too."""
+
+    @tool
+    def picture() -> object:
+        """Paints."""
+        return ImageInput(data=b"png", media_type="image/png")
+
+    async with configured("openai-chat", fresh("openai-chat"), streaming=streaming) as config:
+        agents = wrap([agent("planner", config, tools=[picture]), agent("critic", config)], session())
+        with pytest.raises(UnsupportedInputError):
+            await agents[0].ask("Call picture.", stream=MemoryStream())
+    assert session_of(agents).failures == {}

@@ -449,6 +449,29 @@ async def test_a_guard_behind_the_tool_cache_is_asked_each_time(servers, way, de
     assert session.failures == {}
 
 
+async def test_a_framework_that_does_not_tell_what_stands_behind_the_tool_cache_has_nothing_kept(servers):
+    """What stands there may be a guard: it is asked about each call, and the report says once why nothing is kept."""
+    ran, session = [], session_for("openai-chat", tool_cache=DEFAULT_ALLOW)
+
+    @function_middleware
+    async def renamed(context, call_next):
+        async def some_other_name():
+            await call_next()
+
+        await ours(context, some_other_name)
+
+    async with served(servers, "openai-chat", planner=[call("read", query="q"), "Done."] * 3) as (client, _):
+        planner = wrap(role(client, "planner", tools=[look("read", ran=ran)]), session, conversation="one")
+        at = next(at for at, one in enumerate(planner.middleware) if isinstance(one, PrefixFunctionMiddleware))
+        ours = planner.middleware[at].process
+        planner.middleware[at] = renamed
+        for _ in range(3):
+            await planner.run(TASK)
+    assert ran == ["q"] * 3
+    assert len([note for note in session.report().notes if note.startswith("no tool result is kept")]) == 1
+    assert session.failures == {}
+
+
 @pytest.mark.parametrize("arguments", [{}, {"query": "page {at}"}], ids=["polls", "pages"])
 async def test_an_agent_that_pages_or_polls_works_as_without_us(servers, arguments):
     """The same call five times, or page after page, declared by nobody: five answers."""

@@ -21,7 +21,7 @@ from cacheprefix import Session
 from cacheprefix.adapter import RequestPlan, for_own_tools, forces_any, given_or_configured, overlaid, users_session
 from cacheprefix.adapter import failed as failed_plan
 from cacheprefix_ag2.layout import Fork, GivenTools, Plan, channel_of, conversation_id, fork_of, tail_in
-from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
+from cacheprefix_ag2.sending import SENDING, Captured, Sending, Unsaid, tap
 from cacheprefix_ag2.state import PrefixState
 
 SUBTASK = "subtask-"
@@ -136,6 +136,18 @@ class _Unheard:
         """Nothing."""
 
 
+def _unsaying(client: LLMClient, sending: Sending) -> LLMClient:
+    """A client whose SDK makes the body to capture without its messages; the same one where that cannot be copied."""
+    try:
+        # The application's own may be answering another request.
+        apart: Any = copy.copy(client)
+        apart._client = Unsaid(apart._client, sending)
+    except Exception:
+        # A class of the application's may be of any kind; asked itself, it makes the same body in more time.
+        return client
+    return apart  # type: ignore[no-any-return]
+
+
 class PrefixClient(LLMClient):
     """A client of ag2's, whose requests are measured and, where a policy laid them out, become forks."""
 
@@ -204,8 +216,10 @@ class PrefixClient(LLMClient):
             response = await self._sent(plan.events, given, sending, prompts=(prompts, plan.shown))
         else:
             ours = context.prompt, plan.shown
-            sending.original = await self._original(plan, given)
+            sending.original, failed = await self._original(plan, given)
             response = await self._sent(fork.events, given, sending, tools=fork.tools, prompts=ours)
+            if failed is not None:
+                session.failed("estimate", failed)
         # A channel's stream ends with its turn, so nothing is saved in it.
         if channel_of(context) is None:
             await self._save(plan, context)
@@ -239,8 +253,9 @@ class PrefixClient(LLMClient):
         *,
         tools: Sequence[ToolSchema] | None = None,
         prompts: tuple[list[str], list[str]] | None = None,
+        client: LLMClient | None = None,
     ) -> ModelResponse:
-        """The wrapped client's answer, with other ``tools`` where they are given.
+        """The wrapped client's answer, or another ``client``'s, with other ``tools`` where they are given.
 
         ``prompts`` are those that the request is made with, and those that the context holds from then on.
         """
@@ -252,7 +267,8 @@ class PrefixClient(LLMClient):
             sending.made = functools.partial(put_back, context, ours, shown)
         token = SENDING.set(sending)
         try:
-            return await self.client(
+            asked = self.client if client is None else client
+            return await asked(
                 events,
                 context,
                 tools=given.tools if tools is None else tools,
@@ -263,18 +279,19 @@ class PrefixClient(LLMClient):
             SENDING.reset(token)
             sending.made()
 
-    async def _original(self, plan: Plan, given: _Request) -> Any:
-        """The body as the application's own client would make it, not sent; None where that fails."""
+    async def _original(self, plan: Plan, given: _Request) -> tuple[Any, Exception | None]:
+        """The body as the application's own client would make it, not sent; None and the error where that fails."""
         # In a context apart: what an application's client says there and notes, it does with the request itself.
         apart: Any = copy.copy(given.context)
         apart.stream = _Unheard(given.context.stream)
         apart.variables, apart.dependencies = dict(apart.variables), dict(apart.dependencies)
         asked, sending = replace(given, context=apart), Sending(self._bound, "", "", capture=True)
+        client = _unsaying(self.client, sending)
         try:
-            await self._sent(plan.events, asked, sending, prompts=(plan.prompts, plan.shown))
+            await self._sent(plan.events, asked, sending, prompts=(plan.prompts, plan.shown), client=client)
         except Captured as found:
-            return found.body
+            return found.body, None
         except Exception as error:
-            # If the request itself fails too, which is made next, the application gets that error.
-            self._bound.failed("estimate", error)
-        return None
+            # Where the request itself fails too, which is made next, this is the application's, and no failure of ours.
+            return None, error
+        return None, None

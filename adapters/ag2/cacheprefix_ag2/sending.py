@@ -5,6 +5,7 @@ ag2's clients hand over neither the body nor a way to set cache marks; every req
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ _PATHS: tuple[tuple[str, Api], ...] = (
     ("/messages", "anthropic"),
 )
 _MARK = "cache_control"
+_PARTS = frozenset({"chat", "completions", "messages", "responses"})
+"""Parts of the SDKs' clients on the way to what makes a request."""
 
 
 class Captured(BaseException):
@@ -61,6 +64,8 @@ class Sending:
     """The layout; None where it is the application's own."""
     capture: bool = False
     """Whether the body is wanted in place of an answer."""
+    kept: list[Any] | None = None
+    """Messages of the body to capture that its SDK was not given (``Unsaid``)."""
     original: Mapping[str, Any] | None = None
     """The body as the application made it; it is sent where a fork could not be begun."""
     volatile: str = ""
@@ -75,7 +80,9 @@ class Sending:
         """The turn of a request, behind a sibling that is writing the same cold prefix."""
         self.made()
         if self.capture:
-            raise Captured(body)
+            field = history_field(api)
+            # What the application puts over its messages stands in their place.
+            raise Captured(body if self.kept is None or body.get(field) != [] else {**body, field: self.kept})
         session, fork, original = self.session, self.fork, self.original
         # A request that continues this answer is not the application's first one any more.
         self.original = None
@@ -135,6 +142,40 @@ class Sending:
         """Where the shared part ends: before the role's text."""
         found = None if self.fork is None else prompt.last_of(self.fork.laid.text)
         return len(prompt.sections) if found is None else found
+
+
+class Unsaid:
+    """An SDK's client, or a part of it, that makes the body to capture without its messages, which ``Sending`` keeps.
+
+    OpenAI's SDK goes through the types of each message on the event loop, for long histories as long as all the rest of
+    a turn takes, and leaves what is JSON as it is.
+    """
+
+    def __init__(self, own: Any, sending: Sending) -> None:
+        self._own = own
+        self._sending = sending
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._own, name)
+        if name in _PARTS:
+            return Unsaid(found, self._sending)
+        return functools.partial(self._asked, found) if name in ("create", "stream") else found
+
+    def _asked(self, own: Callable[..., Any], /, **given: Any) -> Any:
+        field = "input" if "input" in given else "messages"
+        messages = given.get(field)
+        if type(messages) is list and _is_json(messages):
+            self._sending.kept, given[field] = messages, []
+        return own(**given)
+
+
+def _is_json(value: Any) -> bool:
+    """Whether a value stands in JSON as it is: no object of a class, which an SDK would write out."""
+    if type(value) is dict:
+        return all(type(name) is str and _is_json(each) for name, each in value.items())
+    if type(value) is list:
+        return all(map(_is_json, value))
+    return value is None or type(value) in (str, int, float, bool)
 
 
 SENDING: BlockVar[Sending] = BlockVar("cacheprefix_ag2_sending")

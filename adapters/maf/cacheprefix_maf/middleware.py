@@ -29,6 +29,10 @@ from cacheprefix_maf.tools import Refusing, runner_of
 
 Next = Callable[[], Awaitable[None]]
 
+_RUNS_TOOL, _ASKS_NEXT = "final_wrapper", "current_handler"
+"""The framework's names of what a function middleware calls: the tool itself, or the next middleware. Nothing public
+tells them apart."""
+
 
 def prefix_middleware(
     session: Session | None = None,
@@ -181,7 +185,7 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
             return value if isinstance(value, str) else [Content.from_text(text) for text in value]
 
         form = AnswerForm(_kept, known)
-        use = partial(self._use, context, guarded=not _next_to_tool(call_next))
+        use = partial(self._use, context, call_next)
         context.result = await member.session.tool_calls.arun(use, run, form)
 
     def _look_at(self, runner: Any) -> None:
@@ -192,7 +196,7 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
                 f"agent {name!r} works as a tool of {self.member.role!r}, and is in no report: wrap it by itself, too"
             )
 
-    def _use(self, context: FunctionInvocationContext, *, guarded: bool) -> ToolUse:
+    def _use(self, context: FunctionInvocationContext, call_next: Next) -> ToolUse:
         member, tool, held = self.member, context.function, context.session
         return ToolUse(
             tool.name,
@@ -205,14 +209,19 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
             stateful=tool._context_parameter_name is not None,
             form="maf",
             tool=_answered_by(tool),
-            guarded=guarded,
+            guarded=self._guarded(call_next),
         )
 
-
-def _next_to_tool(call_next: Next) -> bool:
-    """Whether no other middleware stands between ours and the tool, as those of a run do."""
-    # The framework's own name for what runs the tool; under another one nothing would be kept.
-    return getattr(call_next, "__name__", "") == "final_wrapper"
+    def _guarded(self, call_next: Next) -> bool:
+        """Whether another middleware stands between ours and the tool, as those of a run do; yes where nobody knows."""
+        name = getattr(call_next, "__name__", "")
+        if name not in (_RUNS_TOOL, _ASKS_NEXT):
+            self.member.session.note(
+                "no tool result is kept: this release of agent_framework does not tell whether another middleware "
+                "is to be asked about a call; install agent-framework-core 1.23, or a newer cacheprefix-maf"
+            )
+        # Privacy: another middleware may have let another user's call pass.
+        return name != _RUNS_TOOL
 
 
 def _answered_by(tool: FunctionTool) -> Any:
