@@ -155,6 +155,8 @@ class AgentRequest(Generic[M]):
     """Whether the cheapest layout is found by simulating the cache (``OpenRuns``) in an open-ended run too."""
     asks: Asks = "words"
     """What the application's own messages ask (``asks``)."""
+    says_shared: bool = True
+    """False where the fork begins with what was said, without the shared text."""
     base: str | None = None
     """The system text of an agent that has no other role to share with, in place of the shared one; else None."""
 
@@ -364,6 +366,8 @@ class Planner:
         elif asked.shared is None and at is not None:
             # What stands behind a text that kept its place is nobody else's beginning.
             shared -= sum(map(history.tokens, history.messages[at:]))
+            if not asked.says_shared:
+                shared -= self._size(self.team.prefix.text, asked.model)
         reasons = [reason("alone") if asked.alone or asked.base is not None else reason("shares", shared=shared)]
         if tools is not None and tools.name:
             reasons.append(reason("own_tools", foreign=self._foreign(tools, asked.model)))
