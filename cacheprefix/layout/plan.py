@@ -155,10 +155,10 @@ class AgentRequest(Generic[M]):
     """Whether the cheapest layout is found by simulating the cache (``OpenRuns``) in an open-ended run too."""
     asks: Asks = "words"
     """What the application's own messages ask (``asks``)."""
-    says_shared: bool = True
-    """False where the fork begins with what was said, without the shared text."""
     base: str | None = None
     """The system text of an agent that has no other role to share with, in place of the shared one; else None."""
+    says_shared: bool = True
+    """False where the fork begins with what was said, without the shared text."""
 
     @property
     def lane(self) -> str:
