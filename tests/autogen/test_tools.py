@@ -454,7 +454,8 @@ async def test_a_call_of_a_tool_that_nobody_has_is_answered_as_without_us(provid
     """AutoGen says that there is none; it was taken for another role's tool, and asked again instead."""
     seen = []
     for wrapped in (False, True):
-        provider = provide("anthropic", Queue([Reply(tool_calls=(ToolCall("nothing", {"q": "x"}),)), "So be it.", "Yes."]))
+        call = Reply(tool_calls=(ToolCall("nothing", {"q": "x"}),))
+        provider = provide("anthropic", Queue([call, "So be it.", "Yes."]))
         client = new_client(provider, api="anthropic")
         planner = role("planner", client, tools=[search("look")], max_tool_iterations=3)
         team = RoundRobinGroupChat([planner, role("critic", client, tools=[search("see")])], max_turns=2)
