@@ -275,7 +275,7 @@ class Requests:
         totals, read = observation.record.totals, observation.outlook.read
         self.state.cards.sent(asked.agent, going.prompt.sections, totals, read)
         if asked.original is not None and own is not None and own.prompt.sections:
-            self.team.asked(asked.agent, own.prompt)
+            self.team.asked(asked.agent, own.prompt, going.prompt)
         layout, reasons = self._why(asked)
         return Started(
             prompt=going.prompt,

@@ -157,6 +157,8 @@ class AgentRequest(Generic[M]):
     """What the application's own messages ask (``asks``)."""
     base: str | None = None
     """The system text of an agent that has no other role to share with, in place of the shared one; else None."""
+    says_shared: bool = True
+    """False where the fork begins with what was said, without the shared text."""
 
     @property
     def lane(self) -> str:
@@ -364,6 +366,8 @@ class Planner:
         elif asked.shared is None and at is not None:
             # What stands behind a text that kept its place is nobody else's beginning.
             shared -= sum(map(history.tokens, history.messages[at:]))
+            if not asked.says_shared:
+                shared -= self._size(self.team.prefix.text, asked.model)
         reasons = [reason("alone") if asked.alone or asked.base is not None else reason("shares", shared=shared)]
         if tools is not None and tools.name:
             reasons.append(reason("own_tools", foreign=self._foreign(tools, asked.model)))

@@ -105,6 +105,8 @@ class _Role:
     """Digests of the answer schemas that it has asked with last, the empty text for none."""
     holds: bool | None = None
     """Whether its own requests hold the shared text, by their first one; None while that is not known."""
+    told: bool = False
+    """Whether the shared text was added to a request of a role whose own ones do not hold it."""
     sees: bool | None = None
     """Whether it may be shown the shared text, by its last request: where that was found, it has it itself."""
 
@@ -417,11 +419,16 @@ class Team:
         text = "" if self.found else self.prefix.system
         return text if len(text) >= LEAST else ""
 
-    def asked(self, role: str, own: Prompt) -> None:
-        """Look, at a role's first request, whether it holds the shared text as the application made it."""
+    def asked(self, role: str, own: Prompt, sent: Prompt) -> None:
+        """Look whether a role's first request holds the shared text as the application made it, or was given it.
+
+        Not every request is: a selector's question may be asked behind what was said alone.
+        """
         told, known = self._told, self._of(role)
         if told and known.holds is None:
-            known.holds = any(find_text(told, one.text) is not None for one in own.sections if one.tier != "tools")
+            known.holds = _holds(own, told)
+        if told and not known.holds and not known.told:
+            known.told = _holds(sent, told)
 
     def note_sees(self, role: str, *, sees: bool) -> None:
         """Note whether a role may be shown the shared text, with its newest request."""
@@ -453,22 +460,24 @@ class Team:
         told = self._told
         with self.lock:
             held = {role: one.holds for role, one in self._known.items() if one.holds is not None}
-        lacking = [role for role, holds in held.items() if not holds]
+            lacking = [role for role, one in self._known.items() if one.told]
+            spared = len(lacking) + sum(held.values()) < len(held)
         if any(held.values()):
             lacking = [role for role in lacking if role in dearer]
         if not told or not lacking:
             return ""
         added = f"SharedPrefix(system=...), {count(told, model):,} tokens, stands in "
+        roles = ", ".join(map(named, lacking))
         if any(held.values()):
-            roles = ", ".join(map(named, lacking))
             return (
                 f"{added}other roles' own requests and not in those of {roles}: it was added to them, and they cost "
                 "more by that. Leave an agent that need not read it out of the session: do not decorate or wrap it"
             )
+        whose = f"those of {roles}" if spared else "each"
         return (
-            f"{added}no role's own requests: it was added to each, and what they cost unmodified is reckoned without "
-            "it. It is for what the roles' own prompts have in common: say it in them too if they are to have it, or "
-            "leave it out"
+            f"{added}no role's own requests: it was added to {whose}, and what they cost unmodified is reckoned "
+            "without it. It is for what the roles' own prompts have in common: say it in them too if they are to have "
+            "it, or leave it out"
         )
 
     def other_model(self, role: str, model: str) -> bool:
@@ -526,6 +535,11 @@ class Team:
         if sent and not card:
             self.cards.told(role, instruction)
         return tail_text(role, instruction, card=card, tools=tools, volatile=volatile)
+
+
+def _holds(prompt: Prompt, text: str) -> bool:
+    """Whether a text stands in a prompt, outside of its tools."""
+    return any(find_text(text, one.text) is not None for one in prompt.sections if one.tier != "tools")
 
 
 def known_roles() -> Bounded[str, str]:

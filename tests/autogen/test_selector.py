@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ from autogen_agentchat.teams import MagenticOneGroupChat, SelectorGroupChat, Swa
 from autogen_core.tools import FunctionTool
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Session, SharedPrefix, preview
 from cacheprefix.profiles import profile_for
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_autogen import conversation_of, session_of, wrap
@@ -116,6 +117,29 @@ async def test_where_reads_cost_half_a_selector_has_a_lane_of_its_own(provide, n
     questions = prompts(provider.requests)[::2]
     assert not any(HANDBOOK[:60] in section.text for prompt in questions for section in prompt.sections)
     assert all(common(a, b) == len(a.sections) - 1 for a, b in pairwise(questions))
+
+
+@pytest.mark.parametrize("all_of_them", [True, False], ids=["agents hold it", "nobody holds it"])
+async def test_of_a_selector_that_asks_behind_the_conversation_alone_the_report_says_no_more(
+    provide, new_client, all_of_them
+):
+    """It counted the handbook as shared and added there, which its questions do not hold; a preview too."""
+    provider = provide("openai", Selecting(*ROLES))
+    client, session = new_client(provider), Session(SharedPrefix(system=HANDBOOK))
+    held = HANDBOOK if all_of_them else ""
+    agents = [role(name, client, system_message=f"You are the {name}. {held}") for name in ROLES]
+    team = wrap(SelectorGroupChat(agents, client, max_turns=4), session)
+    before = await asyncio.to_thread(preview, team, session, task=TASK)
+    await team.run(task=TASK)
+    sent = prompts(provider.requests)
+    assert not any(HANDBOOK[:60] in section.text for prompt in sent[::2] for section in prompt.sections)
+    calls = [call for call in session.calls if call.agent == "selector"]
+    reasons = [next(one for one in before.requests if one.agent == "selector").reasons, *(one.reasons for one in calls)]
+    said = [dict(why.numbers)["shared"] for (why,) in reasons]
+    told = [sum(section.tokens for section in prompt.sections[:-1]) for prompt in sent[::2]]
+    assert said == [told[0], *told]
+    notes = [note for note in session.report().notes if "SharedPrefix" in note]
+    assert ["added to those of critic, writer, planner," in note for note in notes] == [True] * (not all_of_them)
 
 
 async def test_a_wrong_choice_is_answered_as_autogen_does(provide, new_client):

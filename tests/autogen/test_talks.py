@@ -10,14 +10,14 @@ import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import TaskResult
 from autogen_agentchat.conditions import MaxMessageTermination, TextMentionTermination
-from autogen_agentchat.messages import TextMessage
+from autogen_agentchat.messages import HandoffMessage, TextMessage
 from autogen_agentchat.teams import RoundRobinGroupChat, Swarm
 from autogen_core import CancellationToken
 from autogen_core.model_context import UnboundedChatCompletionContext
 from autogen_core.models import AssistantMessage, ModelFamily, ModelInfo, SystemMessage, UserMessage
 from autogen_ext.models.anthropic import AnthropicChatCompletionClient
 from autogen_ext.models.openai import OpenAIChatCompletionClient
-from autogen_teams import after_a_pause, role
+from autogen_teams import after_a_pause, role, search
 
 from cacheprefix import Compaction, Session, SharedPrefix
 from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
@@ -124,6 +124,31 @@ async def test_what_was_taken_out_of_a_context_before_us_is_not_taken_over(provi
     await team.run(task="Go on.")
     assert [gone in body for body in _bodies(provider, start)] == [False, True, True]
     assert [call.layout for call in session.calls] == ["own", "fork", "fork"]
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("gone", ["a summary's result", "a hand-off's result"])
+async def test_a_tools_result_that_was_taken_out_of_a_context_before_us_is_not_taken_over(provide, new_client, gone):
+    """The team's thread holds it too, as the summary that all were told, or with the hand-off that carried it."""
+    calls = [ToolCall("search", {"query": "x"}), *([ToolCall("transfer_to_critic")] if "hand" in gone else [])]
+    provider = provide("openai", Queue([Reply(tool_calls=tuple(calls)), "Seen.", "Yes.", "No."]))
+    client, session = new_client(provider), after_a_pause()
+    handoffs = ["critic"] if "hand" in gone else None
+    planner = role("planner", client, tools=[search(result="card 4711")], handoffs=handoffs)
+    agents = [planner, role("critic", client)]
+    team = Swarm(agents, max_turns=2) if handoffs else RoundRobinGroupChat(agents, max_turns=2)
+    await team.run(task="Here we go.")
+    context = agents[1 if handoffs else 0].model_context
+    held = await context.get_messages()
+    await context.clear()
+    for message in held:
+        if isinstance(message.content, str):
+            await context.add_message(message)
+    wrap(team, session)
+    start = len(provider.requests)
+    await team.run(task="Go on." if not handoffs else HandoffMessage(source="user", target="critic", content="Go on."))
+    assert "card 4711" not in _bodies(provider, start)[0]
+    assert session.calls[0].layout == "own"
     assert session.failures == {}
 
 

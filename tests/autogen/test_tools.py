@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -447,3 +448,20 @@ def test_what_cannot_be_wrapped_or_called_for_text_is_refused_at_once(provide, n
         wrap(RoundRobinGroupChat([role(ROLES[0], client)]), Session(), volatile=looked_up)
     with pytest.raises(SetupError, match=r"holds a \w*Path"):
         wrap(RoundRobinGroupChat([role(ROLES[0], client)]), Session(SharedPrefix(tools=[Path()])))
+
+
+async def test_a_call_of_a_tool_that_nobody_has_is_answered_as_without_us(provide, new_client):
+    """AutoGen says that there is none; it was taken for another role's tool, and asked again instead."""
+    seen = []
+    for wrapped in (False, True):
+        call = Reply(tool_calls=(ToolCall("nothing", {"q": "x"}),))
+        provider = provide("anthropic", Queue([call, "So be it.", "Yes."]))
+        client = new_client(provider, api="anthropic")
+        planner = role("planner", client, tools=[search("look")], max_tool_iterations=3)
+        team = RoundRobinGroupChat([planner, role("critic", client, tools=[search("see")])], max_turns=2)
+        team = wrap(team, Session(SharedPrefix(system=HANDBOOK))) if wrapped else team
+        events = [one async for one in team.run_stream(task=TASK)][:-1]
+        seen.append([(type(one), one.source, re.sub(r"toolu_\w+", "id", one.to_text())) for one in events])
+        assert len(provider.requests) == 3
+    assert len(provider.requests[0].json["tools"]) == 2
+    assert seen[0] == seen[1]

@@ -388,3 +388,38 @@ def test_a_conversation_goes_by_the_schemas_that_were_asked_with_in_it():
     sent(first, "c", [], conversation="two", **answer)
     here, there = (sent(session, "b", [tools[1]], **answer) for session in (first, second))
     assert here == there == (["x", "y"], True)
+
+
+def test_who_asked_before_a_process_took_a_conversation_up_may_carry_the_same_tools_still():
+    """There nobody but one with an answer schema was known to have asked, whom no other request shares with."""
+    answer = {"response_format": {"type": "json_schema", "json_schema": {"name": "found", "schema": FORM}}}
+    tools, said = (tool("x"), tool("y")), ["Begin.", *(words(300, f"said{number}-") for number in range(6))]
+    first, second = (session_of(*tools, roles=()) for _ in range(2))
+    sent(first, "a", tools[:1], said)
+    sent(first, "c", tools[:1], said, **answer)
+    second.conversation("one").restore(first.conversation("one").to_json(), rebase=True)
+    here, there = (sent(session, "b", tools[1:], said) for session in (first, second))
+    assert here == there == (["x", "y"], True)
+
+
+def test_who_asked_before_a_process_took_a_conversation_up_may_read_what_is_said_still():
+    """There a role's text stayed behind what had been said when it asked first, where nobody reads on from."""
+    answer = {"response_format": {"type": "json_schema", "json_schema": {"name": "found", "schema": FORM}}}
+    said = ["Begin.", words(300, "said"), words(100, "a"), words(100, "c")]
+    first, second = (session_of(handbook=600, roles=()) for _ in range(2))
+    sent(first, "a", [], said[:2])
+    sent(first, "c", [], said[:3], **answer)
+    talks = [session.adapter.conversation("one") for session in (first, second)]
+    talks[1].restore(talks[0].to_json(), rebase=True)
+    second.adapter.restore_places(talks[1], first.adapter.places(talks[0]))
+    for session in (first, second):
+        bodies = []
+        for behind in ([], [words(80, "answer")]):
+            messages = [{"role": "user", "content": text} for text in (*said, *behind)]
+            system = {"role": "system", "content": f"You are b.\n\n{session.prefix.system}"}
+            body = {"model": "gpt-5.2", "messages": [system, *messages]}
+            turn = fork_body(session.adapter, body, "openai-chat", Role("b", conversation="one")).begin()
+            turn.finish(None)
+            bodies.append([one["content"][:5] for one in turn.body["messages"]])
+        assert [one[-1] for one in bodies] == ["<role", "<role"], session is first
+        assert session.failures == {}

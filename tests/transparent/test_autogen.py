@@ -18,6 +18,7 @@ import pytest
 
 pytest.importorskip("autogen_agentchat", reason="AutoGen's tests run in its own environment (make test-autogen)")
 
+import openai
 import tiktoken
 from autogen_agentchat.agents import (
     AssistantAgent,
@@ -60,8 +61,11 @@ from autogen_core import (
 from autogen_core.memory import ListMemory, MemoryContent, MemoryMimeType
 from autogen_core.model_context import BufferedChatCompletionContext
 from autogen_core.models import (
+    AssistantMessage,
     ChatCompletionClient,
     CreateResult,
+    FunctionExecutionResult,
+    FunctionExecutionResultMessage,
     ModelFamily,
     ModelInfo,
     RequestUsage,
@@ -815,6 +819,22 @@ async def client_by_itself(stage, api, stream):
     told += [await ask(), await ask(tools=[tool])]
     told += [await ask(extra_create_args={"temperature": 0.2}), await ask(tools=[tool], tool_choice="none")]
     return [*told, client.total_usage(), client.actual_usage(), native.total_usage()]
+
+
+@construct()
+async def refused_for_one_message(stage):
+    """A result that answers no call, behind what a long role was answered: the provider names its place."""
+    stage.declared()
+    stage.script("So it is.")
+    client = stage.wrapped(stage.client())
+    role = f"You plan. {'You plan what others build, and say why. ' * 60}\n\n{HANDBOOK}"
+    first = [SystemMessage(content=role), UserMessage(content=TASK, source="alice")]
+    answer = await client.create(first)
+    stray = FunctionExecutionResult(content="x", call_id="none", name="look", is_error=False)
+    said = [AssistantMessage(content="So it is.", source="planner"), FunctionExecutionResultMessage(content=[stray])]
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.create([*first, *said])
+    return [answer, str(refused.value)]
 
 
 class Own(ChatCompletionClient):

@@ -114,7 +114,8 @@ class SelectorMember(Member):
         tools = OwnTools((), carried="union") if joins else None
         asks = asked.asks
         asked = replace(asked, texts=())
-        plan = session.plan(replace(self._request(asked, shared, behind, tools), place="end", asks=asks))
+        due = self._request(asked, shared, behind, tools)
+        plan = session.plan(replace(due, place="end", asks=asks, says_shared=joins))
         if not plan.forks:
             return None, plan
         messages, restriction = list(plan.history), Restriction(given.tools, given.tool_choice)

@@ -6,17 +6,23 @@ import asyncio
 import copy
 import uuid
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from autogen_agentchat.agents import BaseChatAgent, MessageFilterAgent, SocietyOfMindAgent
-from autogen_agentchat.messages import BaseChatMessage, HandoffMessage, TextMessage
+from autogen_agentchat.messages import BaseChatMessage, HandoffMessage, TextMessage, ToolCallSummaryMessage
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_core import Image, SingleThreadedAgentRuntime
 from autogen_core.model_context import ChatCompletionContext
-from autogen_core.models import AssistantMessage, UserMessage
+from autogen_core.models import (
+    AssistantMessage,
+    FunctionExecutionResult,
+    FunctionExecutionResultMessage,
+    LLMMessage,
+    UserMessage,
+)
 from autogen_core.tools import StaticWorkbench
 
 from cacheprefix.adapter import AdapterSession
@@ -26,6 +32,7 @@ from cacheprefix_autogen.binding import Binding, binding_of
 from cacheprefix_autogen.managers import bind_manager
 from cacheprefix_autogen.member import Group, Member, Options, system_texts
 from cacheprefix_autogen.model_context import STATE, application_context
+from cacheprefix_autogen.own_rounds import tells_as_held
 from cacheprefix_autogen.run_plan import RunPlan, instance_of
 from cacheprefix_autogen.state import hold, load_transcript, saved_transcript
 from cacheprefix_autogen.tool_restriction import frozen_schema
@@ -261,9 +268,22 @@ def _lacks(member: Member, told: Sequence[BaseChatMessage]) -> bool:
     if held is None:
         return False
     texts = Counter(_plain(one.content) for one in held if isinstance(one, UserMessage | AssistantMessage))
-    # Its tools' results, as it told them to the others, stand there as results.
-    said = (m for m in told if m.source != member.name or isinstance(m, TextMessage))
-    return bool(Counter(_plain(m.to_model_message().content) for m in said) - texts)
+    texts.update(_plain(result.content) for result in _results(held))
+    said, own = Counter[str | None](), [m for m in told if m.source == member.name]
+    for message in told:
+        if message not in own or isinstance(message, TextMessage):
+            said[_plain(message.to_model_message().content)] += 1
+        # What a hand-off carries stands in all agents' contexts; what a summary is of, in the agent's own.
+        if isinstance(message, HandoffMessage):
+            said.update(_plain(result.content) for result in _results(message.context))
+        elif isinstance(message, ToolCallSummaryMessage) and message in own:
+            said.update(_plain(result.content) for result in message.results)
+    return bool(said - texts) or not all(tells_as_held(message, held, member.name) for message in own)
+
+
+def _results(messages: Iterable[LLMMessage]) -> Iterator[FunctionExecutionResult]:
+    """The results of tools among messages."""
+    return (one for m in messages if isinstance(m, FunctionExecutionResultMessage) for one in m.content)
 
 
 def _plain(content: Any) -> str | None:

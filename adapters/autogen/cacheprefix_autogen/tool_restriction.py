@@ -46,7 +46,10 @@ class Restriction:
     def refusal(self, result: CreateResult, role: str) -> list[LLMMessage] | None:
         """If an answer calls tools that the role may not use, the calls with error results to send back; else None."""
         calls = [] if isinstance(result.content, str) else result.content
-        if self.permitted is None or {call.name for call in calls} <= set(self.permitted):
+        called = {call.name for call in calls}
+        # What no tool is called, AutoGen answers as without us, but where no tool is to be called at all.
+        others = set(map(name_of, self.tools)) - set(self.permitted) if self.permitted else called
+        if self.permitted is None or not called & others:
             return None
         listed = ", ".join(self.permitted) or "none"
         errors = [
