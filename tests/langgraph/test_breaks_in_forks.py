@@ -169,7 +169,8 @@ def test_a_question_that_langchain_merges_into_a_message_is_no_edit(messages, me
     What stands in front of it is lost where it is long enough and not marked, and that is said alone.
     """
     told = HumanMessage("My parcel has not arrived. " * 30)
-    requests = [[told, ASKS], [told, CLERK[0], ASKS]] if merged_first else [[told, CLERK[0], ASKS], [told, *CLERK, ASKS]]
+    alone = [told, CLERK[0], ASKS]
+    requests = [[told, ASKS], alone] if merged_first else [alone, [told, *CLERK, ASKS]]
     session = messages.session("", mode="observe")
     first, second = supervise(messages, session, *requests)
     heads = [json.loads(body)["messages"][-1]["content"] for body in messages.bodies]
