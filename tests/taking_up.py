@@ -66,14 +66,14 @@ SCENARIOS: Mapping[str, Sequence[Turn]] = {
         _asks(PLANNER, CRITIC), _asks(WRITER, fault="400"), _later(WRITER, PLANNER), _asks(CRITIC, fault="400"),
         _later(CRITIC, fault="400", retried=True), _asks(WRITER),
     ),
-    # What a role with a long text was told in a thread that came to nothing, another process does not know: it begins
-    # the next one there, so that a short one is refused in front of a resume. The same role asks first behind it: from
-    # another role's process gathers that each role has threads of its own, and a new one does not.
+    # By a request that was refused nothing has begun, so that its process sends what another one does. The same role
+    # asks first behind it: from another role's process gathers that each role has threads of its own, and a new one
+    # does not.
     "a first request that is refused": (
         _asks(WRITER, fault="400"), _asks(PLANNER, WRITER), _later(WRITER, CRITIC), _asks(PLANNER),
     ),
     "a resume behind a refusal": (
-        _asks(CRITIC, fault="400"), _later(CRITIC, PLANNER), _asks(WRITER), _later(WRITER),
+        _asks(WRITER, fault="400"), _later(WRITER, PLANNER), _asks(CRITIC), _later(WRITER),
     ),
     "text of one turn": (
         _asks(PLANNER, WRITER, volatile=True), _asks(CRITIC), _later(WRITER, CRITIC, volatile=True), _asks(PLANNER),

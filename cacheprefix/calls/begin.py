@@ -557,6 +557,8 @@ class Requests:
                 if seen is not None:
                     state.totals.unanswered += turn.sent
                     state.failed(seen.conversation)
+                    # What was never sent (a store of answers had one) was answered all the same.
+                    (state.positions.unanswered if turn.sent else state.positions.answered)(*seen.placed)
                     state.notices.attempt("fail", lambda: state.model.fail(seen.observation), None)
                     state.notices.attempt("estimate", lambda: state.unmodified.failed(seen.observation), None)
             finally:
@@ -589,6 +591,7 @@ class Requests:
         if seen is None:
             return None
         state = self.state
+        state.positions.answered(*seen.placed)
         ended = state.services.clock() if at is None else at
         record = partial(self._record, seen, turn.first_token_at, raw, ended, diagnostics)
         call = state.notices.attempt("finish", record, None)

@@ -56,6 +56,13 @@ class Started:
     reasons: tuple[Reason, ...] = ()
     """Why it went out as it did."""
 
+    @property
+    def placed(self) -> tuple[str, str]:
+        """The tenant and the conversation in which the places of roles' texts are decided."""
+        if self.decided is not None:
+            return self.decided.scope, self.decided.id
+        return self.observation.record.scope, self.conversation
+
 
 @dataclass(slots=True)
 class PendingCall:

@@ -41,6 +41,8 @@ from cacheprefix.prompt.reasons import Reason
 from cacheprefix.services import Services
 
 M = TypeVar("M")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 Readers = Literal["expected", "none yet", "never"]
 """Whether other roles will read a conversation. ``expected``: they may; ``none yet``: nobody else has asked, in a team
@@ -201,6 +203,17 @@ class _Met(NamedTuple):
     """A digest of all that was said then."""
     others: int
     """How many others it had begun before with this text, and with something else."""
+
+
+class _Before(NamedTuple):
+    """What was known of a role and its text before they began a conversation."""
+
+    text: tuple[str, str, str]
+    """The tenant, the lane, and the name of the text; ``role`` with that of the role."""
+    role: tuple[str, str, str]
+    begun: tuple[tuple[str, str, str], int] | None
+    told: tuple[str, Beginnings] | None
+    owning: bool | None
 
 
 class _ToldBefore(NamedTuple):
@@ -517,6 +530,8 @@ class RolePositions:
         # By tenant and lane: whether new texts last went by the application's own layout; and by role, its last text.
         self._owning: Bounded[tuple[str, str], bool] = Bounded(_TALKS)
         self._told: Bounded[tuple[str, str, str], tuple[str, Beginnings]] = Bounded(_TALKS)
+        # Of conversations whose first request has no answer yet.
+        self._before: Bounded[tuple[str, str], _Before] = Bounded(_TALKS)
         self._sizes: Bounded[tuple[str, str], int] = Bounded(_SIZES)
         self._lock = Lock()
 
@@ -609,7 +624,12 @@ class RolePositions:
         digests = [history.digest(message) for message in history.messages]
         first, said = digest_of(*digests[:1]), digest_of(*digests)
         begins = conversation, first, said
+        text, role = (scope, lane, due.text), (scope, lane, due.role)
         with self._lock:
+            talks = self._talks.get((scope, conversation), {})
+            if (scope, conversation) not in self._restored and not any(one.asked or one.told for one in talks.values()):
+                told, owning = self._told.get(role), self._owning.get((scope, lane))
+                self._before[scope, conversation] = _Before(text, role, self._begun.get(text), told, owning)
             (name, began, heard), others = self._begun.get((scope, lane, due.text), (begins, 0))
             here = name == conversation and (began == first or (scope, conversation) in self._restored)
             others += not here and heard != said
@@ -816,6 +836,29 @@ class RolePositions:
         for role, one in told.items():
             self._told[scope, lane, role] = one
 
+    def answered(self, scope: str, conversation: str) -> None:
+        """A request of a conversation was answered: it has begun."""
+        with self._lock:
+            self._before.pop((scope, conversation), None)
+
+    def unanswered(self, scope: str, conversation: str) -> None:
+        """A request of a conversation failed; where it was the only one so far, nothing has begun by it.
+
+        A provider writes nothing for what it refuses, so that what its role is told elsewhere was told nowhere yet, and
+        another process, which has not met it, sends the same.
+        """
+        with self._lock:
+            was = self._before.pop((scope, conversation), None)
+            if was is None or sum(talk.asked for talk in self._talks.get((scope, conversation), {}).values()) > 1:
+                return
+            self._talks.pop((scope, conversation), None)
+            begun = self._begun.get(was.text)
+            if begun is None or begun[0][0] != conversation:
+                return  # it has begun another one since
+            _put_back(self._begun, was.text, was.begun)
+            _put_back(self._told, was.role, was.told)
+            _put_back(self._owning, was.role[:2], was.owning)
+
     def forget(self, scope: str, conversation: str, *, again: bool = False) -> None:
         """Let a conversation go, with all models.
 
@@ -825,6 +868,7 @@ class RolePositions:
         with self._lock:
             talks = self._talks.pop((scope, conversation), {})
             self._restored.pop((scope, conversation), None)
+            self._before.pop((scope, conversation), None)
             if not again:
                 return
             for lane, talk in talks.items():
@@ -862,6 +906,14 @@ class RolePositions:
         # Money: one that begins goes by what the team's texts were like in the last one.
         began = _Talk(texts=Texts(own=self._owning.get((key[0], key[2]), False)))
         return known.setdefault(key[2], began)
+
+
+def _put_back(known: Bounded[_K, _V], key: _K, was: _V | None) -> None:
+    """Know of a key what was known of it before, if anything."""
+    if was is None:
+        known.pop(key, None)
+    else:
+        known[key] = was
 
 
 def _is_read_again(due: RoleText[M], known: _Known[M]) -> bool:

@@ -143,3 +143,11 @@ def chat(servers):
     bench = Bench("openai-chat", servers(RULES["openai-chat"]))
     yield bench
     bench.release()
+
+
+@pytest.fixture
+def messages(servers):
+    """Anthropic's kind alone, for what LangChain does to no other."""
+    bench = Bench("anthropic", servers(RULES["anthropic"]))
+    yield bench
+    bench.release()

@@ -1,11 +1,12 @@
 """Cache breaks of forks: what our own layout moved is no break, and what the application itself changes still is."""
 
+import json
 import logging
 import operator
 from typing import Annotated, TypedDict
 
 import pytest
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
@@ -139,3 +140,47 @@ def test_siblings_of_one_role_are_branches_of_one_conversation(bench, caplog, at
     assert at_once > 1 or "role_kept" in {one.why for call in session.calls for one in call.reasons}
     assert [call.verdict.cause for call in session.calls if call.verdict.broken] == []
     assert not [one for one in caplog.messages if "cache break" in one]
+
+
+CLERK = [AIMessage("It is on its way. " * 30), HumanMessage("And when does it come? " * 20)]
+ASKS = HumanMessage("Given the conversation above, who should act next? Answer with one name. " * 9)
+
+
+def supervise(bench, session, *requests):
+    """A supervisor's requests in one thread, as they are, with the application's own mark behind its system text."""
+    model = wrap_model(bench.model(), session)
+    system = SystemMessage([{"type": "text", "text": HANDBOOK, "cache_control": {"type": "ephemeral"}}])
+
+    @forked(session, role="supervisor")
+    def supervisor(state):
+        return {"messages": [AIMessage(model.invoke([system, *state["messages"]]).text)]}
+
+    graph = StateGraph(MessagesState).add_node(supervisor).add_edge(START, "supervisor").compile()
+    for messages in requests:
+        graph.invoke({"messages": messages}, {"configurable": {"thread_id": "one"}})
+    assert session.failures == {}
+    return [call.verdict for call in session.calls]
+
+
+@pytest.mark.parametrize(("merged_first", "cause"), [(True, "hit"), (False, "breakpoint_missing")])
+def test_a_question_that_langchain_merges_into_a_message_is_no_edit(messages, merged_first, cause):
+    """It ends each request: a block of the user's message in one of them, a message of its own in the other.
+
+    What stands in front of it is lost where it is long enough and not marked, and that is said alone.
+    """
+    told = HumanMessage("My parcel has not arrived. " * 30)
+    alone = [told, CLERK[0], ASKS]
+    requests = [[told, ASKS], alone] if merged_first else [alone, [told, *CLERK, ASKS]]
+    session = messages.session("", mode="observe")
+    first, second = supervise(messages, session, *requests)
+    heads = [json.loads(body)["messages"][-1]["content"] for body in messages.bodies]
+    assert [isinstance(head, list) for head in heads] == ([True, False] if merged_first else [False, True])
+    assert (first.cause, second.cause) == ("cold_start", cause)
+
+
+def test_an_edit_is_named_beside_a_question_that_moved_on(messages):
+    """What stood before it is other words the next time: that was lost, and it is said where."""
+    requests = [[HumanMessage(f"{begins} parcel has not arrived. " * 30), *CLERK, ASKS] for begins in ("My", "The")]
+    requests[1][2:2] = [HumanMessage("Quick, please."), AIMessage("Soon.")]
+    _, second = supervise(messages, messages.session("", mode="observe"), *requests)
+    assert (second.cause, second.path) == ("history_edited", "messages[0].content")

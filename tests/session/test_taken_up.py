@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
+from cacheprefix.calls.begin import Request
 from cacheprefix.prompt import ESTIMATE
 from tests.session.test_lanes import FEW, MANY, session_of, tool, words
 
@@ -32,15 +33,18 @@ def made(names, roles="abc"):
 FORM = {"type": "json_schema", "json_schema": {"name": "form", "strict": True, "schema": {"type": "object"}}}
 
 
-def sent(session, role, own, said, conversation="one", **more):
-    """The messages and tools of a role's request."""
+def sent(session, role, own, said, conversation="one", *, answered=True, **more):
+    """The messages and tools of a role's request; it is refused where it is not ``answered``."""
     spoken = [{"role": "assistant" if text.startswith("answer") else "user", "content": text} for text in said]
     own_text = words(800, "rule") if role == "d" else f"You are {role}."
     messages = [{"role": "system", "content": f"{own_text}\n\n{session.prefix.system}"}, *spoken]
     tools = {"tools": [tool(name, SIZES[name]) for name in own]} if own else {}
     body = {"model": "gpt-5.2", "messages": messages, **tools, **more}
     turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation=conversation)).begin()
-    turn.finish(None)
+    if answered:
+        turn.finish(None)
+    else:
+        turn.fail()
     assert session.failures == {}
     return [turn.body["messages"], turn.body.get("tools")]
 
@@ -123,6 +127,43 @@ def test_a_text_in_front_of_all_that_is_said_stays_there_whatever_becomes_of_tha
     messages, _ = sent(other, "d", "", ["What was it?"])
     assert "<role" in messages[1]["content"]
     assert messages == sent(session, "d", "", ["What was it?"])[0]
+
+
+@pytest.mark.parametrize("before", [[], ["zero"], ["zero", "minus one"]])
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_first_request_that_is_refused_begins_no_conversation(before, tries):
+    """What comes next is what a process sends that was refused nothing; a second try is what the first one was."""
+    session, other = made("", "abd"), made("", "abd")
+    for one in (session, other):
+        for name in before:
+            sent(one, "d", "", [words(300, name)], name)
+    tried = [sent(session, "d", "", [words(300, "refused")], "refused", answered=False) for _ in range(tries)]
+    assert all(one == tried[0] for one in tried)
+    asked = [("d", "one"), ("a", "one"), ("d", "one"), ("d", "two")]
+    for number, (name, talk) in enumerate(asked):
+        said = [words(300, talk), *([words(300, "answer")] * number if talk == "one" else [])]
+        assert sent(session, name, "", said, talk) == sent(other, name, "", said, talk), (number, name)
+
+
+def test_a_request_that_is_refused_in_a_conversation_that_began_undoes_nothing():
+    """The one before it was answered, so that the role has begun there."""
+    session, other = made("", "abd"), made("", "abd")
+    for one, answered in ((session, False), (other, True)):
+        sent(one, "d", "", [words(300, "zero")], "zero")
+        sent(one, "d", "", [words(300, "zero"), "answer", "And then?"], "zero", answered=answered)
+    messages, _ = sent(session, "d", "", [words(300, "one")])
+    assert messages == sent(other, "d", "", [words(300, "one")])[0]
+    assert "<role" in messages[1]["content"]
+
+
+def test_what_nobody_lays_out_and_is_refused_undoes_nothing_either():
+    """It is another request of a conversation that was answered."""
+    session, other = made("", "abd"), made("", "abd")
+    for one in (session, other):
+        sent(one, "d", "", [words(300, "zero")], "zero")
+    body = {"model": "gpt-5.2", "messages": [{"role": "user", "content": "A title, please."}]}
+    session.adapter.begin(Request(body, "openai-chat", conversation="zero")).fail()
+    assert sent(session, "d", "", [words(300, "one")]) == sent(other, "d", "", [words(300, "one")])
 
 
 def test_a_role_whose_history_was_compacted_begins_no_other_conversation():

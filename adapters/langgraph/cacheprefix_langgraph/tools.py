@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from langchain_core.messages import AIMessage
+from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from cacheprefix.adapter import AdapterSession, ToolSet, ToolSource, loads, names_in
+from cacheprefix.adapter import AdapterSession, Tool, ToolSet, ToolSource, loads, names_in
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix_langgraph.converse import CONFIG, is_point, system_tool
 from cacheprefix_langgraph.fork_context import Frame, running_scope, runs
@@ -62,7 +64,10 @@ def _adopt(session: AdapterSession, tool: Any, *, of_code: bool) -> None:
         # What a provider is told beside a tool's schema is in no record.
         whole = not getattr(tool, "extras", None)
         source = ToolSource(of_run=of_run, of_code=of_code, recorded=whole, again=of_run)
-        session.adopt_tools([tool], render, grows=True, scope=running_scope(), source=source)
+        # Privacy: what a user's tool holds (a connection, what its function closes over) goes with the application's
+        # own object; its schema says all that a provider is told.
+        held = ref(tool) if whole and isinstance(tool, (BaseTool, FunctionType)) else tool
+        session.adopt_tools([held], lambda _: render(tool), grows=True, scope=running_scope(), source=source)
     except ToolClashError as error:
         session.note(f"{error}; roles that bind another one keep their own tools")
 
@@ -182,12 +187,8 @@ def union_of(model: Any, kwargs: Mapping[str, Any], frame: Frame) -> Union:
     # Those of other conversations would be written anew with each call, thousands in a process of many users.
     shared = () if state is None else frame.session.reachable(state)
     tools = prefix.tools if state is None else prefix.among({*own, *(tool.name for tool in shared)})
-    natives = [
-        tool.native if tool.native is not None else {"type": "function", "function": loads(tool.schema)}
-        for tool in tools
-    ]
     try:
-        bound = kind.bind_tools(model, natives)
+        bound = kind.bind_tools(model, [*map(_native, tools)])
     except NotImplementedError:
         return Union(None)
     found = (getattr(bound, "kwargs", None) or {}).get("tools")
@@ -197,6 +198,12 @@ def union_of(model: Any, kwargs: Mapping[str, Any], frame: Frame) -> Union:
     strict = {name: tool for name, tool in own.items() if _strict(tool)}
     differ = tuple(name_of(tool) for tool in formatted if _differs(own.get(name_of(tool), tool), tool))
     return Union([strict.get(name_of(tool), tool) for tool in formatted] if strict else formatted, differ)
+
+
+def _native(tool: Tool) -> Any:
+    """A tool of the union for LangChain: as the application made it, or its schema where that is gone."""
+    made = tool.native() if isinstance(tool.native, ref) else tool.native
+    return {"type": "function", "function": loads(tool.schema)} if made is None else made
 
 
 def with_union(kwargs: dict[str, Any], union: Union, frame: Frame, tools: ToolSet | None = None) -> dict[str, Any]:
