@@ -30,6 +30,7 @@ from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Amount, Profile, Ttl, Usage, cost_units, money, normalise_usage
 from cacheprefix.prompt import Api, Layout, Prompt, Reason, chain, dumps_sorted, lane_key, reason
 from cacheprefix.prompt.reasons import LEFT_ALONE
+from cacheprefix.prompt.sections import digest, with_sections
 from cacheprefix.services import in_our_tokens
 from cacheprefix.wire import redecode
 
@@ -40,6 +41,8 @@ Boundary = Callable[[Prompt], int | None] | int | None
 """Leading sections that siblings share, or what finds their number in the decoded prompt."""
 Headers = Mapping[str, Any]
 """Of one request, by name; what is no string is left out."""
+_FURTHER = "a further conversation"
+"""What stands for one in a dry run."""
 _Gate = tuple[bytes, Worth]
 """By what siblings find one another, and what waiting gains them."""
 Original = Callable[[Prompt], Prompt | None] | None
@@ -292,6 +295,7 @@ class Requests:
             epoch=epoch,
             layout=layout,
             reasons=reasons,
+            tail=asked.tail,
         )
 
     def _read(
@@ -575,6 +579,22 @@ class Requests:
 
         return finished, failed, begun
 
+    def asked_again(self, seen: Started) -> Call:
+        """What a request of a dry run comes to in a further conversation, whose messages are other ones; not counted.
+
+        It is laid out as it was. What stands before the messages may be in the cache, in either layout.
+        """
+        state, record, now = self.state, seen.observation.record, self.state.services.clock()
+        prompt, own = _said_elsewhere(seen.prompt, seen.tail), seen.own
+        by = SentBy(record.scope, seen.agent, _FURTHER)
+        observation = state.model.begin(prompt, seen.profile, by, at=now)
+        if own is not None:
+            theirs = _said_elsewhere(own.prompt, seen.tail)
+            own = own._replace(prompt=theirs, conversation=_FURTHER, arrived=now)
+            state.unmodified.sent(own, observation)
+        again = replace(seen, prompt=prompt, observation=observation, own=own, conversation=_FURTHER, started_at=now)
+        return self._record(again, None, None, now, None)
+
     def _note_begun(self, seen: Started, when: float) -> None:
         """Note that the answer to a request has begun, for the estimate of others that begin before it has ended."""
         begun = partial(self.state.unmodified.begun, seen.observation, seen.started_at, when)
@@ -596,6 +616,8 @@ class Requests:
             return None
         call = replace(call, cut=True) if turn.cut else call
         state.totals.remember(call)
+        if state.rehearsed is not None:
+            state.rehearsed.append(seen)
         # Money: a role whose forks cost more by the provider's own counts goes back to its own layout, and where there
         # is nothing to compare those with, by the estimate.
         scope, unmodified = seen.observation.record.scope, call.unmodified_units
@@ -680,6 +702,21 @@ class Requests:
         if unmodified is not None and not seen.profile.known and usage.cache_read_tokens is None:
             unsure = unmodified
         return unmodified, unsure
+
+
+def _said_elsewhere(prompt: Prompt, tail: str) -> Prompt:
+    """The prompt of another conversation, which begins with other words of as many tokens; its role's text stays.
+
+    Behind that nothing can be read of this conversation, whatever stands there.
+    """
+    role = prompt.last_of(tail)
+    at = next((at for at in range(prompt.head, len(prompt.sections)) if at != role), None)
+    if at is None:
+        return prompt
+    one = prompt.sections[at]
+    data = _FURTHER.encode() + one.data
+    other = replace(one, data=data, digest=digest(one.tier, one.kind, one.head, data))
+    return with_sections(prompt, (*prompt.sections[:at], other, *prompt.sections[at + 1 :]))
 
 
 def _with_headers(prompt: Prompt, sent: Prompt) -> Prompt:
