@@ -143,6 +143,39 @@ def test_what_was_foreseen_is_what_is_sent(bench, build):
         assert (one.shared_tokens, one.units) == pytest.approx((call.shared_tokens, call.units), rel=0.02)
 
 
+def test_what_is_foreseen_of_further_threads_is_what_they_cost(chat):
+    """Many short threads: what the report says from the second one on, and not what the first one saves."""
+    chat.script(brief)
+
+    def build(session):
+        names = ROLES[:2]
+        return parallel(
+            {
+                name: create_agent(
+                    chat.model(),
+                    tools=[TOOLS[at]],
+                    system_prompt=f"{HANDBOOK}\n\nYou are the {name}.",
+                    middleware=[PrefixMiddleware(session, role=name)],
+                    name=name,
+                )
+                for at, name in enumerate(names)
+            }
+        )
+
+    planned = chat.session(HANDBOOK)
+    seen = preview(build(planned), planned, task="Which one is it?")
+    session = chat.session(HANDBOOK)
+    graph = build(session)
+    for number in range(4):
+        config = {"configurable": {"thread_id": f"thread {number}"}, "max_concurrency": 1}
+        graph.invoke({"messages": [HumanMessage(f"{number}: which is it?")]}, config)
+    further = session.calls[2:]
+    assert len(further) == 6
+    cost, own = sum(one.units for one in further), sum(one.unmodified_units for one in further)
+    assert seen.further_ratio == pytest.approx(cost / own, rel=0.02)
+    assert abs(seen.ratio - seen.further_ratio) > 0.1
+
+
 @pytest.mark.parametrize("build", [functions, agents, graphs, alone])
 def test_a_run_after_a_preview_sends_what_it_would_have_sent(chat, build):
     """Byte for byte, and the session is as it was."""
