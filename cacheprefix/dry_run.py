@@ -177,15 +177,17 @@ def preview_of(rehearsal: AdapterSession, notes: Iterable[str] = (), *, further:
     """
     part = rehearsal.beside.get(_PART, ())
     seen = list(map(_seen, rehearsal.shared.totals.calls))
-    again = rehearsal.attempt("preview", rehearsal.asked_again, []) if further else []
+    nothing: list[Call] = []
+    again = rehearsal.attempt("preview", rehearsal.asked_again, nothing) if further else nothing
     if len(again) == len(seen):
         seen = [
             replace(one, further_units=call.units, further_unmodified_units=call.unmodified_units)
             for one, call in zip(seen, again, strict=True)
         ]
     # What is said in a run alone, mostly the shared text, would cost it unmodified: without it that is no cost of its.
-    unknown = {"unmodified_units": None, "further_unmodified_units": None}
-    told = (replace(one, **unknown) if one.agent in part else one for one in seen)
+    told = (
+        replace(one, unmodified_units=None, further_unmodified_units=None) if one.agent in part else one for one in seen
+    )
     return Preview(tuple(told), (*notes, *_notes(rehearsal)))
 
 

@@ -29,7 +29,7 @@ from cacheprefix.layout.worth_sharing import learn_scale
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Amount, Profile, Ttl, Usage, cost_units, money, normalise_usage
 from cacheprefix.prompt import Api, Layout, Prompt, Reason, chain, dumps_sorted, lane_key, reason
-from cacheprefix.prompt.reasons import LEFT_ALONE
+from cacheprefix.prompt.reasons import LEFT_ALONE, Unsure
 from cacheprefix.prompt.sections import digest, with_sections
 from cacheprefix.services import in_our_tokens
 from cacheprefix.wire import redecode
@@ -670,7 +670,7 @@ class Requests:
             usage=usage,
             verdict=verdict,
             unmodified_units=unmodified,
-            unsure_units=unsure,
+            unsure=unsure,
             units=units,
             # Looked up when somebody asks: the table of prices may have to be loaded.
             paid=Amount(partial(money, usage, seen.prompt.model, seen.profile, at=seen.started_at)),
@@ -683,24 +683,28 @@ class Requests:
             reasons=seen.reasons,
         )
 
-    def _unmodified(self, seen: Started, usage: Usage, units: float, times: Times) -> tuple[float | None, float]:
+    def _unmodified(
+        self, seen: Started, usage: Usage, units: float, times: Times
+    ) -> tuple[float | None, Mapping[Unsure, float]]:
         """Cost units of the request as the application made it, and by how many they may be off.
 
         None where that is not known at all.
         """
         own = seen.own
+        unmodified: float | None = units
+        unsure: Mapping[Unsure, float] = {}
         if own is None:
-            unmodified, unsure = units if seen.known else None, 0.0
+            unmodified = units if seen.known else None
         else:
             estimate = self.state.unmodified.usage
             found = self.state.notices.attempt("estimate", lambda: estimate(own, seen.observation, usage, times), None)
-            unmodified, unsure = (None, 0.0) if found is None else (cost_units(found.usage, seen.profile), found.unsure)
+            unmodified, unsure = (None, {}) if found is None else (cost_units(found.usage, seen.profile), found.unsure)
             # It went out as the application made it, and so did all before it, of which the estimate may not know.
             if any(one.why == "began_without_us" for one in seen.reasons):
-                unmodified, unsure = units, 0.0
+                unmodified, unsure = units, {}
         # Money: by rules that nobody named, of reads that nobody tells, all of it is a guess.
         if unmodified is not None and not seen.profile.known and usage.cache_read_tokens is None:
-            unsure = unmodified
+            unsure = {"rules": unmodified}
         return unmodified, unsure
 
 

@@ -125,6 +125,13 @@ _FROM_BODIES: frozenset[Why] = frozenset(
 """Reasons whose names are taken from request bodies, or answers."""
 
 
+Unsure = Literal["minimum", "images", "siblings", "elsewhere", "under_way", "rules"]
+"""What nobody here knows of a request's unmodified cost. ``minimum``: whether a beginning that lies so near the
+provider's minimum had been in the cache; ``images``: what an image counts; ``siblings``: whether it had read from one
+under way; ``elsewhere``: what of it had been sent that no answered request of this session held; ``under_way``: whether
+the provider held the conversation, which had begun before the session saw it; ``rules``: how its provider caches."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """One reason, with the numbers that it goes by. Holds names of tools, models and steps, and no prompt text."""
