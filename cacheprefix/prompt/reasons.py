@@ -84,8 +84,8 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "rules_unknown": "how its provider caches is not known ({name})",
         "asked_again": "its answers called other roles' tools ({name}): asked anew as the application made it",
         "not_in_fork_share": "its conversation is one of those that fork_share leaves as they are",
-        "dearer_as_fork": "as forks requests {name} cost {forked:,} cost units each, and {own:,} in the application's own "
-        "layout",
+        "dearer_as_fork": "as forks requests {name} cost {forked:,} cost units each, in the application's own layout "
+        "{own:,}",
         "began_without_us": "its conversation began without cacheprefix, and the provider may still hold its requests",
         "text_not_found": "the text to share does not stand in it as it was given, and is not shared there ({name})",
         "text_taken": "the first team's text was taken as the shared one; it lacks that, and is not shown it ({name})",

@@ -13,7 +13,10 @@ from cacheprefix_sdk import role
 HANDBOOK = "Every claim names its source and the page on which it stands. " * 200
 ROLES = ("reader", "critic")
 SAID = "hangs on conversations that were under way"
-EXAMPLES = [{"role": "user", "content": "An example? " * 300}, {"role": "assistant", "content": "As it is done. " * 300}]
+EXAMPLES = [
+    {"role": "user", "content": "An example? " * 300},
+    {"role": "assistant", "content": "As it is done. " * 300},
+]
 
 
 def asked(name, history):
