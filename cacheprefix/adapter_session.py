@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache.lifetimes import Lifetimes
 from cacheprefix.cache.routing import RoutingKeys
+from cacheprefix.call import Call
 from cacheprefix.calls.begin import Request, Requests, Waiting
 from cacheprefix.calls.counting import TokenCounting
 from cacheprefix.calls.gating import AnyGate
@@ -217,6 +218,7 @@ class AdapterSession:
         """
         state, notices = self.shared, Notices()
         fresh = SharedState.fresh(replace(state.services, notices=notices), state.envelope)
+        fresh.rehearsed = []
         fresh.roles_of(self.scope).update(self.team.roles)
         fresh.lifetimes, fresh.routing = Lifetimes(state.lifetimes.chosen), RoutingKeys(state.routing.keys)
         mode: Mode = "fork" if self.mode == "strict" else self.mode
@@ -238,6 +240,10 @@ class AdapterSession:
         # Tools that came late, or with a run, are in a run's requests as whose they are, and so here.
         made.team.inherit(self.team)
         return made
+
+    def asked_again(self) -> list[Call]:
+        """In a rehearsal, what its requests come to in a further conversation (``Requests.asked_again``), in order."""
+        return [self._requests.asked_again(one) for one in tuple(self.shared.rehearsed or ())]
 
     def related(self, other: AdapterSession | None) -> bool:
         """Whether ``other`` is this session, its parent or a child: both count into the same totals."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from cacheprefix.cache import Verdict
 from cacheprefix.profiles import Amount, Profile, Usage
 from cacheprefix.prompt import Layout, Reason
+from cacheprefix.prompt.reasons import Unsure
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,15 @@ class Call:
     """``fork``, ``own`` (the application's own, by a decision of ours) or ``observed`` (only measured)."""
     reasons: tuple[Reason, ...] = ()
     """Why it went out as it did."""
-    unsure_units: float = 0.0
-    """Cost units by which ``unmodified_units`` may be off: see ``layout.baseline.Estimate``."""
+    unsure: Mapping[Unsure, float] = field(default_factory=dict)
+    """Cost units by which ``unmodified_units`` may be off, by what nobody knows."""
     cut: bool = False
     """Whether its answer was broken off, as where a stream's reader stops: then the provider says no usage."""
+
+    @property
+    def unsure_units(self) -> float:
+        """Cost units by which ``unmodified_units`` may be off in all."""
+        return sum(self.unsure.values())
 
     @property
     def money(self) -> float | None:

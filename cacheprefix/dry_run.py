@@ -71,12 +71,19 @@ class AgentPreview:
     units: float
     unmodified_units: float | None
     """Those of the request as the application makes it; None where that is unknown."""
+    further_units: float | None = None
+    """Those in each further conversation that begins while the provider holds what stands before the messages, in
+    either layout; None where that is unknown."""
+    further_unmodified_units: float | None = None
+    """Those as the application makes it, which reads there what its own earlier requests have left; None as above."""
 
     def __str__(self) -> str:
         """One line: who, in which layout and why, what is shared, what it costs."""
         why = "; ".join(plain(one.said) for one in self.reasons)
-        cost = f"{self.units:,.0f} cost units"
-        cost += f", unmodified {'unknown' if self.unmodified_units is None else f'{self.unmodified_units:,.0f}'}"
+        cost = f"{self.units:,.0f} cost units, unmodified {_number(self.unmodified_units)}"
+        if self.further_units is not None:
+            cost += f"; in each further conversation {self.further_units:,.0f}"
+            cost += f", unmodified {_number(self.further_unmodified_units)}"
         sizes = f"{self.input_tokens:,} tokens, {self.shared_tokens:,} shared with an earlier request"
         return f"{plain(self.agent) or 'unnamed'}: {self.layout} ({why}); {sizes}; {cost}"
 
@@ -91,17 +98,26 @@ class Preview:
 
     @property
     def ratio(self) -> float | None:
-        """Cost of all requests against the unmodified ones; None where one of those is unknown."""
-        known = [one.unmodified_units for one in self.requests if one.unmodified_units is not None]
-        if len(known) < len(self.requests) or not sum(known):
-            return None
-        return sum(one.units for one in self.requests) / sum(known)
+        """Cost of all requests against the unmodified ones, in a conversation that finds nothing in the cache.
+
+        None where one of those is unknown.
+        """
+        return _against((one.units, one.unmodified_units) for one in self.requests)
+
+    @property
+    def further_ratio(self) -> float | None:
+        """The same in each further conversation, as long as the provider holds what stands before the messages.
+
+        It is what counts where many short conversations follow one another.
+        """
+        return _against((one.further_units, one.further_unmodified_units) for one in self.requests)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON. Holds no prompt text."""
         return {
             "version": 1,
             "ratio": self.ratio,
+            "further_ratio": self.further_ratio,
             "notes": list(self.notes),
             "requests": [
                 {
@@ -113,19 +129,24 @@ class Preview:
                     "shared_tokens": one.shared_tokens,
                     "cost_units": one.units,
                     "unmodified_units": one.unmodified_units,
+                    "further_cost_units": one.further_units,
+                    "further_unmodified_units": one.further_unmodified_units,
                 }
                 for one in self.requests
             ],
         }
 
     def __str__(self) -> str:
-        """A line a request, and the cost of all."""
-        ratio = self.ratio
-        total = "unknown" if ratio is None else f"{ratio:.2f}"
-        lines = (str(one) for one in self.requests)
-        return "\n".join(
-            [*lines, f"expected cost of these first requests against unmodified: {total}", *map(plain, self.notes)]
-        )
+        """A line a request, and the cost of all: in a first conversation, and in each further one."""
+        first, further = (_number(one, ".2f") for one in (self.ratio, self.further_ratio))
+        lines = [str(one) for one in self.requests]
+        total = f"expected cost of these first requests against unmodified: {first} in a first conversation (cold)"
+        if any(one.further_units is not None for one in self.requests):
+            total += (
+                f", {further} in each further one while the provider holds what stands before its messages (then "
+                "unmodified reads that too)"
+            )
+        return "\n".join([*lines, total, *map(plain, self.notes)])
 
 
 def play(session: AdapterSession, requests: Iterable[object]) -> Preview:
@@ -149,12 +170,24 @@ def play(session: AdapterSession, requests: Iterable[object]) -> Preview:
     return preview_of(dry)
 
 
-def preview_of(rehearsal: AdapterSession, notes: Iterable[str] = ()) -> Preview:
-    """What a dry run came to, from the session that it was made in; for adapters, with what they could not know."""
+def preview_of(rehearsal: AdapterSession, notes: Iterable[str] = (), *, further: bool = True) -> Preview:
+    """What a dry run came to, from the session that it was made in; for adapters, with what they could not know.
+
+    ``further`` is False where what stands before the messages is another text in each conversation.
+    """
     part = rehearsal.beside.get(_PART, ())
-    seen = map(_seen, rehearsal.shared.totals.calls)
+    seen = list(map(_seen, rehearsal.shared.totals.calls))
+    nothing: list[Call] = []
+    again = rehearsal.attempt("preview", rehearsal.asked_again, nothing) if further else nothing
+    if len(again) == len(seen):
+        seen = [
+            replace(one, further_units=call.units, further_unmodified_units=call.unmodified_units)
+            for one, call in zip(seen, again, strict=True)
+        ]
     # What is said in a run alone, mostly the shared text, would cost it unmodified: without it that is no cost of its.
-    told = (replace(one, unmodified_units=None) if one.agent in part else one for one in seen)
+    told = (
+        replace(one, unmodified_units=None, further_unmodified_units=None) if one.agent in part else one for one in seen
+    )
     return Preview(tuple(told), (*notes, *_notes(rehearsal)))
 
 
@@ -215,6 +248,21 @@ def unsent_client(sdk: C, seen: Callable[[], None] = lambda: None) -> C:
         vars(made).pop(name, None)
     made.__class__ = own
     return made
+
+
+def _against(costs: Iterable[tuple[float | None, float | None]]) -> float | None:
+    """All costs against the unmodified ones beside them; None where one is unknown, or all of those are nothing."""
+    sent = unmodified = 0.0
+    for units, own in costs:
+        if units is None or own is None:
+            return None
+        sent, unmodified = sent + units, unmodified + own
+    return sent / unmodified if unmodified else None
+
+
+def _number(value: float | None, how: str = ",.0f") -> str:
+    """A number as it is said, or that it is unknown."""
+    return "unknown" if value is None else format(value, how)
 
 
 def _seen(call: Call) -> AgentPreview:

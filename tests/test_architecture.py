@@ -47,7 +47,7 @@ builtin_plugins: prompt cache history layout
 plugins: hookspecs builtin_plugins
 calls: prompt stores wire profiles toolcache services cache history layout conversation call plugins
 forks: prompt wire profiles cache history layout conversation calls
-adapter_session: prompt stores wire profiles cache history layout conversation options plugins calls forks
+adapter_session: prompt stores wire profiles cache history layout conversation call options plugins calls forks
 events: prompt stores profiles toolcache cache call plugins calls
 config: profiles toolcache history options config_fields plugins events
 keep_alive: profiles layout forks

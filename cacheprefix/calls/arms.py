@@ -38,6 +38,8 @@ it: what stands around a role's text is more than that nowhere, and less than th
 _KEEP = 20_000
 _AGENTS = 1_000
 _ALL = "\0all"
+_OF_ALL, _OF_ONE = "of all roles", "of the role"
+"""Whose costs a reason names: all together may decide, of which no role's own are the same."""
 _BEYOND = "\0beyond"
 _UNMODIFIED = "\0unmodified"
 """Behind the id of a conversation: what its forks would have cost as the application made them."""
@@ -193,7 +195,7 @@ class ForkShare:
             forked, own = (round(self._costs[arm, _ALL].mean) for arm in ("fork", "own"))
             known = self._cheap if self._rounds else self._agents
             self._cheap = _sharing(frozenset(one for one in known if self._cheaper(one)))
-            self._in_all = reason("dearer_as_fork", forked=forked, own=own)
+            self._in_all = reason("dearer_as_fork", _OF_ALL, forked=forked, own=own)
             self._beyond, self._rounds = _Costs(), self._rounds + 1
             return dict.fromkeys(sorted(known - self._cheap), self._in_all)
 
@@ -243,7 +245,8 @@ class ForkShare:
             return None
         if not forked.mean - own.mean > DEVIATIONS * sqrt(forked.variance + own.variance):
             return None
-        return reason("dearer_as_fork", forked=round(forked.mean), own=round(own.mean))
+        whose = _OF_ALL if agent == _ALL else _OF_ONE
+        return reason("dearer_as_fork", whose, forked=round(forked.mean), own=round(own.mean))
 
     def _cheaper(self, agent: str) -> bool:
         forked, own = (self._costs.get((arm, agent)) for arm in ("fork", "own"))

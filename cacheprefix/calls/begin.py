@@ -29,7 +29,8 @@ from cacheprefix.layout.worth_sharing import learn_scale
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Amount, Profile, Ttl, Usage, cost_units, money, normalise_usage
 from cacheprefix.prompt import Api, Layout, Prompt, Reason, chain, dumps_sorted, lane_key, reason
-from cacheprefix.prompt.reasons import LEFT_ALONE
+from cacheprefix.prompt.reasons import LEFT_ALONE, Unsure
+from cacheprefix.prompt.sections import digest, with_sections
 from cacheprefix.services import in_our_tokens
 from cacheprefix.wire import redecode
 
@@ -40,6 +41,8 @@ Boundary = Callable[[Prompt], int | None] | int | None
 """Leading sections that siblings share, or what finds their number in the decoded prompt."""
 Headers = Mapping[str, Any]
 """Of one request, by name; what is no string is left out."""
+_FURTHER = "a further conversation"
+"""What stands for one in a dry run."""
 _Gate = tuple[bytes, Worth]
 """By what siblings find one another, and what waiting gains them."""
 Original = Callable[[Prompt], Prompt | None] | None
@@ -292,6 +295,7 @@ class Requests:
             epoch=epoch,
             layout=layout,
             reasons=reasons,
+            tail=asked.tail,
         )
 
     def _read(
@@ -577,6 +581,22 @@ class Requests:
 
         return finished, failed, begun
 
+    def asked_again(self, seen: Started) -> Call:
+        """What a request of a dry run comes to in a further conversation, whose messages are other ones; not counted.
+
+        It is laid out as it was. What stands before the messages may be in the cache, in either layout.
+        """
+        state, record, now = self.state, seen.observation.record, self.state.services.clock()
+        prompt, own = _said_elsewhere(seen.prompt, seen.tail), seen.own
+        by = SentBy(record.scope, seen.agent, _FURTHER)
+        observation = state.model.begin(prompt, seen.profile, by, at=now)
+        if own is not None:
+            theirs = _said_elsewhere(own.prompt, seen.tail)
+            own = own._replace(prompt=theirs, conversation=_FURTHER, arrived=now)
+            state.unmodified.sent(own, observation)
+        again = replace(seen, prompt=prompt, observation=observation, own=own, conversation=_FURTHER, started_at=now)
+        return self._record(again, None, None, now, None)
+
     def _note_begun(self, seen: Started, when: float) -> None:
         """Note that the answer to a request has begun, for the estimate of others that begin before it has ended."""
         begun = partial(self.state.unmodified.begun, seen.observation, seen.started_at, when)
@@ -599,6 +619,8 @@ class Requests:
             return None
         call = replace(call, cut=True) if turn.cut else call
         state.totals.remember(call)
+        if state.rehearsed is not None:
+            state.rehearsed.append(seen)
         # Money: a role whose forks cost more by the provider's own counts goes back to its own layout, and where there
         # is nothing to compare those with, by the estimate.
         scope, unmodified = seen.observation.record.scope, call.unmodified_units
@@ -651,7 +673,7 @@ class Requests:
             usage=usage,
             verdict=verdict,
             unmodified_units=unmodified,
-            unsure_units=unsure,
+            unsure=unsure,
             units=units,
             # Looked up when somebody asks: the table of prices may have to be loaded.
             paid=Amount(partial(money, usage, seen.prompt.model, seen.profile, at=seen.started_at)),
@@ -664,25 +686,44 @@ class Requests:
             reasons=seen.reasons,
         )
 
-    def _unmodified(self, seen: Started, usage: Usage, units: float, times: Times) -> tuple[float | None, float]:
+    def _unmodified(
+        self, seen: Started, usage: Usage, units: float, times: Times
+    ) -> tuple[float | None, Mapping[Unsure, float]]:
         """Cost units of the request as the application made it, and by how many they may be off.
 
         None where that is not known at all.
         """
         own = seen.own
+        unmodified: float | None = units
+        unsure: Mapping[Unsure, float] = {}
         if own is None:
-            unmodified, unsure = units if seen.known else None, 0.0
+            unmodified = units if seen.known else None
         else:
             estimate = self.state.unmodified.usage
             found = self.state.notices.attempt("estimate", lambda: estimate(own, seen.observation, usage, times), None)
-            unmodified, unsure = (None, 0.0) if found is None else (cost_units(found.usage, seen.profile), found.unsure)
+            unmodified, unsure = (None, {}) if found is None else (cost_units(found.usage, seen.profile), found.unsure)
             # It went out as the application made it, and so did all before it, of which the estimate may not know.
             if any(one.why == "began_without_us" for one in seen.reasons):
-                unmodified, unsure = units, 0.0
+                unmodified, unsure = units, {}
         # Money: by rules that nobody named, of reads that nobody tells, all of it is a guess.
         if unmodified is not None and not seen.profile.known and usage.cache_read_tokens is None:
-            unsure = unmodified
+            unsure = {"rules": unmodified}
         return unmodified, unsure
+
+
+def _said_elsewhere(prompt: Prompt, tail: str) -> Prompt:
+    """The prompt of another conversation, which begins with other words of as many tokens; its role's text stays.
+
+    Behind that nothing can be read of this conversation, whatever stands there.
+    """
+    role = prompt.last_of(tail)
+    at = next((at for at in range(prompt.head, len(prompt.sections)) if at != role), None)
+    if at is None:
+        return prompt
+    one = prompt.sections[at]
+    data = _FURTHER.encode() + one.data
+    other = replace(one, data=data, digest=digest(one.tier, one.kind, one.head, data))
+    return with_sections(prompt, (*prompt.sections[:at], other, *prompt.sections[at + 1 :]))
 
 
 def _with_headers(prompt: Prompt, sent: Prompt) -> Prompt:

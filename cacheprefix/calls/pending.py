@@ -55,6 +55,8 @@ class Started:
     layout: Layout = "observed"
     reasons: tuple[Reason, ...] = ()
     """Why it went out as it did."""
+    tail: str = ""
+    """The role's text, where it stands in the prompt by itself."""
 
     @property
     def placed(self) -> tuple[str, str]:

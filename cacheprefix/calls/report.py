@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from functools import reduce
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache.verdict import FIXES
@@ -13,6 +16,7 @@ from cacheprefix.errors import plain
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import Profile, Usage, cost_units
 from cacheprefix.prompt import Layout, Reason
+from cacheprefix.prompt.reasons import Unsure
 
 if TYPE_CHECKING:
     from cacheprefix.toolcache import CacheStats
@@ -26,6 +30,18 @@ _FEW = 5
 _REASONS = 3
 """Reasons of forks that it tells: those of the dearest requests."""
 _WHEN_NOT = "docs/how-to/when-not-to.md"
+
+
+class Known(NamedTuple):
+    """Calls whose unmodified cost is known: how many, what they cost, and what they had cost unmodified."""
+
+    calls: int = 0
+    units: float = 0.0
+    unmodified: float = 0.0
+
+    def and_those(self, other: Known) -> Known:
+        """Both together."""
+        return Known(self.calls + other.calls, self.units + other.units, self.unmodified + other.unmodified)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +59,17 @@ class ReportLine:
     money: float | None
     unreported: int
     """Calls whose provider reported no cached tokens; they count by expectation."""
-    unsure_units: float = 0.0
-    """Cost units of the unmodified cost that nobody knows: see ``Call.unsure_units``."""
+    unsure: Mapping[Unsure, float] = field(default_factory=dict)
+    """Cost units of the unmodified cost that nobody knows, and why: see ``Call.unsure``."""
     cut: int = 0
     """Of the ``unreported``, those whose answers were broken off before their end."""
+    known: Known = field(default_factory=Known)
+    """The calls whose unmodified cost is known each by itself."""
+
+    @property
+    def unsure_units(self) -> float:
+        """Cost units of the unmodified cost that nobody knows, in all."""
+        return sum(self.unsure.values())
 
     @property
     def cached_share(self) -> float:
@@ -307,6 +330,8 @@ def _line(call: Call) -> ReportLine:
     total = call.input_tokens if usage.input_tokens is None else usage.input_tokens
     read = call.verdict.expected_tokens if usage.cache_read_tokens is None else usage.cache_read_tokens
     written = usage.cache_write_tokens or 0
+    own = call.unmodified_units
+    sure = own is not None and call.unsure_units <= _UNSURE * own
     return ReportLine(
         call.agent,
         calls=1,
@@ -318,8 +343,9 @@ def _line(call: Call) -> ReportLine:
         unmodified_units=call.unmodified_units,
         money=call.money,
         unreported=int(usage.cache_read_tokens is None),
-        unsure_units=call.unsure_units,
+        unsure=call.unsure,
         cut=int(call.cut and usage.cache_read_tokens is None),
+        known=Known(1, call.units, own) if own is not None and sure else Known(),
     )
 
 
@@ -328,6 +354,9 @@ def _sum(agent: str, lines: Iterable[ReportLine]) -> ReportLine:
     rows = tuple(lines)
     known = [row.unmodified_units for row in rows if row.unmodified_units is not None]
     usd = [row.money for row in rows if row.money is not None]
+    unsure = Counter[Unsure]()
+    for row in rows:
+        unsure.update(row.unsure)
     return ReportLine(
         agent,
         sum(row.calls for row in rows),
@@ -339,8 +368,9 @@ def _sum(agent: str, lines: Iterable[ReportLine]) -> ReportLine:
         sum(known) if rows and len(known) == len(rows) else None,
         sum(usd) if usd else None,
         sum(row.unreported for row in rows),
-        sum(row.unsure_units for row in rows),
+        dict(unsure),
         sum(row.cut for row in rows),
+        reduce(Known.and_those, (row.known for row in rows), Known()),
     )
 
 
@@ -434,15 +464,7 @@ def _text(report: Report) -> Iterable[str]:
             f"{unsaid} of {report.total.calls} calls were answered without the tokens read from the "
             f"cache: they count by what was foreseen. {FIXES['unreported']}"
         )
-    if any(line.unmodified_units is None and line.unsure_units for line in (*report.lines, report.total)):
-        yield (
-            "unmodified is unknown where more than 2 % of it hangs on a beginning about as long as the provider's "
-            "minimum by its own count, which it may have kept or not, on images whose count is not known yet, on "
-            "what another process had sent before (the provider read what no request of this session held), on the "
-            "rules of a model without a profile whose answers do not say what they read (name its provider), or on "
-            "whether siblings read what another was still writing: a simulated provider that takes no time lets them "
-            "(`cacheprefix serve --latency on` takes some)"
-        )
+    yield from _unknown(report)
     if any(line.unmodified_units is None and line.calls and not line.unsure_units for line in report.lines):
         yield (
             "unmodified is unknown where the application's own request could not be made beside the fork, as where its "
@@ -467,6 +489,44 @@ def _text(report: Report) -> Iterable[str]:
         yield str(report.arms)
     for step, count in report.failures.items():
         yield f"{count} x sent the original request because {plain(step)} failed"
+
+
+_HANGS_ON: Mapping[Unsure, str] = MappingProxyType(
+    {
+        "minimum": "a beginning about as long as the provider's minimum by its own count, which it may have kept or "
+        "not",
+        "images": "images whose count is not known yet",
+        "siblings": "whether siblings read what another was still writing: a simulated provider that takes no time "
+        "lets them (`cacheprefix serve --latency on` takes some)",
+        "elsewhere": "what another process had sent before, or a request that got no answer: the provider read what "
+        "no answered request of this session held",
+        "under_way": "conversations that were under way before this session saw them: unmodified may have read them "
+        "from the cache, and the first fork of each writes them anew",
+        "rules": "the rules of a model without a profile whose answers do not say what they read (name its provider)",
+    }
+)
+"""What an unmodified cost hangs on that nobody here knows, in words."""
+
+
+def _unknown(report: Report) -> Iterable[str]:
+    """Why an unmodified cost is unknown, for what it is so; and what is known of the other requests."""
+    total = report.total
+    found = Counter[Unsure]()
+    for line in (*report.lines, total):
+        if line.unmodified_units is None:
+            found |= Counter(line.unsure)
+    # What is next to nothing beside the rest is not what made it unknown.
+    told = [why for why, units in found.most_common() if units > _UNSURE * max(found.values())]
+    for why in told:
+        what = f"{_HANGS_ON[why]} ({found[why]:,.0f} cost units)"
+        yield f"unmodified is unknown where more than 2 % of it hangs on {what}"
+    known = total.known
+    if total.unmodified_units is None and 0 < known.calls < total.calls:
+        # No ratio: where the others are those that wrote what these read, it would be a false one.
+        yield (
+            f"unmodified is known of {known.calls} of {total.calls} requests: they cost {known.units:,.0f} cost units, "
+            f"and {known.unmodified:,.0f} unmodified; the others cost {total.cost_units - known.units:,.0f}"
+        )
 
 
 _BESIDE = (

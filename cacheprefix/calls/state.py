@@ -15,6 +15,7 @@ from cacheprefix.cache.routing import RoutingKeys
 from cacheprefix.calls.arms import ForkShare
 from cacheprefix.calls.gating import Gating
 from cacheprefix.calls.own_marks import OwnMarks
+from cacheprefix.calls.pending import Started
 from cacheprefix.calls.report import Totals
 from cacheprefix.conversation import Conversation
 from cacheprefix.layout.baseline import Unmodified
@@ -84,6 +85,8 @@ class SharedState:
     """Whether the application was given the tool that reads cut results again."""
     kept: KeptAnswers = field(default_factory=KeptAnswers)
     """Answers that the provider may be asked to go on from."""
+    rehearsed: list[Started] | None = None
+    """In a dry run, its requests, so that they can be asked again in a further conversation; None in a run."""
 
     @classmethod
     def fresh(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from math import ceil, floor, inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cacheprefix.bounded import Bounded
@@ -27,6 +28,7 @@ from cacheprefix.cache.model import SentBy
 from cacheprefix.locks import Lock, RLock
 from cacheprefix.profiles import NO_CALLS, Profile, Usage
 from cacheprefix.prompt import Prompt, Section, dumps, section
+from cacheprefix.prompt.reasons import Unsure
 from cacheprefix.services import TELLING, counts_alike, scale_of
 from cacheprefix.wire import decode
 
@@ -87,9 +89,8 @@ class Estimate(NamedTuple):
     """What a request had used as the application made it."""
 
     usage: Usage
-    unsure: float = 0.0
-    """Cost units by which it may be off: a beginning lies so near the provider's minimum that nobody knows if it had
-    been in the cache, what an image counts is not known yet, or another process had sent what nobody here knows."""
+    unsure: Mapping[Unsure, float] = MappingProxyType({})
+    """Cost units by which it may be off, by what nobody knows."""
 
 
 class Own(NamedTuple):
@@ -249,6 +250,8 @@ class Unmodified:
         # By model: until when the provider may hold what another process had sent; by agent, since when it is known.
         self._foreign: Bounded[str, float] = Bounded(_MODELS)
         self._known: Bounded[tuple[str, str, str], bool] = Bounded(_WHOLES)
+        # Conversations that were seen: the agents that have asked in one that was under way by then; None for others.
+        self._talks: Bounded[tuple[str, str], set[str] | None] = Bounded(_WHOLES)
         self._lock = Lock()
         self._entering = RLock()
 
@@ -330,6 +333,7 @@ class Unmodified:
         self._let_go(begun.ended)
         self._tenants.learn(seen, sent, usage, self._sent)
         strange = self._strange(own, sent, usage)
+        taken_over = self._taken_over(own, sent)
         alike = _alike(prompt, sent.record.prompt, profile.routing_key)
         self._own_alone = self._own_alone and alike
         # Of other tenants' requests the model of what was sent knows nothing: where all were the application's own the
@@ -338,17 +342,20 @@ class Unmodified:
         if alike and same:
             return Estimate(usage if usage.reported else sent.expectation.usage)
         unsure = scale.unsure(seen, profile)
-        found = seen.expectation
+        found, new = seen.expectation, max(profile.default_ttl.write, 1.0) - profile.read
         if own_word is None and prompt.model not in self._shares and found.reason == "concurrent_cold_start":
-            more = (found.shared_tokens - found.tokens) * (max(profile.default_ttl.write, 1.0) - profile.read)
+            more = (found.shared_tokens - found.tokens) * new
             self._open[prompt.model] = self._open.get(prompt.model, 0.0) + more
         elif beside:
             # Money: what was reckoned by the other rule before may be off by all of that.
-            unsure += self._open.pop(prompt.model, 0.0)
+            unsure["siblings"] = self._open.pop(prompt.model, 0.0)
         if strange:
             # Money: as the application made them, that process's requests may have left all of this one, or nothing.
-            unsure += max(0, prompt.tokens - found.tokens) * (max(profile.default_ttl.write, 1.0) - profile.read)
-        return Estimate(scale.theirs(found.usage, profile), unsure)
+            unsure["elsewhere"] = max(0, prompt.tokens - found.tokens) * new
+        elif taken_over:
+            # Money: the requests before this one, which the session has not seen, may have left that much, or nothing.
+            unsure["under_way"] = max(0, taken_over - found.tokens) * new
+        return Estimate(scale.theirs(found.usage, profile), {why: units for why, units in unsure.items() if units})
 
     def _learn(self, sent: Observation, *, shares: bool) -> None:
         """Note for a model whether siblings sent at once read from one another (``shares``).
@@ -381,6 +388,26 @@ class Unmodified:
             lives = profile.default_ttl.max_seconds or profile.default_ttl.seconds
             self._foreign[model] = record.at + (inf if lives is None else lives)
         return found or (first and record.at <= self._foreign.get(model, -inf))
+
+    def _taken_over(self, own: Own, sent: Observation) -> int:
+        """Tokens of a conversation that was under way before the session saw it, up to the last answer in it; else 0.
+
+        Told for the first request of each of its agents: what they ask next, the session has seen the most of.
+        """
+        if not own.conversation:
+            return 0
+        talk = (own.scope, own.conversation)
+        if talk not in self._talks:
+            prompt, known = sent.record.prompt, sent.expectation.shared_tokens
+            # Answers that an earlier request held are not from before: one without a name goes on under another, or the
+            # application begins all its conversations with them.
+            end = _answered(prompt)
+            self._talks[talk] = set() if end > known else None
+        agents = self._talks[talk]
+        if agents is None or own.agent in agents or len(agents) >= _TENANTS:
+            return 0
+        agents.add(own.agent)
+        return _answered(own.prompt)
 
     def _let_go(self, now: float) -> None:
         """Hold no request that ended before all that are under way began, or wait to: none of them ran beside it."""
@@ -499,10 +526,10 @@ class _Scale:
         found = before + ceil((least - known) / scale) if scale else least
         return min(found, totals[end]) if inside else found
 
-    def unsure(self, seen: Observation, profile: Profile) -> float:
+    def unsure(self, seen: Observation, profile: Profile) -> dict[Unsure, float]:
         """Cost units by which the cost of the request may be off."""
         if self.plain:
-            return 0.0
+            return {}
         read, totals = seen.expectation.usage.cache_read_tokens or 0, self.prompt.totals
         ends = [seen.expectation.shared_tokens]
         # A provider's rule: where marks decide, its minimum holds for what stands before each.
@@ -514,7 +541,8 @@ class _Scale:
         near = least and any(self._near(end, least) for end in ends)
         # Money: a beginning as long as the minimum is paid as new, or as read.
         apart = least * (max(profile.default_ttl.write, 1.0) - profile.read) if near else 0.0
-        return apart + sum(self._blindly(*_parts(self.prompt, tokens)) for tokens in (self.prompt.tokens, read))
+        images = sum(self._blindly(*_parts(self.prompt, tokens)) for tokens in (self.prompt.tokens, read))
+        return {"minimum": apart, "images": images}
 
     def _near(self, tokens: int, least: int) -> bool:
         """Whether a beginning of so many of our tokens may have so many of the provider's, or a few less."""
@@ -646,6 +674,18 @@ def _parts(prompt: Prompt, tokens: int) -> tuple[int, int]:
     if rest and end < len(prompt.sections) and prompt.sections[end].kind == "image":
         images += rest
     return tokens - images, images
+
+
+def _answered(prompt: Prompt) -> int:
+    """Tokens of a prompt up to the end of the last answer of a model in it; 0 without one."""
+    end, answers = 0, False
+    for at in range(prompt.head, len(prompt.sections)):
+        one = prompt.sections[at]
+        if one.head != "+":
+            answers = "assistant" in one.head or "model" in one.head
+        if answers:
+            end = prompt.totals[at]
+    return end
 
 
 def _alike(own: Prompt, sent: Prompt, key: str | None) -> bool:

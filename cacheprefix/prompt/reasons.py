@@ -84,7 +84,8 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "rules_unknown": "how its provider caches is not known ({name})",
         "asked_again": "its answers called other roles' tools ({name}): asked anew as the application made it",
         "not_in_fork_share": "its conversation is one of those that fork_share leaves as they are",
-        "dearer_as_fork": "as forks requests cost {forked:,} cost units each, in the application's own layout {own:,}",
+        "dearer_as_fork": "as forks requests {name} cost {forked:,} cost units each, in the application's own layout "
+        "{own:,}",
         "began_without_us": "its conversation began without cacheprefix, and the provider may still hold its requests",
         "text_not_found": "the text to share does not stand in it as it was given, and is not shared there ({name})",
         "text_taken": "the first team's text was taken as the shared one; it lacks that, and is not shown it ({name})",
@@ -123,6 +124,13 @@ _FROM_BODIES: frozenset[Why] = frozenset(
     {"other_model", "provider_tools", "tool_schema_differs", "made_too_late", "rules_unknown", "asked_again"}
 )
 """Reasons whose names are taken from request bodies, or answers."""
+
+
+Unsure = Literal["minimum", "images", "siblings", "elsewhere", "under_way", "rules"]
+"""What nobody here knows of a request's unmodified cost. ``minimum``: whether a beginning that lies so near the
+provider's minimum had been in the cache; ``images``: what an image counts; ``siblings``: whether it had read from one
+under way; ``elsewhere``: what of it had been sent that no answered request of this session held; ``under_way``: whether
+the provider held the conversation, which had begun before the session saw it; ``rules``: how its provider caches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from autogen_core.tools import FunctionTool
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_teams import HANDBOOK, ROLES, TASK, role, search
 
-from cacheprefix import Session, SharedPrefix, preview
+from cacheprefix import Caching, Session, SharedPrefix, preview
 from cacheprefix.dry_run import AgentPreview, Preview
+from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, Request
 from cacheprefix_autogen import ForkAgent, wrap
 
@@ -117,6 +118,31 @@ async def test_what_was_foreseen_is_what_is_sent(provide, new_client, build, api
         told, came = (sorted(each, key=lambda counts: counts[1]) for each in (told, came))
     for one, call in zip(told, came, strict=True):
         assert one == pytest.approx(call, rel=0.02)
+
+
+async def test_what_is_foreseen_of_further_conversations_is_what_they_cost(provide, new_client):
+    """Teams made anew for each of many short conversations: the report from the second one on."""
+    provider = provide("openai", brief)
+
+    def build():
+        client = new_client(provider, model="gpt-4.1-2025-04-14")
+        agents = [
+            role(name, client, tools=[search(f"search_{name}")], system_message=f"{HANDBOOK}\n\nYou are the {name}.")
+            for name in ROLES
+        ]
+        return RoundRobinGroupChat(agents, max_turns=3)
+
+    caching = Caching(provider="openai", counter=ESTIMATE)
+    seen = await foreseen(build(), Session(caching=caching), task="Which one?")
+    session = Session(caching=caching)
+    for number in range(4):
+        await wrap(build(), session).run(task=f"{number}: which one?")
+    further = session.calls[len(ROLES) :]
+    assert len(further) == 3 * len(ROLES)
+    cost, own = sum(one.units for one in further), sum(one.unmodified_units for one in further)
+    assert seen.further_ratio == pytest.approx(cost / own, rel=0.02)
+    assert seen.ratio < 0.9
+    assert seen.further_ratio > 1.0
 
 
 async def test_a_client_of_autogen_0_7_4_is_foreseen_too(provide, new_client):

@@ -7,6 +7,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware, dynamic_prompt
 from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
+from pydantic import BaseModel, Field
 
 from cacheprefix import cli, preview
 from cacheprefix.errors import SetupError
@@ -61,6 +62,33 @@ def agents(session, chat):
     )
 
 
+class Plan(BaseModel):
+    """What is to be done: long enough to be seen among the tokens of a request."""
+
+    steps: list[str] = Field(description="What is to be done first, then next, and so on up to the end. " * 40)
+
+
+def answered(session, chat):
+    """Forked functions whose code asks for answers by a schema; with ``include_raw``, so that any answer will do."""
+    model = wrap_model(chat.model(), session)
+
+    @forked(session, role="planner", instruction="You are the planner.")
+    def plans(state):
+        said = model.with_structured_output(Plan, include_raw=True).invoke(state["messages"])
+        return {"messages": [said["raw"]]}
+
+    @forked(session, role="writer", instruction="You are the writer.")
+    def calls(state):
+        said = model.with_structured_output(Plan, method="function_calling", include_raw=True)
+        return {"messages": [said.invoke(state["messages"])["raw"]]}
+
+    @forked(session, role="critic", instruction="You are the critic.")
+    def critic(state):
+        return {"messages": [model.invoke(state["messages"])]}
+
+    return parallel({"planner": plans, "writer": calls, "critic": critic})
+
+
 def graphs(session, chat):
     """Agents without it, each made a fork as a whole, and a model bound to a role."""
     model = wrap_model(chat.model(), session)
@@ -89,7 +117,7 @@ def run(graph):
     graph.invoke({"messages": [HumanMessage(TASK)]}, {"max_concurrency": 1})
 
 
-@pytest.mark.parametrize("build", [functions, agents, graphs, alone])
+@pytest.mark.parametrize("build", [functions, answered, agents, graphs, alone])
 def test_what_was_foreseen_is_what_is_sent(bench, build):
     """Agent, layout, reasons, tokens and costs of each first request, by the provider's own count."""
     bench.script(brief)
@@ -109,10 +137,43 @@ def test_what_was_foreseen_is_what_is_sent(bench, build):
             assert dict(reason.numbers) == pytest.approx(dict(came.numbers), rel=0.02)
         assert one.input_tokens == pytest.approx(call.input_tokens, rel=0.02)
         # What a function says itself is known in the run alone.
-        function = build is functions or one.agent == "judge"
+        function = build in (functions, answered) or one.agent == "judge"
         foretold = None if function else pytest.approx(call.unmodified_units, rel=0.02)
         assert one.unmodified_units == foretold
         assert (one.shared_tokens, one.units) == pytest.approx((call.shared_tokens, call.units), rel=0.02)
+
+
+def test_what_is_foreseen_of_further_threads_is_what_they_cost(chat):
+    """Many short threads: what the report says from the second one on, and not what the first one saves."""
+    chat.script(brief)
+
+    def build(session):
+        names = ROLES[:2]
+        return parallel(
+            {
+                name: create_agent(
+                    chat.model(),
+                    tools=[TOOLS[at]],
+                    system_prompt=f"{HANDBOOK}\n\nYou are the {name}.",
+                    middleware=[PrefixMiddleware(session, role=name)],
+                    name=name,
+                )
+                for at, name in enumerate(names)
+            }
+        )
+
+    planned = chat.session(HANDBOOK)
+    seen = preview(build(planned), planned, task="Which one is it?")
+    session = chat.session(HANDBOOK)
+    graph = build(session)
+    for number in range(4):
+        config = {"configurable": {"thread_id": f"thread {number}"}, "max_concurrency": 1}
+        graph.invoke({"messages": [HumanMessage(f"{number}: which is it?")]}, config)
+    further = session.calls[2:]
+    assert len(further) == 6
+    cost, own = sum(one.units for one in further), sum(one.unmodified_units for one in further)
+    assert seen.further_ratio == pytest.approx(cost / own, rel=0.02)
+    assert abs(seen.ratio - seen.further_ratio) > 0.1
 
 
 @pytest.mark.parametrize("build", [functions, agents, graphs, alone])

@@ -193,6 +193,9 @@ def test_roles_that_read_nothing_of_one_another_go_back_to_their_own_layout():
     assert layouts(session, 23) == {"own"}
     assert [call.reasons[-1].why for call in session.calls][-4:] == ["dearer_as_fork"] * 4
     assert any("'clerk' goes back to its own layout" in note for note in session.report().notes)
+    # It is the cost of all that decided, and no role's own.
+    assert {call.reasons[-1].name for call in session.calls[-4:]} == {"of all roles"}
+    assert any("as forks requests of all roles cost" in note for note in session.report().notes)
     # Who comes later begins nothing anew.
     assert session.adapter.shared.arms.kept_own("", "thread 30", "a third").why == "dearer_as_fork"
 

@@ -66,6 +66,68 @@ def test_what_was_foreseen_is_what_is_sent():
     assert seen.ratio < 1.0
 
 
+def with_tool(name, task):
+    """A role's own request with the handbook first and a tool of its own, so that in one cache its own stay apart."""
+    asked = body(name, model="gpt-4.1", tools=(f"look_{name}",))
+    asked["messages"][0]["content"] = f"{HANDBOOK}\n\nYou are the {name}."
+    asked["tools"][0]["function"]["description"] = "Looks something up in the records. " * 20
+    asked["messages"][1]["content"] = task
+    return asked
+
+
+@pytest.mark.parametrize("tools", [False, True])
+def test_what_is_foreseen_of_further_conversations_is_what_they_cost(tools):
+    """Sent and unmodified, as the report has it from the second conversation on: then both read what came before.
+
+    Where each role's own requests are in the cache by then, that is far from what the first conversation saves.
+    """
+
+    def made(name, task):
+        return with_tool(name, task) if tools else {**body(name, model="gpt-4.1"), "messages": said(name, task)}
+
+    def said(name, task):
+        return [{**body(name)["messages"][0]}, {"role": "user", "content": task}]
+
+    counted = Caching(provider="openai", counter=ESTIMATE)
+    given = [PlannedRequest(name, made(name, "First question?"), "openai-chat") for name in ROLES]
+    seen = Session(SharedPrefix(system=HANDBOOK), caching=counted).preview(*given)
+    session = Session(SharedPrefix(system=HANDBOOK), caching=counted)
+    with SimulatedProvider("openai") as provider:
+        client = openai.OpenAI(base_url=provider.openai_base_url, api_key="k", max_retries=0)
+        for name in ROLES:
+            session.adapter.join(name)
+        wrapped = wrap(client, session)
+        for number in range(4):
+            for name in ROLES:
+                with role(name, conversation=f"talk {number}"):
+                    wrapped.chat.completions.create(**made(name, f"{number}: which question?"))
+        client.close()
+    further = session.calls[len(ROLES) :]
+    for at, call in enumerate(further):
+        one = seen.requests[at % len(ROLES)]
+        assert one.further_units == pytest.approx(call.units, rel=0.02)
+        assert one.further_unmodified_units == pytest.approx(call.unmodified_units, rel=0.02)
+    cost, own = sum(one.units for one in further), sum(one.unmodified_units for one in further)
+    assert seen.further_ratio == pytest.approx(cost / own, rel=0.01)
+    assert seen.further_ratio > 1.0  # each role's own beginning is in the cache by then
+    assert tools or seen.ratio < 0.6
+    last = str(seen).splitlines()[-1]
+    assert f"{seen.ratio:.2f} in a first conversation (cold), {seen.further_ratio:.2f} in each further one" in last
+
+
+def test_a_further_conversation_counts_no_call_and_costs_nothing_where_all_is_said_before():
+    """It is reckoned beside the dry run: neither its requests nor their cost are in what the first one comes to."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    seen = session.preview(*planned(*ROLES))
+    assert len(seen.requests) == len(ROLES)
+    first = seen.requests[0]
+    assert first.further_units < 0.5 * first.units
+    assert first.further_unmodified_units < 0.5 * first.unmodified_units
+    data = seen.as_dict()
+    assert data["further_ratio"] == seen.further_ratio
+    assert data["requests"][0]["further_cost_units"] == first.further_units
+
+
 def test_nothing_is_left_of_a_preview():
     """No call, no tool, no conversation, no note; no plugin heard of it; and it says the same a second time."""
     told = Told()

@@ -55,7 +55,8 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
         dry.played(crew, agents, task)
     else:
         dry.played_flow(flow, task)
-    return preview_of(rehearsal, dict.fromkeys(dry.notes))
+    # What a crew's tasks have in common names the inputs of a kickoff, and stands before its messages.
+    return preview_of(rehearsal, dict.fromkeys(dry.notes), further=False)
 
 
 def _given(flow: Any, crew: Any, task: object) -> object:

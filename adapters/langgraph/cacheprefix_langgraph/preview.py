@@ -29,7 +29,7 @@ from cacheprefix_langgraph.middleware import ENTRY, PrefixMiddleware
 from cacheprefix_langgraph.model import shadow
 from cacheprefix_langgraph.pending import SENDING
 from cacheprefix_langgraph.request_bodies import base_of, own_body, shows_body
-from cacheprefix_langgraph.schemas import STRUCTURED
+from cacheprefix_langgraph.schemas import STRUCTURED, bound_schemas
 from cacheprefix_langgraph.sending import finished, prepared
 from cacheprefix_langgraph.state import conversation_of, messages_in
 from cacheprefix_langgraph.subgraphs import fork_of
@@ -142,13 +142,27 @@ class _DryRun:
             f"{name}: a function that is not run, so what it adds to its messages itself is not counted, and what its "
             "request costs unmodified is unknown"
         )
-        model, options = found[0]
+        model, options = self._answers_by(name, function, *found[0])
         if binds_tools(function) and not options.get("tools"):
             self.notes.append(
                 f"{name}: binds tools as it runs, which come late there: other roles' requests may go without them, or "
                 "be written once more; bind them where the graph is built, or give them to SharedPrefix(tools=[...])"
             )
         self._ask(model, messages, options, frame, who, whole=False)
+
+    def _answers_by(self, name: str, function: Any, model: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The model with the schema that a node's code binds as it runs, where it binds one by name."""
+        found = next(bound_schemas(function), None)
+        if found is None or STRUCTURED in options:
+            return model, options
+        how = {"method": found.method} if found.method else {}
+        try:
+            made, bound = unbound(model.with_structured_output(found.schema, **how))
+        except Exception as error:
+            # As where its class takes no such schema: the run raises it too.
+            self.notes.append(f"{name}: the schema that it is to answer by is not counted ({type(error).__name__})")
+            return model, options
+        return made, {**options, **bound}
 
     def _by_tool(self, tool: Any) -> None:
         """Let agents that a tool asks, as deepagents' helpers are, come to their first requests.
