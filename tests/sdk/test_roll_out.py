@@ -124,4 +124,4 @@ def test_a_role_whose_forks_got_dearer_goes_back_to_its_own_layout():
     assert set(whys[back:]) <= {"dearer_as_fork", "not_in_fork_share"}
     assert last["tools"] == kits["clerk"]
     assert any("'clerk' goes back to its own layout" in note for note in session.report().notes)
-    assert "clerk: as forks requests of the role cost" in str(session.report())
+    assert "clerk: as forks requests of all roles cost" in str(session.report())
