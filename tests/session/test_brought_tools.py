@@ -68,7 +68,9 @@ def test_where_nobody_names_the_conversation_a_role_goes_on_with_the_tools_that_
             fork = fork_body(session.adapter, body, "anthropic", Role(role))
             fork.begin(fork.queue()).finish({"input_tokens": 2_000, "output_tokens": 5})
             sent = [tool["name"] for tool in fork.body["tools"]]
-            assert carried.setdefault((user, role), sent) == sent
+            # What went out in the application's own layout may be forked later, where that pays by then.
+            if fork.plan.layout == "fork" or (user, role) in carried:
+                assert carried.setdefault((user, role), sent) == sent
             said[user] += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Go on."}]
     assert session.failures == {}
 
