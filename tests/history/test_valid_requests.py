@@ -1,6 +1,6 @@
 """Whatever is decided on a history that a provider takes, it takes the result: every strategy, every form.
 
-800 random histories by default, 10,000 in make test-more; CACHEPREFIX_HISTORIES=100000 tries more. A failure names
+800 random histories by default, 5,000 in make test-more; CACHEPREFIX_HISTORIES=100000 tries more. A failure names
 its seed.
 """
 
