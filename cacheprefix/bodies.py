@@ -782,6 +782,8 @@ class _Read:
     """Whether it may carry the union's tools: it has none that the provider runs."""
     shared_at: int | None
     """Characters of its own system text in front of the shared one; None where that stands nowhere in it."""
+    quotes: bool
+    """Whether its own system text says the shared one: a user's message that says it too quotes it."""
     holds: bool
     """Privacy: whether it may be shown the shared text, as it has that itself or the user gave it for all."""
     differ: tuple[str, ...] = ()
@@ -962,10 +964,11 @@ def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role
     shared_text = session.prefix.system
     span = find_text(shared_text, system_texts[0]) if system_texts else None
     shared_at = None if span is None else len(system_texts[0][: span[0]].strip())
+    quotes = any(find_text(session.prefix.text, one) is not None for one in system_texts)
     contents = (_text(one.get("content")) for one in history if isinstance(one, Mapping))
     holds = session.holds_shared((*system_texts, *contents))
     text = instruction_of((role.instruction, *system_texts), shared_text)
-    return _Read(history, text, tools, shared, shared_at, holds, differ)
+    return _Read(history, text, tools, shared, shared_at, quotes, holds, differ)
 
 
 def adopt_declared(
@@ -998,7 +1001,8 @@ def _fork_layout(
     fields, shared, at = SHAPES[api].FIELDS, session.prefix.text, plan.at
     system = [{"role": "system", "content": shared}] if shared and fields.leading else []
     role_message = [user_message(plan.text)] if plan.text else []
-    messages = _shared_text_once(plan.history, shared)
+    # What the request's own system text says as well, a user asks about: it stays whole.
+    messages = list(plan.history) if read.quotes else _shared_text_once(plan.history, shared)
     history = [*system, *messages[:at], *role_message, *messages[at:]]
     fork = {**body, history_field(api): history, **_tools(session, read, plan, api)}
     for name in ("system", "instructions"):

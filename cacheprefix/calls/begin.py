@@ -561,8 +561,10 @@ class Requests:
                 if seen is not None:
                     state.totals.unanswered += turn.sent
                     state.failed(seen.conversation)
-                    # What was never sent (a store of answers had one) was answered all the same.
-                    (state.positions.unanswered if turn.sent else state.positions.answered)(*seen.placed)
+                    if turn.sent:
+                        state.positions.unanswered(*seen.placed, self.team.role(agent))
+                    else:  # a store of answers had one: it was answered all the same
+                        state.positions.answered(*seen.placed)
                     state.notices.attempt("fail", lambda: state.model.fail(seen.observation), None)
                     state.notices.attempt("estimate", lambda: state.unmodified.failed(seen.observation), None)
             finally:

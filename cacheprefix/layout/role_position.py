@@ -841,15 +841,18 @@ class RolePositions:
         with self._lock:
             self._before.pop((scope, conversation), None)
 
-    def unanswered(self, scope: str, conversation: str) -> None:
-        """A request of a conversation failed; where it was the only one so far, nothing has begun by it.
+    def unanswered(self, scope: str, conversation: str, role: str) -> None:
+        """A role's request in a conversation failed; where it was the only one so far, nothing has begun by it.
 
         A provider writes nothing for what it refuses, so that what its role is told elsewhere was told nowhere yet, and
         another process, which has not met it, sends the same.
         """
         with self._lock:
-            was = self._before.pop((scope, conversation), None)
-            if was is None or sum(talk.asked for talk in self._talks.get((scope, conversation), {}).values()) > 1:
+            was = self._before.get((scope, conversation))
+            if was is None or was.role[2] != role:
+                return  # a request that has no place here, beside the first one, which may yet be answered
+            del self._before[scope, conversation]
+            if sum(talk.asked for talk in self._talks.get((scope, conversation), {}).values()) > 1:
                 return
             self._talks.pop((scope, conversation), None)
             begun = self._begun.get(was.text)

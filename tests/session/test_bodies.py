@@ -232,6 +232,22 @@ def test_a_text_found_in_all_agents_becomes_the_shared_one_only_where_there_is_n
         assert session.prefix.text == kept
 
 
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+def test_a_user_who_quotes_the_shared_text_is_not_cut_short(api):
+    """The request's own system text says it too, so that the user asks about it."""
+    said = {"role": "user", "content": f"Is this ours?\n\n{LONG}\n\nAnd is it good?"}
+    field = {"openai-responses": "instructions", "anthropic": "system"}.get(api)
+    own = f"You object.\n\n{LONG}"
+    given = {"model": "m", ("input" if api == "openai-responses" else "messages"): [said]}
+    if field:
+        given[field] = own
+    else:
+        given["messages"].insert(0, {"role": "system", "content": own})
+    fork = fork_body(Session(SharedPrefix(system=LONG)).adapter, given, api, Role("critic"))
+    assert fork.forked
+    assert said in fork.body["input" if api == "openai-responses" else "messages"]
+
+
 def test_what_a_user_says_in_passing_is_not_cut_out():
     """A short shared text may be said by anybody; only a handbook is taken out of a user's message."""
     session = Session(SharedPrefix(system="Be brief."))

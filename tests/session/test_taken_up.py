@@ -166,6 +166,26 @@ def test_what_nobody_lays_out_and_is_refused_undoes_nothing_either():
     assert sent(session, "d", "", [words(300, "one")]) == sent(other, "d", "", [words(300, "one")])
 
 
+def test_what_nobody_lays_out_and_is_refused_beside_the_first_request_undoes_nothing():
+    """That one is under way, and is answered: where its role's text stands is known to the next one."""
+    session, other = made("", "abd"), made("", "abd")
+    hello = {"role": "user", "content": words(900, "hello")}
+    for one in (session, other):
+        sent(one, "d", "", [words(300, "zero")], "zero")
+        sent(one, "d", "", [words(300, "minus one")], "minus one")
+        told = f"{words(800, 'rule')}\n\n{one.prefix.system}"
+        body = {"model": "gpt-5.2", "messages": [{"role": "system", "content": told}, hello]}
+        first = fork_body(one.adapter, body, "openai-chat", Role("d", conversation="one")).begin()
+        if one is session:
+            title = {"model": "gpt-5.2", "messages": [{"role": "user", "content": "A title, please."}]}
+            one.adapter.begin(Request(title, "openai-chat", conversation="one")).fail()
+        first.finish(None)
+    said = [words(900, "hello"), words(100, "answer"), words(800, "more")]
+    for role in "ad":
+        assert sent(session, role, "", said) == sent(other, role, "", said), role
+        said += [words(100, "answer"), "And then?"]
+
+
 def test_a_role_whose_history_was_compacted_begins_no_other_conversation():
     """Another first message stands there then, and nobody who takes the conversation up knows what there was before."""
 

@@ -133,6 +133,14 @@ async def hand_offs(stage):
     return [told(await Runner.run(planner, TASK)), await streamed(planner, TASK)]
 
 
+@construct()
+async def hand_over_to_one_without_tools(stage):
+    """It may call none of the team's, which its streamed response says."""
+    stage.script(call("transfer_to_critic", reason="x"), "No. " * 9)
+    planner = stage.agent("planner", handoffs=[stage.agent("critic")])
+    return await streamed(stage.wrapped(planner, conversation="one"), TASK)
+
+
 @everywhere
 async def agent_as_a_tool(stage):
     """Its run is another's tool."""
