@@ -1012,8 +1012,15 @@ def _fork_layout(
     return fork
 
 
+_GIVEN = frozenset({"user", "system", "developer"})
+"""Roles of messages that the model is given, and has not said."""
+
+
 def _shared_text_once(history: Sequence[Any], shared: str) -> list[Any]:
-    """The messages, with the shared text cut from those of the user that hold it: it stands in the system text now."""
+    """The messages, with the shared text cut from those that hold it: it stands in the system text in front of them now.
+
+    It is cut from the user's messages, and from the application's that do not stand first; never from answers.
+    """
     sought = " ".join(shared.split())
     # A short text may stand in a message by chance, and little is saved by cutting it.
     if len(sought) < LEAST:
@@ -1025,8 +1032,8 @@ def _shared_text_once(history: Sequence[Any], shared: str) -> list[Any]:
         return (isinstance(text, str) and len(text) >= len(sought) and _without(sought, text)) or text
 
     def cut(message: Any) -> Any:
-        """A message of the user's less the shared text; any other as it is."""
-        content = message.get("content") if isinstance(message, Mapping) and message.get("role") == "user" else None
+        """A message of the user's or the application's less the shared text; any other as it is."""
+        content = message.get("content") if isinstance(message, Mapping) and message.get("role") in _GIVEN else None
         if isinstance(content, list):
             parts = [_with_text(part, without) for part in content]
             return message if all(map(operator.is_, parts, content)) else {**message, "content": parts}

@@ -217,6 +217,19 @@ def test_a_handbook_in_the_users_message_is_sent_once(api, parts):
     assert fork.given == given == before
 
 
+@pytest.mark.parametrize("said_by", ["system", "developer"])
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
+def test_a_handbook_behind_the_users_message_is_sent_once(api, said_by):
+    """The application's own message stands in the midst, with what else it says; the text stands in front."""
+    field = "input" if api == "openai-responses" else "messages"
+    late = {"role": said_by, "content": f"You are careful.\n\n{LONG}"}
+    given = {"model": "gpt-5.2", field: [{"role": "user", "content": "Compare."}, late]}
+    fork = fork_body(Session(SharedPrefix(system=LONG)).adapter, given, api, Role("critic", "You object."))
+    sent = str(fork.body)
+    assert fork.forked
+    assert sent.count(LONG.strip()) == sent.count("You are careful.") == sent.count("Compare.") == 1
+
+
 def test_a_message_that_is_nothing_but_the_handbook_stays():
     """An empty one is refused."""
     given = {"model": "gpt-5.2", "messages": [{"role": "user", "content": LONG}]}
