@@ -7,7 +7,7 @@ import re
 from itertools import count
 
 import pytest
-from autogen_agentchat.agents import BaseChatAgent
+from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
@@ -56,6 +56,25 @@ class Repeats(BaseChatAgent):
 
     async def on_reset(self, cancellation_token):
         """Nothing."""
+
+
+class OneId(AssistantAgent):
+    """An agent all of whose answers have one id."""
+
+    async def on_messages_stream(self, messages, cancellation_token):
+        """The answer, under that id."""
+        async for item in super().on_messages_stream(messages, cancellation_token):
+            if isinstance(item, Response):
+                item.chat_message.id = "one"
+            yield item
+
+
+async def _answers_of_one_id(agents, client, wrapped):
+    """Each of them is told to all."""
+    text = f"You are the editor.\n\n{HANDBOOK}"
+    team = wrapped(RoundRobinGroupChat([OneId("editor", client, system_message=text), agents[0]], max_turns=5))
+    await team.run(task=_mark("task"))
+    await team.run(task=_mark("last"))
 
 
 async def _the_task(agents, client, wrapped):
@@ -167,6 +186,7 @@ _WAYS = [
     _the_task_of_a_selector,
     _an_agents_own,
     _anothers,
+    _answers_of_one_id,
     _to_one_agent,
     _with_other_words,
     _before_it_was_wrapped,
