@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,19 +51,29 @@ class SelectorMember(Member):
         messages = [message for message in thread if isinstance(message, BaseChatMessage)]
         self._said = [line for message in messages for line in _lines(message)]
         if self.view is not None and not self.broken:
+            held: defaultdict[str, list[str]] = defaultdict(list)
+            for entry in reversed(self.view.entries):
+                held[entry.message].append(entry.id)
+            # A message that was sent again stands in the thread again.
+            here = {entry.id for entry in told}
+            new = []
+            for message in messages:
+                if held[message.id]:
+                    here.add(held[message.id].pop())
+                else:
+                    new.append(message)
             # Privacy: what the application redacted in a saved thread, our part of the state may still hold.
-            if not all(map(self._as_known, messages)):
+            if not all(map(self._as_known, new)):
                 self.give_up("the team's thread is not the one that was saved")
                 return
             # Privacy: what a reset of the team took out of its thread is not shown again.
-            here = {message.id for message in messages} | {entry.id for entry in told}
             self.leave_out({entry.id for entry in self.view.entries if entry.id not in here})
-            self.view.receive(messages, self._told)
+            self.view.receive(new, self._told)
 
     def _as_known(self, message: BaseChatMessage) -> bool:
         """Whether a message that is new to the selector says what the transcript has of it; each is looked at once."""
         view = self.view
-        known = None if view is None or view.holds(message.id) else view.transcript.known(message.id)
+        known = None if view is None else view.transcript.known(message.id)
         if view is None or known is None:
             return True
         return list(map(text_of, known.forms)) == list(map(text_of, public(message, view.transcript.shorten)))

@@ -83,7 +83,7 @@ from cacheprefix_autogen.tool_restriction import (
     shared_schema,
 )
 from cacheprefix_autogen.tool_servers import ask_servers, served
-from cacheprefix_autogen.transcript import FROM_OUTSIDE, Entry, Transcript, View
+from cacheprefix_autogen.transcript import FROM_OUTSIDE, TOLD, Entry, Transcript, View
 
 ToolMemory = Literal["keep", "drop"]
 """What an agent sees of its own tool calls and results once their turn is over. ``keep``: all, as without us; ``drop``:
@@ -864,7 +864,7 @@ class Group:
         texts = [(view.key, view.text) for _, view in said if view.key is not None]
         for key, text in texts[len(self._told) :]:
             depth = max([depth, *(entry.depth for entry in self._told)]) + 1
-            entry = Entry(secrets.token_hex(16), depth, FROM_OUTSIDE, (durable(key, text),))
+            entry = Entry(secrets.token_hex(16), depth, TOLD, (durable(key, text),))
             self._told.append(self.transcript.keep(entry))
         return self._told
 

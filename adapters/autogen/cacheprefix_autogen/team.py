@@ -223,7 +223,7 @@ def _take_over_thread(team: BaseGroupChat, group: Group, members: Sequence[Membe
         return
     # By rank: ids of messages that AutoGen's container of an agent holds back until the agent's next turn.
     waiting = {
-        rank: {message.id for message in getattr(instance_of(team, topic), "_message_buffer", [])}
+        rank: Counter(message.id for message in getattr(instance_of(team, topic), "_message_buffer", []))
         for rank, topic in enumerate(team._participant_topic_types)
     }
     for member in members:
@@ -231,7 +231,7 @@ def _take_over_thread(team: BaseGroupChat, group: Group, members: Sequence[Membe
             # Only its own context tells which messages its filter let through.
             member.take_over()
             continue
-        told = [] if member.view is None else [m for m in thread if m.id not in waiting.get(member.view.rank, set())]
+        told = [] if member.view is None else _without(thread, waiting.get(member.view.rank, Counter()))
         if member.view is not None:
             member.view.receive(told)
         # A context's initial messages are not in the thread; ``Member.enter`` notices them at the next turn. Equal
@@ -247,6 +247,17 @@ def _take_over_thread(team: BaseGroupChat, group: Group, members: Sequence[Membe
             member.give_up("its model context lacks what was said in the team")
     # Money: of agents that are in two teams, those of the other one may long be laid out by us.
     group.sent_plain = None if group.joined else max(message.created_at for message in thread).timestamp()
+
+
+def _without(thread: Sequence[BaseChatMessage], waiting: Counter[str]) -> list[BaseChatMessage]:
+    """A thread's messages without those that wait; of one that was sent several times the newest do."""
+    left, told = Counter(waiting), []
+    for message in reversed(thread):
+        if left[message.id]:
+            left[message.id] -= 1
+        else:
+            told.append(message)
+    return told[::-1]
 
 
 def _beside(member: Member, thread: Sequence[BaseChatMessage]) -> bool:

@@ -1,7 +1,10 @@
 """What was said in a team, in an order that does not depend on who finished first.
 
 Every public message has a depth: one more than the deepest message its author had seen. Branches that ran
-side by side have the same depth and stand in the order of the participants, whenever they were finished.
+side by side have the same depth and stand in the order of the participants, whenever they were finished. What comes
+from outside is deeper than all that was said before it: nothing runs beside the beginning of a run.
+
+A message that is sent again is told again, as without us: each time has an entry of its own.
 """
 
 from __future__ import annotations
@@ -16,22 +19,33 @@ from autogen_agentchat.messages import BaseChatMessage
 from autogen_core.models import UserMessage
 from pydantic import TypeAdapter
 
-from cacheprefix_autogen.messages import Shorten, kept, public
+from cacheprefix_autogen.messages import Shorten, kept, public, text_of
 
 FROM_OUTSIDE = 1_000_000
 """Rank of a message that no participant wrote; behind all participants' of the same depth."""
+
+TOLD = FROM_OUTSIDE + 1
+"""Rank of durable context, which comes while branches run."""
+
+_AGAIN = "\n"
+"""Stands in an entry's id behind the message's id where the message was sent before."""
 
 _FORMS: TypeAdapter[list[UserMessage]] = TypeAdapter(list[UserMessage])
 
 
 @dataclass(eq=False)
 class Entry:
-    """One public message: its id, its place in the order, and its canonical form."""
+    """One public message, told once: its id, its place in the order, and its canonical form."""
 
     id: str
     depth: int
     rank: int
     forms: tuple[UserMessage, ...]
+
+    @property
+    def message(self) -> str:
+        """The message's id."""
+        return self.id.partition(_AGAIN)[0]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for a saved state."""
@@ -57,19 +71,17 @@ class Transcript:
     def __init__(self, shorten: Shorten = kept) -> None:
         self.id = secrets.token_hex(16)
         self.shorten = shorten
+        self.deepest = 0
+        """Depth of the deepest message so far."""
         self._known: WeakValueDictionary[str, Entry] = WeakValueDictionary()
 
     def known(self, message_id: str) -> Entry | None:
         """The entry of a message, if it is in anyone's view."""
         return self._known.get(message_id)
 
-    def add(self, message: BaseChatMessage, depth: int, rank: int = FROM_OUTSIDE) -> Entry:
-        """Enter a message; one that is known already keeps its place."""
-        found = self._known.get(message.id)
-        return found or self.keep(Entry(message.id, depth, rank, public(message, self.shorten)))
-
     def keep(self, entry: Entry) -> Entry:
         """Take over an entry, or give the one of the same id that is known."""
+        self.deepest = max(self.deepest, entry.depth)
         return self._known.setdefault(entry.id, entry)
 
 
@@ -82,6 +94,8 @@ class View:
         self.entries: list[Entry] = []
         self._ids: set[str] = set()
         self._own: list[Entry] = []
+        self._began = 0
+        """Depth of the newest message from outside."""
 
     @property
     def depth(self) -> int:
@@ -99,12 +113,13 @@ class View:
         depth = max(self.depth, max((entry.depth for entry in new), default=0))
         taken = {entry.id for entry in new}
         for message in messages:
-            if message.id in self._ids or message.id in taken:
-                continue
-            entry = self.transcript.add(message, depth + 1)
+            fresh = (max(depth, self.transcript.deepest) + 1, FROM_OUTSIDE)
+            entry = self._entry(message, taken, fresh, since=self._began, late=(depth, FROM_OUTSIDE))
             depth = max(depth, entry.depth)
             taken.add(entry.id)
             new.append(entry)
+            if entry.rank == FROM_OUTSIDE:
+                self._began = max(self._began, entry.depth)
         told = [entry for entry in beside(depth) if entry.id not in self._ids]
         new += told
         taken |= {entry.id for entry in told}
@@ -112,14 +127,33 @@ class View:
         self.entries += new
         self._ids |= taken
 
-    def holds(self, message_id: str) -> bool:
-        """Whether a message is in view."""
-        return message_id in self._ids
-
     def produce(self, message: BaseChatMessage) -> None:
         """Enter the agent's own message; it comes into view with the next turn."""
-        if message.id not in self._ids:
-            self._own.append(self.transcript.add(message, self.depth + 1, self.rank))
+        place = (self.depth + 1, self.rank)
+        self._own.append(self._entry(message, set(), place, since=self.depth + 1, late=place))
+
+    def _entry(
+        self, message: BaseChatMessage, taken: set[str], fresh: tuple[int, int], *, since: int, late: tuple[int, int]
+    ) -> Entry:
+        """The entry of a message that this agent is told now, once more than it is in view and in ``taken``.
+
+        A new one has its place at ``fresh``. It stands at ``late`` where what others have in view is less deep than
+        ``since``: they were told before what this agent was told before.
+        """
+        forms, place = public(message, self.transcript.shorten), fresh
+        name, times = message.id, 1
+        while (known := self.transcript.known(name)) is not None:
+            if name not in self._ids and name not in taken:
+                if known.depth < since:
+                    place = late
+                # Privacy: under the same id, what the application redacted since may say something else.
+                elif list(map(text_of, known.forms)) == list(map(text_of, forms)):
+                    return known
+                else:
+                    place = (known.depth, known.rank)
+            times += 1
+            name = f"{message.id}{_AGAIN}{times}"
+        return self.transcript.keep(Entry(name, *place, forms))
 
     def forms(self) -> list[UserMessage]:
         """The canonical messages in view."""
@@ -134,6 +168,7 @@ class View:
         self.entries = [self.transcript.keep(entry) for entry in entries]
         self._own = [self.transcript.keep(entry) for entry in own]
         self._ids = {entry.id for entry in self.entries}
+        self._began = max((entry.depth for entry in self.entries if entry.rank == FROM_OUTSIDE), default=0)
 
     def pending(self) -> list[Entry]:
         """Own entries that come into view with the next turn."""
@@ -153,4 +188,4 @@ class View:
 
     def clear(self) -> None:
         """Forget everything; what others have in view stays."""
-        self.entries, self._own, self._ids = [], [], set()
+        self.entries, self._own, self._ids, self._began = [], [], set(), 0
