@@ -1017,7 +1017,7 @@ _GIVEN = frozenset({"user", "system", "developer"})
 
 
 def _shared_text_once(history: Sequence[Any], shared: str) -> list[Any]:
-    """The messages, with the shared text cut from those that hold it: it stands in the system text in front of them now.
+    """The messages, with the shared text cut from those that hold it: it stands in the system text in front.
 
     It is cut from the user's messages, and from the application's that do not stand first; never from answers.
     """
