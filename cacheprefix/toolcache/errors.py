@@ -10,14 +10,18 @@ import orjson
 
 from cacheprefix.prompt import reads_as_error
 
-# Words of HTTP and of clients, at the beginning of a text. A text that is no failure and begins so runs again.
+# Words of HTTP, of clients and of what calls tools (MCP's servers, CrewAI), at the beginning of a text. A text that is
+# no failure and begins so runs again.
 _TOLD = re.compile(
     r"\s*(?:http(?:/[\d.]+)?[\s:]*(?:error|status)?(?: code)?[\s:]*[45]\d\d\b"
     r"|(?:(?:error|status)(?: code)?|code)[\s:=]+[45]\d\d\b"
     r"|[45]\d\d[\s:-]+(?:client error|server error|bad request|unauthori[sz]ed|payment required|forbidden|not found"
     r"|method not allowed|not acceptable|request timeout|conflict|gone|too many requests|internal server error"
     r"|not implemented|bad gateway|service unavailable|gateway timeout)"
-    r"|(?:\w+ )?(?:failed(?: to\b| with\b|:)|timed out\b|timeout\b)|rate limit|too many requests"
+    r"|(?:\w+ )?(?:failed(?: to\b| with\b| for\b|:)|timed out\b|timeout\b)|rate limit|too many requests"
+    r"|error (?:executing|calling|invoking) (?:mcp )?tool\b|(?:mcp )?tool execution failed\b"
+    r"|(?:mcp )?tool '[^']{1,128}' (?:timed out|not found)\b"
+    r"|(?:network connection failed|mcp execution error|server response parsing error):"
     r"|(?:unauthori[sz]ed|forbidden|not found)\s*(?:[.:!]|$)|(?:could not|cannot|unable to) (?:connect|reach)\b"
     r"|(?:permission|access) denied|connection (?:refused|reset|error|aborted|closed))",
     re.IGNORECASE,
