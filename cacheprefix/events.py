@@ -255,6 +255,9 @@ class Run:
             Reason(one["why"], one["name"], tuple((str(name), int(number)) for name, number in one["numbers"]))
             for one in plain.get("reasons", ())
         )
+        # Those of earlier versions say how much is unsure, and not why.
+        unsure = plain.get("unsure") or {}
+        values["unsure"] = unsure if isinstance(unsure, Mapping) else {"elsewhere": float(unsure)}
         values["profile"] = self._profile(str(plain["profile"]), str(plain["model"]))
         return Call(**values)
 

@@ -675,7 +675,7 @@ class Requests:
             usage=usage,
             verdict=verdict,
             unmodified_units=unmodified,
-            unsure=unsure,
+            unsure=dict(unsure),
             units=units,
             # Looked up when somebody asks: the table of prices may have to be loaded.
             paid=Amount(partial(money, usage, seen.prompt.model, seen.profile, at=seen.started_at)),

@@ -89,6 +89,25 @@ def test_a_file_is_read_while_it_is_written(tmp_path, calls):
     log.close()
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [({"images": 12.5, "under_way": 3.0},) * 2, (12.5, {"elsewhere": 12.5}), (0.0, {}), (None, {})],
+)
+def test_what_nobody_knows_of_a_cost_is_read_by_its_reason(tmp_path, calls, written, read):
+    """Logs of earlier versions hold a number, without one."""
+    log = EventLog(tmp_path / "run.events")
+    calls(log.bind(Session("x")), count=1)
+    log.close()
+    events = [json.loads(line) for line in log.path.read_bytes().splitlines()]
+    for event in events:
+        if event["type"] == "call":
+            event["call"]["unsure"] = written
+    run = Run().read([json.dumps(event) for event in events])
+    assert run.skipped == 0
+    (call,) = run.totals.calls
+    assert call.unsure == read
+
+
 def test_many_threads_write_whole_lines(tmp_path, calls):
     """And several sessions to one file."""
     logs = [EventLog(tmp_path / "run.events") for _ in range(3)]

@@ -66,12 +66,12 @@ def plain() -> Any:
 
 
 def test_a_session_loads_only_the_rooms_that_it_needs(plain: Any) -> None:
-    """Not the tool cache, stores that it has none of, configuration, or a tool; of them at most 138 modules."""
+    """Not the tool cache, stores that it has none of, configuration, or a tool; of them at most 139 modules."""
     ours = [name for name in plain["made"] if name.startswith("cacheprefix.")]
     rooms = ("audit", "bodies", "cli", "config", "events", "record", "report", "server", "telemetry", "testing")
     unneeded = (*rooms, "toolcache", "verify", "stores.redis", "stores.sqlite")
     assert [name for name in ours if name.removeprefix("cacheprefix.").startswith(unneeded)] == []
-    assert len(ours) <= 138
+    assert len(ours) <= 139
 
 
 def test_a_session_loads_nothing_large_that_the_application_may_not_need(plain: Any) -> None:
