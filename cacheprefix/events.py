@@ -256,8 +256,8 @@ class Run:
             for one in plain.get("reasons", ())
         )
         # Those of earlier versions say how much is unsure, and not why.
-        unsure = plain.get("unsure") or {}
-        values["unsure"] = unsure if isinstance(unsure, Mapping) else {"elsewhere": float(unsure)}
+        if plain.get("unsure_units"):
+            values["unsure"] = {"untold": float(plain["unsure_units"])}
         values["profile"] = self._profile(str(plain["profile"]), str(plain["model"]))
         return Call(**values)
 

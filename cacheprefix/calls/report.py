@@ -503,6 +503,7 @@ _HANGS_ON: Mapping[Unsure, str] = MappingProxyType(
         "under_way": "conversations that were under way before this session saw them: unmodified may have read them "
         "from the cache, and the first fork of each writes them anew",
         "rules": "the rules of a model without a profile whose answers do not say what they read (name its provider)",
+        "untold": "what the event log of an earlier version does not name",
     }
 )
 """What an unmodified cost hangs on that nobody here knows, in words."""

@@ -126,11 +126,12 @@ _FROM_BODIES: frozenset[Why] = frozenset(
 """Reasons whose names are taken from request bodies, or answers."""
 
 
-Unsure = Literal["minimum", "images", "siblings", "elsewhere", "under_way", "rules"]
+Unsure = Literal["minimum", "images", "siblings", "elsewhere", "under_way", "rules", "untold"]
 """What nobody here knows of a request's unmodified cost. ``minimum``: whether a beginning that lies so near the
 provider's minimum had been in the cache; ``images``: what an image counts; ``siblings``: whether it had read from one
 under way; ``elsewhere``: what of it had been sent that no answered request of this session held; ``under_way``: whether
-the provider held the conversation, which had begun before the session saw it; ``rules``: how its provider caches."""
+the provider held the conversation, which had begun before the session saw it; ``rules``: how its provider caches;
+``untold``: what the event log of an earlier version does not name."""
 
 
 @dataclass(frozen=True, slots=True)

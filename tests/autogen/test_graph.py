@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.server import Latency
 from cacheprefix_autogen import session_of, wrap
-from cacheprefix_autogen.transcript import Transcript, View
+from cacheprefix_autogen.transcript import TOLD, Entry, Transcript, View
 
 BRANCHES = ("alpha", "beta", "gamma")
 
@@ -157,3 +157,17 @@ async def test_branches_that_start_together_on_a_cold_prefix_follow_one_leader(p
     reads = [record.outcome.read_tokens for record in provider.requests]
     assert reads[0] == 0
     assert all(read > 2000 for read in reads[1:])
+
+
+def test_durable_context_that_came_while_branches_ran_begins_no_run():
+    """In a state that is taken up too, what another branch said meanwhile stands where that branch has it."""
+    transcript = Transcript()
+    sibling, view = View(transcript, 0), View(transcript, 1)
+    said = TextMessage(content="Said meanwhile.", source="sibling")
+    sibling.receive([TextMessage(content=TASK, source="user")])
+    sibling.produce(said)
+    sibling.receive([])
+    task, known = sibling.entries
+    view.restore([task, Entry("told", known.depth + 1, TOLD, ())], [])
+    view.receive([said])
+    assert view.entries[-1] is known

@@ -91,7 +91,12 @@ def test_a_file_is_read_while_it_is_written(tmp_path, calls):
 
 @pytest.mark.parametrize(
     ("written", "read"),
-    [({"images": 12.5, "under_way": 3.0},) * 2, (12.5, {"elsewhere": 12.5}), (0.0, {}), (None, {})],
+    [
+        ({"unsure": {"images": 12.5, "under_way": 3.0}}, {"images": 12.5, "under_way": 3.0}),
+        ({"unsure_units": 250.0}, {"untold": 250.0}),
+        ({"unsure_units": 0.0}, {}),
+        ({}, {}),
+    ],
 )
 def test_what_nobody_knows_of_a_cost_is_read_by_its_reason(tmp_path, calls, written, read):
     """Logs of earlier versions hold a number, without one."""
@@ -101,11 +106,13 @@ def test_what_nobody_knows_of_a_cost_is_read_by_its_reason(tmp_path, calls, writ
     events = [json.loads(line) for line in log.path.read_bytes().splitlines()]
     for event in events:
         if event["type"] == "call":
-            event["call"]["unsure"] = written
+            del event["call"]["unsure"]
+            event["call"] |= written
     run = Run().read([json.dumps(event) for event in events])
     assert run.skipped == 0
     (call,) = run.totals.calls
     assert call.unsure == read
+    assert ("an earlier version" in str(run.report())) == ("untold" in read)
 
 
 def test_many_threads_write_whole_lines(tmp_path, calls):

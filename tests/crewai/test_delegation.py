@@ -76,7 +76,10 @@ def test_a_coworker_is_found_by_the_name_in_the_tool_and_by_the_filled_one(serve
 
 
 def test_a_name_that_no_coworker_has_is_refused_in_crewais_words(servers, new_llm) -> None:
-    """And so is a placeholder where nothing is forked: CrewAI's own tool names the filled role there."""
+    """And so is a placeholder in a crew that is observed: CrewAI's own tool names the filled role there.
+
+    The other crew that is installed is forked, so that CrewAI's tools are watched for both.
+    """
     for mode, said in (("fork", "Nobody for {customer}"), ("observe", "Report Writer for {customer}")):
         model = Delegates("delegate_work_to_coworker")
 
@@ -87,6 +90,7 @@ def test_a_name_that_no_coworker_has_is_refused_in_crewais_words(servers, new_ll
             return reply
 
         provider = servers("openai", script)
-        with install(team := _team(new_llm(provider)), Session(f"The house. {BRIEF * 4}", mode=mode)):
+        team, other, handbook = _team(new_llm(provider)), _team(new_llm(provider)), f"The house. {BRIEF * 4}"
+        with install(other, Session(handbook)), install(team, Session(handbook, mode=mode)):
             team.kickoff(inputs={"brief": BRIEF, "customer": "Alice"})
         assert model.results[0].startswith("\nError executing tool. coworker mentioned not found"), said
