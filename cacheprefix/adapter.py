@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from inspect import iscoroutinefunction
@@ -283,6 +283,7 @@ __all__ = [
     "tail_text",
     "tally",
     "tapped",
+    "texts_said",
     "unasked",
     "unmodified",
     "unsent_client",
@@ -348,6 +349,20 @@ def check_volatile(volatile: object, role: object = "user") -> None:
         raise SetupError("volatile is called where nothing can be awaited, found an async function: use a plain one")
     if role not in get_args(VolatileRole):
         raise SetupError(f"volatile_role is one of {', '.join(map(repr, get_args(VolatileRole)))}, found {role!r}")
+
+
+def texts_said(volatile: Callable[..., Mapping[str, str]] | None, *given: object) -> dict[str, str]:
+    """The texts by name that an application's ``volatile`` gives for one request; empty for None or without one.
+
+    What it raises is the application's own error, and so is what it gives where that is no mapping: ``SetupError``.
+    """
+    said: object = None if volatile is None else volatile(*given)
+    if said is None:
+        return {}
+    if not isinstance(said, Mapping):
+        message = f"volatile gives texts by name, {{'time': '12:00'}} or None, and gave {type(said).__name__}"
+        raise SetupError(message)
+    return dict(said)
 
 
 def names_known_to(function: FunctionType) -> dict[str, Any]:

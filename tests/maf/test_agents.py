@@ -370,19 +370,35 @@ async def test_volatile_text_stands_behind_the_tool_loop(servers, api):
     assert [one.data for one in second.sections[: len(first.sections) - 1]] == [one.data for one in first.sections[:-1]]
 
 
+async def test_volatile_may_say_nothing(servers):
+    """A function that gives None for a call has nothing to say with it."""
+    said = {"planner": None}
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat") as (client, provider):
+        agents = [
+            wrap(role(client, n), session, volatile=lambda n=n: said.get(n, {"time": "12:01"})) for n in NAMES[:2]
+        ]
+        for agent in agents:
+            await agent.run(TASK)
+    assert ["12:01" in prompt.sections[-1].text for prompt in prompts(provider)] == [False, True]
+
+
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_error_in_giving_volatile_text_is_the_applications(servers, stream):
+@pytest.mark.parametrize(
+    ("volatile", "error"), [(lambda: 1 // 0, ZeroDivisionError), (lambda: "12:01", SetupError)], ids=["raises", "text"]
+)
+async def test_an_error_in_giving_volatile_text_is_the_applications(servers, stream, volatile, error):
     """Nothing is sent, and nothing of ours failed."""
     session = session_for("openai-chat")
     async with served(servers, "openai-chat") as (client, provider):
-        agents = [wrap(role(client, n), session, volatile=lambda: 1 // 0) for n in NAMES]
+        agents = [wrap(role(client, n), session, volatile=volatile) for n in NAMES]
 
         async def run():
             if not stream:
                 return await agents[0].run(TASK)
             return [update async for update in agents[0].run(TASK, stream=True)]
 
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(error):
             await run()
     assert not provider.requests
     assert session.failures == {}

@@ -3,7 +3,7 @@
 import pytest
 
 from cacheprefix import Caching, Session, SharedPrefix
-from cacheprefix.adapter import Request, Role, fork_body
+from cacheprefix.adapter import Request, Role, fork_body, texts_said
 from cacheprefix.errors import SetupError
 
 ROLES = {"critic": "You criticise.", "writer": "You write."}
@@ -104,3 +104,12 @@ def test_a_role_text_that_a_loop_reads_again_is_no_reason_for_cards():
             session.adapter.begin(Request(body, "openai-chat", agent=role, boundary=1)).finish(None)
             messages.append({"role": "assistant", "content": f"Step {number}."})
     assert not [note for note in session.report().notes if "tail='cards'" in note]
+
+
+def test_what_volatile_gives_is_texts_by_name_or_nothing():
+    """The application's own mistake is told to it by name: which words were meant nobody can know."""
+    assert texts_said(None) == {}
+    assert texts_said(lambda: None) == {}
+    assert texts_said(lambda state: {"who": state}, "Ann") == {"who": "Ann"}
+    with pytest.raises(SetupError, match=r"volatile gives texts by name, .* or None, and gave list"):
+        texts_said(lambda: [("time", "12:01")])

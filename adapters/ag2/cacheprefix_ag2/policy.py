@@ -11,7 +11,7 @@ from ag2.network.policies import AGENT_CLIENT_DEP, CHANNEL_DEP
 from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY, MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY
 
 from cacheprefix import Session
-from cacheprefix.adapter import check_volatile, given_or_configured, instruction_of
+from cacheprefix.adapter import check_volatile, given_or_configured, instruction_of, texts_said
 from cacheprefix.errors import check_id, check_text
 from cacheprefix_ag2.client import PrefixConfig, put_back
 from cacheprefix_ag2.layout import ConversationId, Plan, Tail, channel_of, conversation_id, tail_in
@@ -65,7 +65,7 @@ class PrefixPolicy:
             session.note("an agent's model config is no PrefixConfig: its requests are left as they are, unmeasured")
             return prompts, events
         # The application's own functions: their errors are raised to it.
-        said = {key: str(text) for key, text in self.volatile().items() if text} if self.volatile else {}
+        said = {key: str(text) for key, text in texts_said(self.volatile).items() if text}
         if laid is not None:
             # A policy before this one has laid it out: one put in by hand, of an agent that is wrapped too.
             return prompts, [laid.saying(said) if event is laid else event for event in events] if said else events

@@ -38,6 +38,7 @@ from cacheprefix.adapter import (
     make_message,
     make_result,
     reason,
+    texts_said,
 )
 from cacheprefix.errors import ToolClashError
 from cacheprefix.wire import Asks, asks
@@ -363,7 +364,7 @@ class Member:
         given, session = self.options.volatile, self.session
         if given is None or session.mode == "observe":
             return ""
-        said = dict(given())
+        said = texts_said(given)
         return session.attempt("volatile context", lambda: session.tail_for("", "", volatile=said), "")
 
     async def summarise(

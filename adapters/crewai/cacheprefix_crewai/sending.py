@@ -23,6 +23,7 @@ from cacheprefix.adapter import (
     overlaid,
     reason,
     restrict,
+    texts_said,
     unasked,
     with_volatile,
 )
@@ -598,5 +599,5 @@ def _volatile_text(binding: Binding, given: Volatile | None) -> str:
     """The texts as they go out; empty without any. What the callable raises is the application's."""
     if given is None:
         return ""
-    said, session = dict(given()), binding.session
+    said, session = texts_said(given), binding.session
     return session.attempt("volatile context", lambda: session.tail_for("", "", volatile=said), "")

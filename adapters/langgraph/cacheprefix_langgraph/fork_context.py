@@ -16,7 +16,16 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import ParentCommand
 
 from cacheprefix import Conversation, ForkPolicy
-from cacheprefix.adapter import AdapterSession, BlockVar, Lock, VolatileRole, reset_in_child, supported, tail_text
+from cacheprefix.adapter import (
+    AdapterSession,
+    BlockVar,
+    Lock,
+    VolatileRole,
+    reset_in_child,
+    supported,
+    tail_text,
+    texts_said,
+)
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -158,7 +167,7 @@ class ForkSettings:
 
     def said_now(self, state: Any) -> Mapping[str, str]:
         """What the application says with this call alone; nothing in observe mode. Raises what its function raises."""
-        return {} if self.volatile is None or self.session.mode == "observe" else dict(self.volatile(state))
+        return {} if self.session.mode == "observe" else texts_said(self.volatile, state)
 
     def frame(
         self,

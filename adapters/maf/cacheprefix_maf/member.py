@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from agent_framework import Agent
 
-from cacheprefix.adapter import AdapterSession, VolatileRole, check_volatile
+from cacheprefix.adapter import AdapterSession, VolatileRole, check_volatile, texts_said
 from cacheprefix.errors import SetupError, check_text
 from cacheprefix_maf.run_plan import WorkflowRun
 
@@ -65,6 +65,6 @@ class Member:
 
     def volatile_text(self) -> str:
         """Texts for one request alone; empty where there are none. What the function raises is the application's."""
-        said = {} if self.volatile is None else dict(self.volatile())
+        said = texts_said(self.volatile)
         session = self.session
         return session.attempt("volatile", lambda: session.tail_for(self.role, "", volatile=said), "") if said else ""
