@@ -283,7 +283,9 @@ async def test_an_agent_as_a_tool_still_streams_and_counts_as_a_write(world, pro
 async def test_mcp_tools_are_known_by_origin_and_denied_until_allowed():
     """A server's tool runs every time until a pattern for servers allows it; both wraps share one connection."""
     mcp = pytest.importorskip("autogen_ext.tools.mcp", reason="needs the extra mcp, which make test installs")
-    server = mcp.StdioServerParams(command=sys.executable, args=[str(Path(__file__).parent / "mcp_tools.py")])
+    server = mcp.StdioServerParams(
+        command=sys.executable, args=[str(Path(__file__).parent / "mcp_tools.py")], read_timeout_seconds=60
+    )
     async with mcp.McpWorkbench(server) as workbench:
         for cache, hits in (
             (ToolResultCache(options=ToolCacheOptions(allow=["z_lookup"])), 0),

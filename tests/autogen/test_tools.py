@@ -49,7 +49,9 @@ async def test_memory_stands_behind_the_shared_part_once(provide, new_client, ap
 async def test_the_tools_of_a_server_are_in_the_union_from_the_first_request(provide, new_client):
     """An MCP workbench is asked before the first turn, so that its tools do not arrive in the middle."""
     mcp = pytest.importorskip("autogen_ext.tools.mcp", reason="needs the extra mcp, which make test installs")
-    server = mcp.StdioServerParams(command=sys.executable, args=[str(Path(__file__).parent / "mcp_tools.py")])
+    server = mcp.StdioServerParams(
+        command=sys.executable, args=[str(Path(__file__).parent / "mcp_tools.py")], read_timeout_seconds=60
+    )
     steps = {"critic": (ToolCall("z_lookup", {"query": "q"}), "looked")}
     provider = provide("openai", Says(steps))
     async with mcp.McpWorkbench(server) as workbench:
