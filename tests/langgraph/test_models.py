@@ -211,9 +211,9 @@ class Picky(Parrot):
 def test_a_model_that_binds_objects_alone_goes_on_with_its_roles_own_tools():
     """Of a tool that is gone only the schema is left, which such a class does not take: nothing of ours has failed."""
     session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE))
-    model = wrap_model(Picky(), session)
+    model, number = wrap_model(Picky(), session), itertools.count()
 
-    def ask(messages, number=itertools.count()):
+    def ask(messages):
         made = StructuredTool.from_function(lambda at: at, name=f"look_{next(number)}", description="Look.")
         return model.bind_tools([made]).invoke(messages)
 

@@ -192,9 +192,9 @@ def union_of(model: Any, kwargs: Mapping[str, Any], frame: Frame) -> Union:
     except NotImplementedError:
         return Union(None)
     except Exception as error:
-        # A class of the application's may take objects alone, where of a tool that is gone there is only its schema.
+        # A class of the application's may take objects alone; of a tool that is gone there is but a schema.
         frame.session.note(
-            f"{kind.__name__}.bind_tools does not take the team's tools ({type(error).__name__}): roles keep their own; "
+            f"{kind.__name__}.bind_tools does not take the team's tools ({type(error).__name__}): roles keep theirs; "
             "give all tools to SharedPrefix(tools=[...]), which keeps them as they are"
         )
         return Union(None)
