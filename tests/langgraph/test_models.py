@@ -1,6 +1,7 @@
 """Every chat model class and every way LangChain dresses one up, as forks on the wire."""
 
 import asyncio
+import itertools
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -18,7 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import ConfigurableField
 from langchain_core.runnables.config import ContextThreadPoolExecutor
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool, tool
 from langchain_google_genai import ChatGoogleGenerativeAI
 from langchain_openai import AzureChatOpenAI, ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -193,6 +194,34 @@ def test_any_model_shares_its_messages_and_what_is_lost_is_said_once():
     assert len(session.calls) == 2
     assert not session.failures
     assert sum("no breakpoints" in note for note in session.report().notes) == 1
+
+
+class Picky(Parrot):
+    """One that binds objects alone."""
+
+    def bind_tools(self, tools, **kwargs):
+        return self.bind(tools=[{"type": "function", "function": {"name": one.name}} for one in tools], **kwargs)
+
+    def _generate(self, messages, stop=None, run_manager=None, **kwargs):
+        made = super()._generate(messages)
+        self.heard[-1] = [tool["function"]["name"] for tool in kwargs["tools"]]
+        return made
+
+
+def test_a_model_that_binds_objects_alone_goes_on_with_its_roles_own_tools():
+    """Of a tool that is gone only the schema is left, which such a class does not take: nothing of ours has failed."""
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE))
+    model, number = wrap_model(Picky(), session), itertools.count()
+
+    def ask(messages):
+        made = StructuredTool.from_function(lambda at: at, name=f"look_{next(number)}", description="Look.")
+        return model.bind_tools([made]).invoke(messages)
+
+    team(session, ask).invoke({"messages": ASKED}, {"configurable": {"thread_id": "one"}})
+    team(session, ask).invoke({"messages": ASKED}, {"configurable": {"thread_id": "one"}})
+    assert model.heard == [[f"look_{number}"] for number in range(4)]
+    assert session.failures == {}
+    assert sum("Picky.bind_tools" in note for note in session.report().notes) == 1
 
 
 def test_observing_any_model_says_nothing_of_forks():

@@ -191,6 +191,13 @@ def union_of(model: Any, kwargs: Mapping[str, Any], frame: Frame) -> Union:
         bound = kind.bind_tools(model, [*map(_native, tools)])
     except NotImplementedError:
         return Union(None)
+    except Exception as error:
+        # A class of the application's may take objects alone; of a tool that is gone there is but a schema.
+        frame.session.note(
+            f"{kind.__name__}.bind_tools does not take the team's tools ({type(error).__name__}): roles keep theirs; "
+            "give all tools to SharedPrefix(tools=[...]), which keeps them as they are"
+        )
+        return Union(None)
     found = (getattr(bound, "kwargs", None) or {}).get("tools")
     if not isinstance(found, list):
         return Union(None)
