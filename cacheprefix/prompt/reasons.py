@@ -98,6 +98,14 @@ SAID: Mapping[Why, str] = MappingProxyType(
     }
 )
 
+_NO_OTHERS: Mapping[Why, str] = MappingProxyType(
+    {
+        "own_tools": "carries its own tools, all of the shared ones among them",
+        "tools_cost_more": "nobody else is known to carry the same tools",
+    }
+)
+"""What is said where others have no tool that the role lacks (``foreign`` is 0): what is its own alone parts them."""
+
 FIXES: Mapping[Why, str] = MappingProxyType(
     {
         "text_not_found": (
@@ -157,7 +165,11 @@ class Reason:
     @property
     def said(self) -> str:
         """The reason in a sentence."""
-        return SAID[self.why].format_map({"name": self.name, **dict(self.numbers)})
+        numbers = dict(self.numbers)
+        said = SAID[self.why]
+        if numbers.get("foreign") == 0:
+            said = _NO_OTHERS.get(self.why, said)
+        return said.format_map({"name": self.name, **numbers})
 
     def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""
