@@ -382,7 +382,7 @@ def test_custom_tools_are_no_tools_of_others_that_would_cost(bench):
         """Run code."""
         return text
 
-    kits = dict.fromkeys(("reader", "writer"), [*tools("find", 1), code])
+    kits = {role: [*tools("find", 1), code] for role in ("reader", "writer")}
     model = wrap_model(bench.model(), session)
     go(chain(session, model, {role: f"You are the {role}. {HANDBOOK}" for role in kits}, kits))
     assert {"own_tools", "tools_cost_more"} & {name for call in session.calls for name in why(call)}
