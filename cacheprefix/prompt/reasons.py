@@ -68,7 +68,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "role_costs_more": "at the end the role's text ({size:,} tokens) would cost more than sharing saves",
         "tools_cost_more": "nobody else carries the same tools, and the others' ({foreign:,} tokens) would cost more",
         "little_to_share": "sharing costs {cost:,} tokens and saves {saved:,}",
-        "alone": "no other role is there to share with",
+        "alone": "no other role is there with which sharing pays",
         "lane_of_its_own": "no other role gains by requests that begin like these, by model, schema and tools",
         "other_text": (
             "it does not hold the text that others have in common, and is not shown that ({name}); what all teams have "

@@ -50,6 +50,11 @@ def test_where_others_have_no_tool_that_a_role_lacks_none_of_theirs_is_said_to_c
     assert "others" not in Reason(why, numbers=(("foreign", 0),)).said
 
 
+def test_alone_is_no_word_against_roles_that_are_there():
+    """It is said of agents of a team too that have nothing in common, or not enough for what sharing costs."""
+    assert "pays" in Reason("alone").said
+
+
 def test_a_fork_says_what_it_shares():
     """The tokens that stand before the role's text."""
     session = Session(SharedPrefix(system=HANDBOOK))
