@@ -68,7 +68,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "role_costs_more": "at the end the role's text ({size:,} tokens) would cost more than sharing saves",
         "tools_cost_more": "nobody else carries the same tools, and the others' ({foreign:,} tokens) would cost more",
         "little_to_share": "sharing costs {cost:,} tokens and saves {saved:,}",
-        "alone": "no other role is there to share with",
+        "alone": "no other role is there with which sharing pays",
         "lane_of_its_own": "no other role gains by requests that begin like these, by model, schema and tools",
         "other_text": (
             "it does not hold the text that others have in common, and is not shown that ({name}); what all teams have "
@@ -97,6 +97,14 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "failed": "a step of ours failed ({name})",
     }
 )
+
+_NO_OTHERS: Mapping[Why, str] = MappingProxyType(
+    {
+        "own_tools": "carries its own tools, all of the shared ones among them",
+        "tools_cost_more": "nobody else is known to carry the same tools",
+    }
+)
+"""What is said where others have no tool that the role lacks (``foreign`` is 0): what is its own alone parts them."""
 
 FIXES: Mapping[Why, str] = MappingProxyType(
     {
@@ -157,7 +165,11 @@ class Reason:
     @property
     def said(self) -> str:
         """The reason in a sentence."""
-        return SAID[self.why].format_map({"name": self.name, **dict(self.numbers)})
+        numbers = dict(self.numbers)
+        said = SAID[self.why]
+        if numbers.get("foreign") == 0:
+            said = _NO_OTHERS.get(self.why, said)
+        return said.format_map({"name": self.name, **numbers})
 
     def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""

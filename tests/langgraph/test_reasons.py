@@ -6,6 +6,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import StructuredTool
+from langchain_openai import custom_tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
@@ -368,3 +369,21 @@ def test_what_to_do_for_tools_that_came_too_late_holds_for_agents_that_others_ma
     fix = Reason("made_too_late", "find").fix
     assert fix.startswith("give all tools to SharedPrefix(tools=...);")
     assert "deepagents" in fix
+
+
+@pytest.mark.parametrize("bench", ["openai-responses"], indirect=True)
+def test_custom_tools_are_no_tools_of_others_that_would_cost(bench):
+    """They are in no union: two roles that bind the very same are parted by nothing that another one has."""
+    bench.tools = []
+    session = bench.session(HANDBOOK)
+
+    @custom_tool
+    def code(text: str) -> str:
+        """Run code."""
+        return text
+
+    kits = {role: [*tools("find", 1), code] for role in ("reader", "writer")}
+    model = wrap_model(bench.model(), session)
+    go(chain(session, model, {role: f"You are the {role}. {HANDBOOK}" for role in kits}, kits))
+    assert {"own_tools", "tools_cost_more"} & {name for call in session.calls for name in why(call)}
+    assert "0 tokens" not in str(session.report())

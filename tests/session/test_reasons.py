@@ -43,6 +43,18 @@ def test_each_reason_has_a_sentence_that_takes_its_numbers():
         assert one.removable == bool(one.fix)
 
 
+@pytest.mark.parametrize("why", ["own_tools", "tools_cost_more"])
+def test_where_others_have_no_tool_that_a_role_lacks_none_of_theirs_is_said_to_cost(why):
+    """As where roles have custom tools, which are in no union: "the others' 0 tokens" would be no reason."""
+    assert "others' " in Reason(why, numbers=(("foreign", 1),)).said
+    assert "others" not in Reason(why, numbers=(("foreign", 0),)).said
+
+
+def test_alone_is_no_word_against_roles_that_are_there():
+    """It is said of agents of a team too that have nothing in common, or not enough for what sharing costs."""
+    assert "pays" in Reason("alone").said
+
+
 def test_a_fork_says_what_it_shares():
     """The tokens that stand before the role's text."""
     session = Session(SharedPrefix(system=HANDBOOK))
