@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from importlib import import_module
 from inspect import iscoroutinefunction
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, get_args
@@ -84,6 +83,7 @@ from cacheprefix.layout.reflections import Reflections
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, merged_places
 from cacheprefix.layout.team import ToolSource, Whose
 from cacheprefix.layout.tool_restriction import Restriction, restrict
+from cacheprefix.lazy_names import lazy
 from cacheprefix.locks import Lock, RLock, once, reset_in_child
 from cacheprefix.mode import Mode
 from cacheprefix.profiles import NO_CALLS, cost_units, merge_usage, normalise_usage, usage_from_dict
@@ -129,13 +129,15 @@ if TYPE_CHECKING:
     from cacheprefix.layout.known_crews import AHEAD, ITEMS, CrewAhead, CrewTask, KnownCrews, Part
     from cacheprefix.toolcache import AnswerForm, Attempt, NotKeptError, Origin, looks_like_error, origin_of
 
-_LATER = {
-    **dict.fromkeys(("Preview", "Unsent", "known_in_part", "preview_of", "rehearsed"), "dry_run"),
-    **dict.fromkeys(("unsent_client", "until_sent"), "dry_run"),
-    **dict.fromkeys(("AHEAD", "ITEMS", "CrewAhead", "CrewTask", "KnownCrews", "Part"), "layout.known_crews"),
-    **dict.fromkeys(("AnswerForm", "Attempt", "NotKeptError", "Origin", "looks_like_error", "origin_of"), "toolcache"),
-}
-"""Rooms that not every adapter needs, by the names that are had from them."""
+# Rooms that not every adapter needs.
+__getattr__, __dir__ = lazy(
+    globals(),
+    {
+        "dry_run": "Preview Unsent known_in_part preview_of rehearsed unsent_client until_sent",
+        "layout.known_crews": "AHEAD ITEMS CrewAhead CrewTask KnownCrews Part",
+        "toolcache": "AnswerForm Attempt NotKeptError Origin looks_like_error origin_of",
+    },
+)
 
 __all__ = [
     "AHEAD",
@@ -299,13 +301,6 @@ __all__ = [
     "with_volatile",
     "within",
 ]
-
-
-def __getattr__(name: str) -> object:
-    room = _LATER.get(name)
-    if room is None:
-        raise AttributeError(f"module 'cacheprefix.adapter' has no attribute {name!r}")
-    return getattr(import_module(f"cacheprefix.{room}"), name)
 
 
 def given_or_configured(session: Session | None) -> AdapterSession:

@@ -313,12 +313,6 @@ class AdapterSession:
         """Make known which tools a conversation that was saved elsewhere carries, as its decisions say."""
         self.attempt("tools", lambda: self.shared.tool_sets.resume(self.team, conversation), None)
 
-    @property
-    def late_tools(self) -> frozenset[str]:
-        """Names of the shared tools that came after the first request or with one, for adapters that let them grow."""
-        with self.team.lock:
-            return frozenset(self.team.apart)
-
     def bring_tools(self, who: Conversation | Whose, names: Collection[str], differ: Collection[str] = ()) -> None:
         """Note whose own some of the shared tools are, for adapters that choose by themselves.
 

@@ -116,10 +116,14 @@ class Conversation:
         self._state = state if ledger is None else replace(state, ledger=ledger)
         self._lock = RLock()
         self._asking: tuple[int, Future[None]] | None = None
+        """The process in which a summary of it is being written now, and what ends with that; None where none is."""
         self._beside = 0
+        """The most tokens that stood beside the history in a request so far: ``room_beside``."""
         self._answers = _Answers()
         self._branches: OrderedDict[str, _Branch] = OrderedDict()
+        """What goes on from each checkpoint of a framework that it ran from, by its name, the newest last."""
         self._newest: Conversation | None = None
+        """The branch that was asked for last, which is told what is decided here; None before any."""
         self.replaced: set[tuple[str, str]] = set()
         """Sections and keys of decisions that were made anew here."""
         self._files: dict[str, str] = {}

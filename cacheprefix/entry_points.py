@@ -6,25 +6,16 @@ module loads nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from cacheprefix.lazy_names import lazy
 
 if TYPE_CHECKING:
     from cacheprefix.session import Session
 
-__all__ = ["named_in", "previews", "wraps"]
-
-
-def named_in(module: str, names: Sequence[str]) -> Callable[[str], object]:
-    """A package's ``__getattr__``, by which ``names`` of its module are loaded when they are first used."""
-
-    def found(name: str) -> object:
-        if name not in names:
-            raise AttributeError(f"module {module.rpartition('.')[0]!r} has no attribute {name!r}")
-        return getattr(import_module(module), name)
-
-    return found
+__all__ = ["lazy", "previews", "wraps"]
 
 
 def wraps(framework: str, module: str) -> Callable[[object, Session], object | None]:

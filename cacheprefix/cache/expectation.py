@@ -229,18 +229,22 @@ def _near(request: Request, *, readable: bool, index: int | None = None) -> Near
 
 
 def _markers(request: Request, at: int) -> int:
-    """Tokens of markers shared behind equal sections, less what closes a message that goes on with another block.
+    """Tokens of a message's markers that a request shares with earlier ones behind its equal sections; ``at`` is next.
 
-    A message's envelope counts with its first section: what opens it, its role last, and what closes it.
+    A model's template puts markers around each message, its envelope: what opens it, its role last, and what closes it.
+    They count with its first section. Less than 0 where one request's message ends there and the other's goes on: what
+    closes it was counted, and is not in common.
     """
     parent = request.path[at - 1] if at else request.root
     envelope = request.envelope
+    # A provider's rule: where none is known of its template (``Envelope``), nothing but the sections is counted.
     if not envelope.opening or parent is None:
         return 0
     if at >= len(request.sections):
         # The same prompt was asked before: where its answer was to begin, this one's begins too.
         return envelope.answer
     own, heads = request.sections[at].head, parent.heads()
+    # "+" is the head of a further block of the same message (``Section.head``).
     if own == "+" or heads == {"+"}:
         return -envelope.closing
     return max((envelope.shared(own, head) for head in (*heads, None)), default=0)

@@ -242,13 +242,16 @@ class Unmodified:
         """Whether all that was sent was the application's own."""
         self._counts: Bounded[str, _Counts] = Bounded(_MODELS)
         self._wholes: Bounded[bytes, _About] = Bounded(_WHOLES)
+        """The provider's counts of whole prompts, by ``_name``, for those that go on from them."""
         self._begun: Bounded[int, _Begun] = Bounded(_BEGUN)
+        """Requests under way, and those that ended beside one, by the number of what was sent."""
         # By model: whether its provider was last seen to let siblings that are sent together read from one another, and
         # the cost units that were reckoned as if it did not, before anything was seen.
         self._shares: Bounded[str, bool] = Bounded(_MODELS)
         self._open: Bounded[str, float] = Bounded(_MODELS)
-        # By model: until when the provider may hold what another process had sent; by agent, since when it is known.
+        # By model: until when the provider may hold what another process had sent, in seconds of the clock.
         self._foreign: Bounded[str, float] = Bounded(_MODELS)
+        # Agents that have asked: model, tenant and name of each.
         self._known: Bounded[tuple[str, str, str], bool] = Bounded(_WHOLES)
         # Conversations that were seen: the agents that have asked in one that was under way by then; None for others.
         self._talks: Bounded[tuple[str, str], set[str] | None] = Bounded(_WHOLES)
@@ -305,25 +308,28 @@ class Unmodified:
             return Estimate(Usage(0, 0, {}))
         scale = self._scale(sent.record.prompt, prompt, usage, _told(sent, usage))
         begun = self._begun.setdefault(sent.index, _Begun(own, sent))
+        # Seconds that it waited for a sibling: without us it had been sent, and answered, so much earlier.
         earlier = times.started - own.arrived
         # Money: who waited may have read what a sibling had begun to answer by then; without us it was sent before.
-        own_word = _read_beside(sent, usage) if earlier <= _AT_ONCE else None
-        if own_word is not None:
-            self._learn(sent, shares=own_word)
+        seen_beside = _read_beside(sent, usage) if earlier <= _AT_ONCE else None
+        if seen_beside is not None:
+            self._learn(sent, shares=seen_beside)
         # Money: who was not to read from a sibling, as where it waited for that one, goes by what others did.
-        beside = self._shares.get(prompt.model, False) if own_word is None else own_word
+        reads_siblings = self._shares.get(prompt.model, False) if seen_beside is None else seen_beside
         # A provider's rule: what another one wrote may be read from its first token on, before its answer has ended.
         # Where the provider let what was sent read what was under way, so it would have the application's own.
-        begins = (
-            one for one in self._begun.values() if beside or (one.seen is None and one.first_token <= own.arrived)
+        before = (
+            one
+            for one in self._begun.values()
+            if reads_siblings or (one.seen is None and one.first_token <= own.arrived)
         )
-        for one in sorted(begins, key=lambda one: one.order):
+        for one in sorted(before, key=lambda one: one.order):
             if one.order >= begun.order:
                 break
             if one.seen is None:
                 known = self._scale(one.sent.record.prompt, one.own.prompt, NO_CALLS)
                 one.seen = self._enter(one.own, known.rules(one.sent.profile))
-            self._model.first_token(one.seen, one.own.arrived if beside else one.first_token)
+            self._model.first_token(one.seen, one.own.arrived if reads_siblings else one.first_token)
         seen = begun.seen = self._enter(own, scale.rules(profile)) if begun.seen is None else begun.seen
         # It would have been answered as fast, but for the wait.
         if times.first_token is not None:
@@ -338,24 +344,26 @@ class Unmodified:
         self._own_alone = self._own_alone and alike
         # Of other tenants' requests the model of what was sent knows nothing: where all were the application's own the
         # cache held the same all the same.
-        same = own_word or (self._own_alone and usage.reported) or _found_alike(seen, sent, plain=scale.plain)
+        same = seen_beside or (self._own_alone and usage.reported) or _found_alike(seen, sent, plain=scale.plain)
         if alike and same:
             return Estimate(usage if usage.reported else sent.expectation.usage)
         unsure = scale.unsure(seen, profile)
-        found, new = seen.expectation, max(profile.default_ttl.write, 1.0) - profile.read
-        if own_word is None and prompt.model not in self._shares and found.reason == "concurrent_cold_start":
-            more = (found.shared_tokens - found.tokens) * new
+        # Cost units by which a token that is paid as new, or written, is dearer than one that is read.
+        expected, dearer = seen.expectation, max(profile.default_ttl.write, 1.0) - profile.read
+        if seen_beside is None and prompt.model not in self._shares and expected.reason == "concurrent_cold_start":
+            # Money: had it read from a sibling, all that both share; whether it would nobody has seen yet.
+            more = (expected.shared_tokens - expected.tokens) * dearer
             self._open[prompt.model] = self._open.get(prompt.model, 0.0) + more
-        elif beside:
+        elif reads_siblings:
             # Money: what was reckoned by the other rule before may be off by all of that.
             unsure["siblings"] = self._open.pop(prompt.model, 0.0)
         if strange:
             # Money: as the application made them, that process's requests may have left all of this one, or nothing.
-            unsure["elsewhere"] = max(0, prompt.tokens - found.tokens) * new
+            unsure["elsewhere"] = max(0, prompt.tokens - expected.tokens) * dearer
         elif taken_over:
             # Money: the requests before this one, which the session has not seen, may have left that much, or nothing.
-            unsure["under_way"] = max(0, taken_over - found.tokens) * new
-        return Estimate(scale.theirs(found.usage, profile), {why: units for why, units in unsure.items() if units})
+            unsure["under_way"] = max(0, taken_over - expected.tokens) * dearer
+        return Estimate(scale.theirs(expected.usage, profile), {why: units for why, units in unsure.items() if units})
 
     def _learn(self, sent: Observation, *, shares: bool) -> None:
         """Note for a model whether siblings sent at once read from one another (``shares``).

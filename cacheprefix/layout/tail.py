@@ -10,14 +10,13 @@ from cacheprefix.layout.framing import role_element, tools_allowed
 from cacheprefix.prompt import Api
 from cacheprefix.wire import bedrock
 from cacheprefix.wire.apis import CHATS, form_of
+from cacheprefix.wire.openai_chat import SYSTEM_ROLES
 
 VolatileRole = Literal["user", "system", "developer"]
 """Under which role text for one request alone is sent."""
 RoleAs = Literal["user", "developer"]
 """As whom a role's text speaks where it stands behind the conversation: as a user, or with the authority that a
 system text has (OpenAI's developer message, a system message elsewhere) where the model takes one there."""
-
-_LEADS = ("system", "developer")
 
 
 def tail_text(
@@ -74,7 +73,7 @@ def said_with_authority(body: Mapping[str, Any], api: Api, text: str, role: str)
         if not isinstance(one, Mapping) or one.get("role") != "user" or _said(one.get("content")) != text:
             continue
         known = before.get("role") if isinstance(before, Mapping) else None
-        if known in _LEADS or (form == "anthropic" and known != "user"):
+        if known in SYSTEM_ROLES or (form == "anthropic" and known != "user"):
             return None
         # The name said who the user is.
         changed = {**{name: value for name, value in one.items() if name != "name"}, "role": role}

@@ -233,7 +233,7 @@ class ToolSets:
         if not recorded:
             return
         news = [name for name, saved in recorded.items() if _defines(saved) and team.prefix.tool(name) is None]
-        made = [tool for tool in (_read(name, recorded[name]) for name in news) if tool is not None]
+        made = [tool for tool in (_recorded_tool(name, recorded[name]) for name in news) if tool is not None]
         team.resume_tools(made)
         self.bring(team, conversation, recorded, _versions_in(team, conversation)[1])
 
@@ -539,8 +539,8 @@ def _defines(recorded: str) -> bool:
     return recorded.startswith("{")
 
 
-def _read(name: str, saved: str) -> Tool | None:
-    """A tool as a conversation's record defines it; None where that does not."""
+def _recorded_tool(name: str, saved: str) -> Tool | None:
+    """The tool ``name`` as ``saved``, a conversation's record, defines it; None where that defines none of the name."""
     try:
         found = loads(saved)
         tool = tool_of(found) if isinstance(found, dict) else None
@@ -548,6 +548,7 @@ def _read(name: str, saved: str) -> Tool | None:
         return None
     if tool is None or tool.name != name:
         return None
+    # Of a record in another form than tools are saved in only name, description and parameters are sent.
     return tool if tool.saved == saved and "function" in found else replace(tool, native=None)
 
 

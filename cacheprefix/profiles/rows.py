@@ -7,10 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from cacheprefix.errors import ProfileError
-from cacheprefix.profiles.profile import Confidence, Evidence, Profile, Slots, Ttl
+from cacheprefix.profiles.profile import (
+    Confidence,
+    Control,
+    Evidence,
+    MarkerForm,
+    Match,
+    Profile,
+    Readable,
+    Restriction,
+    Slots,
+    Ttl,
+)
+from cacheprefix.prompt import Api, SettingScope
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,28 +33,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-_PLACEMENTS = ("lane", "tools", "system", "messages", "none")
-CONFIDENCES = ("high", "medium", "low", "contested")
-_APIS = ("openai-chat", "openai-responses", "anthropic", "gemini", "bedrock")
+_PLACEMENTS: tuple[str, ...] = get_args(SettingScope)
+CONFIDENCES: tuple[str, ...] = get_args(Confidence)
+_APIS: tuple[str, ...] = get_args(Api)
 _ENUMS: dict[str, tuple[str, ...]] = {
-    "control": ("automatic", "explicit", "both", "named", "none"),
-    "match": ("block", "breakpoint", "unit"),
+    "control": get_args(Control),
+    "match": get_args(Match),
     "implicit_reads": ("breakpoint", "prefix"),
     "found_by": ("model", "provider", "name"),
     "ttl_from": ("start", "end"),
-    "readable": ("start", "first_token", "end"),
-    "markers": ("anthropic", "bedrock", "openai", "gemini"),
-    "tool_choice_safe": ("keep", "none", "allowed_tools"),
+    "readable": get_args(Readable),
+    "markers": get_args(MarkerForm),
+    "tool_choice_safe": get_args(Restriction),
     "scope": ("workspace", "organisation", "account", "server", "slot"),
 }
 _INTS = {"min_tokens": 0, "block_tokens": 1, "max_breakpoints": 0, "lookback": 0, "read_candidates": 1,
          "rate_per_key": 1}  # fmt: skip
-_FLAGS = frozenset({"collapse_runs", "implicit_breakpoint", "automatic_breakpoint",
-                    "cold_parallel_shares", "input_includes_cached", "mid_system", "developer", "prefill",
-                    "thinking_bound", "recomputes_last"})  # fmt: skip
+_FLAGS = frozenset(spec.name for spec in fields(Profile) if spec.type == "bool")
 _TEXTS = frozenset({"provider", "routing_key", "note"})
 _SLOTS = tuple(spec.name for spec in fields(Slots))
-_OPTIONAL = frozenset({"lookback", "read_candidates", "routing_key", "rate_per_key", "markers", "slots"})
+_OPTIONAL = frozenset(spec.name for spec in fields(Profile) if str(spec.type).endswith("| None"))
 
 
 @dataclass(frozen=True, slots=True)

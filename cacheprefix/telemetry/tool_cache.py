@@ -61,11 +61,11 @@ class ToolCaches:
     cache is cleared, nor when a session is gone; what its cache counted until then is told by the next collection.
     """
 
-    def __init__(self, meter: Meter, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, meter: Meter) -> None:
         from opentelemetry.metrics import Observation  # noqa: PLC0415 - an extra
 
         self._observation = Observation
-        self._clock = clock
+        self._clock: Callable[[], float] = time.monotonic
         self._lock = Lock()
         self._watched: dict[int, _Watched] = {}
         self._sums: dict[tuple[str, int], float] = {}

@@ -252,7 +252,10 @@ class Engine:
                 self._owed.pop(writer, None)
 
     def _leave_marked(self, writer: str) -> None:
-        """Let a write's mark end with its lease. Calls no store that blocks: this may run in an event loop."""
+        """Let the mark of a write whose tool may still run, unseen, end with its lease.
+
+        Calls no store that blocks, as this may run in an event loop: a shared store's marks have a lease already.
+        """
         with self._lock:
             names = self._writing.pop(writer, ())
             if writer in self._owed:

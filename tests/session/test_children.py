@@ -41,7 +41,7 @@ def test_a_nested_team_knows_which_tools_came_late():
     session = Session(SharedPrefix(tools=[LOOK]))
     session.adapter.adopt_tools([], dict)
     session.adapter.team.adopt_tools([HOUSE], dict, print, grows=True)
-    assert session.child("inner").adapter.late_tools == {"house"}
+    assert set(session.child("inner").adapter.team.apart) == {"house"}
 
 
 def test_an_edition_has_what_the_user_gave_and_nothing_of_what_others_came_with():

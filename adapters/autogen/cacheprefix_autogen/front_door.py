@@ -158,13 +158,18 @@ def _inside(target: Any) -> Iterator[Any]:
 
 
 def bind(target: Any, session: AdapterSession, options: Options) -> Binding:
-    """Bind an agent or a team with all in it, which nothing of ours holds yet."""
+    """Put our model in place of the agents' own in an agent or a team, with all in it, which nothing of ours holds yet.
+
+    A team's agents share one conversation.
+    """
     agents = agents_in(target)
     if not any(binding_of(agent) for agent in agents):
         session = _settled(session.attempt("tools", lambda: _edition(session, agents, options), session), agents)
     if isinstance(target, BaseGroupChat):
         binding = bind_team(target, session, options)
     else:
+        # Money: an agent by itself has nobody to share with, but for those of other wraps that begin with the same
+        # text or tools of ``SharedPrefix``.
         declared = bool(session.prefix.system or session.prefix.tools) and len(agents) == 1
         binding = bind_alone(target, session, options, private=not declared)
     for each in binding.whole:

@@ -6,8 +6,9 @@ also where no crew ever runs, and loading CrewAI takes many seconds.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from cacheprefix.entry_points import lazy
 
 if TYPE_CHECKING:
     from cacheprefix_crewai.asking import ask
@@ -15,17 +16,15 @@ if TYPE_CHECKING:
     from cacheprefix_crewai.installing import Installation, callback, conversation_of, install, session_of, uninstall
     from cacheprefix_crewai.reading import read_tool
 
-_HOMES = {
-    "Installation": "installing",
-    "ask": "asking",
-    "cache_event": "events",
-    "callback": "installing",
-    "conversation_of": "installing",
-    "install": "installing",
-    "read_tool": "reading",
-    "session_of": "installing",
-    "uninstall": "installing",
-}
+__getattr__, __dir__ = lazy(
+    globals(),
+    {
+        "asking": "ask",
+        "events": "cache_event",
+        "installing": "Installation callback conversation_of install session_of uninstall",
+        "reading": "read_tool",
+    },
+)
 
 __all__ = [
     "Installation",
@@ -38,16 +37,3 @@ __all__ = [
     "session_of",
     "uninstall",
 ]
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'cacheprefix_crewai' has no attribute {name!r}")
-    value = getattr(import_module(f"cacheprefix_crewai.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

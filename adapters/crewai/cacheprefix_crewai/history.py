@@ -19,7 +19,7 @@ from cacheprefix.adapter import (
     plan_compaction,
     replay,
 )
-from cacheprefix.wire import apply, form_of, views_of
+from cacheprefix.wire import apply, form_of, sendable, views_of
 from cacheprefix_crewai.binding import binding_of
 from cacheprefix_crewai.clients import sender
 from cacheprefix_crewai.tools import ToolHooks, name_of
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from cacheprefix.adapter import Api, Decision, MessageView
     from cacheprefix_crewai.binding import Binding
 
-_MARKS = "_cacheprefix"
-"""Where the core notes that a message is a summary; no provider knows the field."""
 _KEEP = 2_000
 _KEEP_OVER = 100
 _REF = re.compile(r"\bread_full_result\(ref='(\w+)'")
@@ -283,12 +281,7 @@ def _views(session: AdapterSession, messages: Sequence[Any], around: Around) -> 
 
 def _applied(messages: Sequence[Any], decisions: Sequence[Any]) -> list[Any]:
     """The messages with the decisions carried out, and without the core's mark on a summary."""
-    if not decisions:
-        return list(messages)
-    return [
-        {key: value for key, value in message.items() if key != _MARKS} if _MARKS in message else message
-        for message in apply(messages, decisions, "openai-chat")
-    ]
+    return sendable(apply(messages, decisions, "openai-chat")) if decisions else list(messages)
 
 
 def shortened(binding: Binding, messages: list[Any], model: str, tools: Sequence[str] | None = None) -> list[Any]:

@@ -6,8 +6,9 @@ also where no graph ever runs, and loading LangGraph takes seconds.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from cacheprefix.entry_points import lazy
 
 if TYPE_CHECKING:
     from cacheprefix_langgraph.asking import aask, ask
@@ -29,27 +30,29 @@ if TYPE_CHECKING:
     from cacheprefix_langgraph.tool_cache import cached_tools
     from cacheprefix_langgraph.verdict_stream import StreamVerdicts
 
-_NAMES = {
-    "asking": "aask ask",
-    "lasting_context": "CommitMiddleware commit_turn context_message pinned",
-    "middleware": "PrefixMiddleware",
-    "model": "wrap_model",
-    "node": "forked",
-    "reading": "read_tool",
-    "state": "PrefixChannel PrefixState",
-    "subgraphs": "subgraph",
-    "teams.dag": "DagResult dag_result prefix_dag",
-    "teams.memory": "MemoryUpdate SessionMemory read_update",
-    "teams.memory_store": "FileMemory MemoryKeeper StoreMemory",
-    "teams.outcomes": "Outcome",
-    "teams.remembering": "memory_node",
-    "teams.reports": "WorkerReport",
-    "teams.team": "TeamResult TeamRole prefix_team team_result",
-    "teams.waves": "CycleError DuplicateTaskError Task UnknownDependencyError",
-    "tool_cache": "cached_tools",
-    "verdict_stream": "StreamVerdicts",
-}
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+__getattr__, __dir__ = lazy(
+    globals(),
+    {
+        "asking": "aask ask",
+        "lasting_context": "CommitMiddleware commit_turn context_message pinned",
+        "middleware": "PrefixMiddleware",
+        "model": "wrap_model",
+        "node": "forked",
+        "reading": "read_tool",
+        "state": "PrefixChannel PrefixState",
+        "subgraphs": "subgraph",
+        "teams.dag": "DagResult dag_result prefix_dag",
+        "teams.memory": "MemoryUpdate SessionMemory read_update",
+        "teams.memory_store": "FileMemory MemoryKeeper StoreMemory",
+        "teams.outcomes": "Outcome",
+        "teams.remembering": "memory_node",
+        "teams.reports": "WorkerReport",
+        "teams.team": "TeamResult TeamRole prefix_team team_result",
+        "teams.waves": "CycleError DuplicateTaskError Task UnknownDependencyError",
+        "tool_cache": "cached_tools",
+        "verdict_stream": "StreamVerdicts",
+    },
+)
 
 __all__ = [
     "CommitMiddleware",
@@ -88,16 +91,3 @@ __all__ = [
     "team_result",
     "wrap_model",
 ]
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'cacheprefix_langgraph' has no attribute {name!r}")
-    value = getattr(import_module(f"cacheprefix_langgraph.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

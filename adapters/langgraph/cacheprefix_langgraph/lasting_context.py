@@ -32,8 +32,8 @@ def context_message(
     """Durable context as a message to append to a state: a fact, a profile, a plan, under a key.
 
     It is appended where the conversation stands, so that nothing before it changes, and is never dropped, cut or
-    summarised by a compaction. ``limit`` is what all keyed context among ``beside`` and this text may have in tokens;
-    beyond it ``BudgetError`` is raised at once, with ``over_by``.
+    summarised by a compaction. ``limit`` is how many tokens all keyed context among ``beside`` and this text may have,
+    by ``session``'s counter or the default one; beyond it ``BudgetError`` is raised at once, with ``over_by``.
     """
     if limit is not None:
         count = session.adapter.count if session is not None else default_counter("")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cacheprefix.entry_points import named_in
+from cacheprefix.entry_points import lazy
 
 if TYPE_CHECKING:
     from cacheprefix_litellm.calls import install, role, unwrap, wrap
 
+__getattr__, __dir__ = lazy(globals(), {"calls": "install role unwrap wrap"})
+
 __all__ = ["install", "role", "unwrap", "wrap"]
-__getattr__ = named_in("cacheprefix_litellm.calls", __all__)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cacheprefix.entry_points import named_in
+from cacheprefix.entry_points import lazy
 
 if TYPE_CHECKING:
     from cacheprefix_openai_agents.models import unwrap, wrap
 
+__getattr__, __dir__ = lazy(globals(), {"models": "unwrap wrap"})
+
 __all__ = ["unwrap", "wrap"]
-__getattr__ = named_in("cacheprefix_openai_agents.models", __all__)

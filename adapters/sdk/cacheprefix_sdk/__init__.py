@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cacheprefix.entry_points import named_in
+from cacheprefix.entry_points import lazy
 
 if TYPE_CHECKING:
     from cacheprefix_sdk.client import role, wrap
 
+__getattr__, __dir__ = lazy(globals(), {"client": "role wrap"})
+
 __all__ = ["role", "wrap"]
-__getattr__ = named_in("cacheprefix_sdk.client", __all__)
