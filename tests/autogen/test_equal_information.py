@@ -13,10 +13,21 @@ import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import Handoff
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat, Swarm
+from autogen_core import FunctionCall
 from autogen_core.memory import ListMemory, MemoryContent
-from autogen_core.models import ModelFamily, ModelInfo
+from autogen_core.model_context import UnboundedChatCompletionContext
+from autogen_core.models import (
+    AssistantMessage,
+    FunctionExecutionResult,
+    FunctionExecutionResultMessage,
+    ModelFamily,
+    ModelInfo,
+    UserMessage,
+)
 from autogen_core.tools import FunctionTool
 from autogen_ext.models.openai import OpenAIChatCompletionClient
+from autogen_teams import HANDBOOK as RULES
+from autogen_teams import after_a_pause, role, search
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -286,3 +297,51 @@ async def test_a_selector_is_told_what_its_own_question_would_tell_it(provide, n
         said = [re.sub(r"^(user|ann|bob|cid): (?=Part|The task)", "", text) for text in theirs]
         assert {text: mine.count(text) for text in said if mine.count(text) != 1} == {}
         assert not any(text.startswith("Rule ") for text in mine)
+
+
+async def test_examples_of_an_assistants_tool_calls_are_shown(provide, new_client):
+    """The calls and results in an agent's first messages, under another name than its own, stood in no fork."""
+    result = FunctionExecutionResult(call_id="call_1", name="search", content="result-1", is_error=False)
+    examples = [
+        UserMessage(content="question-1", source="user"),
+        AssistantMessage(content=[FunctionCall("call_1", '{"query": "query-1"}', "search")], source="assistant"),
+        FunctionExecutionResultMessage(content=[result]),
+        AssistantMessage(content="answer-1", source="assistant"),
+    ]
+    provider, session = provide("anthropic", Queue(["Yes.", "No."])), Session(SharedPrefix(system=RULES))
+    client = new_client(provider, api="anthropic")
+    context = UnboundedChatCompletionContext(initial_messages=examples)
+    agent = wrap(role("planner", client, tools=[search()], model_context=context), session)
+    for task in ("task-1", "task-2"):
+        await agent.run(task=task)
+    for record in provider.requests:
+        body = record.body.decode()
+        assert [body.count(f"{said}-1") for said in ("question", "query", "result", "answer", "task")] == [1] * 5
+    assert {call.layout for call in session.calls} == {"fork"}
+
+
+@pytest.mark.parametrize("saved", ["with us", "without us"])
+async def test_an_agent_that_was_renamed_is_shown_what_it_said_and_looked_up_once(provide, new_client, saved):
+    """Of a state whose writer is the author now, the answer stood twice in its forks, or its tool calls nowhere."""
+    ours, calls = saved == "with us", Reply(tool_calls=(ToolCall("search", {"query": "query-1"}),))
+    said = [f"said-{number}" for number in range(1, 7)]
+    provider = provide("openai", Queue(said if ours else [*said[:2], calls, *said[2:]]))
+
+    def team(last):
+        options = {} if ours else {"tools": [search(result="result-1")], "max_tool_iterations": 2}
+        return RoundRobinGroupChat(
+            [role(name, new_client(provider), **options) for name in ("planner", "critic", last)], max_turns=3
+        )
+
+    before = wrap(team("writer"), after_a_pause()) if ours else team("writer")
+    await before.run(task="task-1")
+    state = json.loads(json.dumps(await before.save_state()))
+    state["agent_states"]["author"] = state["agent_states"].pop("writer")
+    session = after_a_pause(prefix=SharedPrefix(system=RULES))
+    after = wrap(team("author"), session)
+    await after.load_state(state)
+    await after.run(task="task-2")
+    assert [call.layout for call in session.calls] == ["fork"] * 3
+    body = provider.requests[-1].body.decode()
+    known = ["task-1", *said[:5], "task-2", *([] if ours else ["query-1", "search for query-1: result-1"])]
+    assert {one: body.count(one) for one in known} == {one: 1 + (one == "query-1") for one in known}

@@ -687,7 +687,7 @@ class Member:
         public, shorten = ([], kept) if view is None else (view.forms(), view.transcript.shorten)
         if not self._closed:
             said = public[: self.turns[0].at] if self.turns else public
-            earlier = before_us(rest[: self.before], self.name)
+            earlier = before_us(rest[: self.before], self.name, said)
             self._closed.append([one for turn in earlier for one in own_of_turn(turn, 0, said, self.name, shorten)])
         # A turn is compared with what was public when the next one began, so that the result is the same at any later
         # time and in any process.

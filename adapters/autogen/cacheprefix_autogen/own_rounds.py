@@ -91,7 +91,9 @@ def own_of_turn(
         name: The agent's.
         shorten: How results are cut in the public messages.
     """
-    said = [text_of(form) for form in public if speaker_of(form) == name]
+    # An agent that was renamed since said it under its old name, as did whoever speaks in examples that it was given.
+    names = {name, *(one.source for one in messages if isinstance(one, AssistantMessage))}
+    said = [text_of(form) for form in public if speaker_of(form) in names]
 
     def stands(text: str) -> bool:
         """Whether the agent's public messages hold a text."""
@@ -220,25 +222,26 @@ def _referring(message: FunctionExecutionResultMessage, told: Collection[str]) -
     return message.model_copy(update={"content": content})
 
 
-def before_us(messages: Sequence[LLMMessage], name: str) -> list[list[LLMMessage]]:
+def before_us(messages: Sequence[LLMMessage], name: str, public: Sequence[UserMessage]) -> list[list[LLMMessage]]:
     """The messages in an agent's context from before it was wrapped that only it may have seen, one list for each turn.
 
-    Its own calls and texts, the results of its calls, and texts of its memory; a turn begins at each user message.
+    Calls and texts, the results of its calls, and texts of its memory; a turn begins at each user message. Those of
+    another agent that came with a hand-off stand in the ``public`` messages, and are left out.
     """
     mine: set[str] = set()
     found: list[list[LLMMessage]] = [[]]
+    texts = [form.content for form in public]
     for message in messages:
         if isinstance(message, UserMessage):
             found.append([])
             continue
-        if isinstance(message, AssistantMessage) and message.source == name:
-            if isinstance(message.content, list):
-                mine |= {call.id for call in message.content}
-        elif isinstance(message, FunctionExecutionResultMessage):
-            # Results of another agent's calls came with a hand-off, and are public.
-            if not all(result.call_id in mine for result in message.content):
+        if isinstance(message, AssistantMessage):
+            if message.source != name and all(form.content in texts for form in carried(message, kept)):
                 continue
-        elif not isinstance(message, SystemMessage):
+            mine |= {call.id for call in _calls(message)}
+        elif isinstance(message, FunctionExecutionResultMessage) and not all(
+            result.call_id in mine for result in message.content
+        ):
             continue
         found[-1].append(message)
     return [turn for turn in found if turn]
