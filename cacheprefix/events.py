@@ -53,7 +53,7 @@ def _shown(value: Any) -> Any:
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, dict):
-        return {name: _shown(inner) for name, inner in value.items()}
+        return {_shown(name): _shown(inner) for name, inner in value.items()}
     return [_shown(inner) for inner in value] if isinstance(value, list) else value
 
 

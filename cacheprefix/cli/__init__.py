@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from cacheprefix.errors import CacheprefixError, MissingExtraError
+from cacheprefix.errors import CacheprefixError, MissingExtraError, plain
 
 if TYPE_CHECKING:
     import typer
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(what: Exception | str) -> None:
-    print(f"cacheprefix: {' '.join(str(what).split())}", file=sys.stderr)
+    print(f"cacheprefix: {plain(' '.join(str(what).split()))}", file=sys.stderr)
 
 
 def application() -> typer.Typer:

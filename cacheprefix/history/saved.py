@@ -62,7 +62,7 @@ def read(
     if not isinstance(data, Mapping) or "version" not in data:
         raise StateError("this is no saved conversation: a JSON object with a version is expected")
     if data["version"] != VERSION:
-        message = f"the conversation was saved by version {data['version']} of its format, this one reads {VERSION}"
+        message = f"the conversation was saved by version {data['version']!r} of its format, this one reads {VERSION}"
         raise StateError(message)
     made_under = data.get("prefix")
     if made_under and prefix and made_under != prefix and not rebase:

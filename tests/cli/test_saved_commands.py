@@ -13,6 +13,7 @@ import pytest
 
 from cacheprefix import Caching, Session, SharedPrefix, ToolResultBudget, cli
 from cacheprefix.adapter import Request
+from cacheprefix.errors import StateError
 from cacheprefix.events import EventLog
 from cacheprefix.toolcache import ToolSpec
 
@@ -271,3 +272,43 @@ def test_completion_is_offered():
     environ = {**os.environ, **asked}
     shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environ)
     assert shown.stdout.split() == ["explain"]
+
+
+STEERS = "read\x1b[2J\n\u202edet\x9b2J"
+"""A tool's name, or a role's, as a server or a user may word it."""
+
+
+@pytest.mark.parametrize("command", [["stats"], ["stats", "--json"], ["status"], ["status", "--json"], ["explain"]])
+def test_names_are_shown_as_text(tmp_path, capsys, command):
+    """A tool's name steers no terminal and begins no line of its own; as data it is told as it is, or written out."""
+    log = EventLog(tmp_path / "run.events")
+    session = log.bind(Session(tool_cache=[ToolSpec(STEERS, cacheable=True)]))
+    body = {"model": "gpt-5.5", "messages": [{"role": "user", "content": "Hello."}]}
+    session.adapter.begin(Request(body, "openai-chat", agent=STEERS)).finish({"prompt_tokens": 5})
+    session.tool_cache.call(ToolSpec(STEERS, cacheable=True), {"at": 1}, lambda: "seen")
+    log.close()
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps(session.report().as_dict()))
+    for file in (log.path, *([report] if command[0] == "stats" else [])):
+        assert cli.main([*command, str(file)]) == 0
+        shown = capsys.readouterr().out
+        assert all(line.isprintable() for line in shown.split("\n"))
+        assert not any(line.startswith("det") for line in shown.split("\n"))
+        if "--json" in command:
+            assert "read" in json.dumps(json.loads(shown))
+
+
+def test_what_is_asked_for_is_shown_as_text(capsys):
+    """A model's name, or an option's value, on the command line too: scripts pass those of others on."""
+    assert cli.main(["profiles", STEERS]) == 0
+    assert cli.main(["profiles", STEERS, "--json"]) == 0
+    assert cli.main(["status", "-", "--by", STEERS]) == 2
+    shown = capsys.readouterr()
+    assert all(line.isprintable() for line in (shown.out + shown.err).split("\n"))
+
+
+def test_a_version_of_a_saved_state_is_shown_as_text():
+    """Whoever wrote it."""
+    with pytest.raises(StateError, match="version") as found:
+        Session().conversation("a").restore({"version": STEERS})
+    assert str(found.value).isprintable()

@@ -30,6 +30,7 @@ with warnings.catch_warnings():
         unregister_after_llm_call_hook,
         unregister_before_llm_call_hook,
     )
+    from crewai.llm_overlay import llm_overlay
     from crewai.llms.base_llm import BaseLLM
     from crewai.llms.providers.openai.completion import OpenAICompletion
     from crewai.memory.unified_memory import Memory
@@ -326,6 +327,22 @@ def delegation_to_a_role_with_an_input(stage):
     gave = [output(crew.kickoff(inputs={**BRIEF, "customer": name})) for name in ("Ann", "Bob")]
     delegated = [[task.delegations, sorted(task.processed_by_agents)] for task in crew.tasks]
     return [gave, crew_seen(crew), delegated]
+
+
+@construct(ordered=False)
+def models_by_an_overlay(stage):
+    """A role that a kickoff's input makes one of the overlay's gets a model like its own, with its key and address."""
+    gave = []
+    for kind in ("openai", "litellm"):
+        who = work.agents(lambda kind=kind: stage.llm(kind), tools=False)
+        for one in who:
+            one.role += " for {customer}"
+        crew = stage.install(work.crew(who, work.tasks(who)), kind)
+        with llm_overlay({"Financial Analyst for Ann": "openai/gpt-4.1-2025-04-14"}):
+            for name in ("Ann", "Bob"):
+                gave.append(output(crew.kickoff(inputs={**BRIEF, "customer": name})))
+                gave.append([[type(one.llm).__name__, one.llm.model, one.llm.base_url] for one in who])
+    return gave
 
 
 @construct(ordered=False)

@@ -29,6 +29,7 @@ from cacheprefix_crewai.flows import WATCH, WATCH_AGENTS, join, parts_in
 from cacheprefix_crewai.framing import SYSTEM
 from cacheprefix_crewai.history import RESULT_BUDGET
 from cacheprefix_crewai.llm import kind_of
+from cacheprefix_crewai.overlays import WATCH_OVERLAYS
 from cacheprefix_crewai.structured import WATCH_STRUCTURED
 from cacheprefix_crewai.tool_cache import TOOL_CACHE
 from cacheprefix_crewai.tools import CrewTools, adopt, crew_tools
@@ -133,8 +134,8 @@ def install(
     Raises ``SetupError`` for anything else. Models are changed in place and restored. Of what is the process's,
     CrewAI's tool hooks are used with a budget or a tool cache, its delegation tools find a coworker also by a role with
     its placeholders, the methods that start an agent by itself, and what asks for answers by a schema past a model's
-    class, say so, and with a flow those that start crews and flows look whether they run in one; all ends with the last
-    installation.
+    class, say so, ``llm_overlay`` makes models like installed ones as they were made, and with a flow those that start
+    crews and flows look whether they run in one; all ends with the last installation.
     """
     flow = target if is_flow(target) else None
     crew, agents = parts_of(target)
@@ -158,6 +159,7 @@ def install(
         if bound.tool_cache is not None:
             binding.undo.append(TOOL_CACHE.use(binding))
     binding.undo += [WATCH_AGENTS.use(binding), WATCH_STRUCTURED.use(binding), WATCH_MODELS.use(binding)]
+    binding.undo.append(WATCH_OVERLAYS.use(binding))
     if flow is not None:
         bind(flow, binding)
         binding.undo += [lambda: freed(flow, binding), WATCH.use(binding)]

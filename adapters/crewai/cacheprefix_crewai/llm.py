@@ -119,6 +119,18 @@ def unswap(llm: Any, binding: Binding) -> None:
             object.__setattr__(llm, "__class__", type(llm).__mro__[1])
 
 
+def as_made(llm: Any) -> Any:
+    """A model of its own class with an installed one's settings, as it was before; any other model itself."""
+    with _SWAPPING:
+        if owners_of(llm) is None:
+            return llm
+        made = object.__new__(type(llm).__mro__[1])
+    object.__setattr__(made, "__dict__", {name: value for name, value in vars(llm).items() if name != KEY})
+    for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
+        object.__setattr__(made, name, getattr(llm, name, None))
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class _Taken:
     """Which arguments a model class's ``call`` or ``acall`` takes: an application's may take fewer than CrewAI's."""

@@ -199,11 +199,13 @@ def _markdown(registry: "Iterable[Profile]") -> "Iterator[str]":
 
 
 def _show_one(profile: "Profile", model: str | None) -> None:
+    from cacheprefix.errors import plain
+
     data = profile_as_data(profile, model)
     days = sorted({rule["checked_on"] for rule in data["rules"].values()})
     # One day for all leaves its column to the values.
     said = f", checked {days[0]}" if len(days) == 1 else ""
-    table = _table((f"Cache rules in force: {model} -> {profile.name}" if model else profile.name) + said)
+    table = _table((f"Cache rules in force: {plain(model)} -> {profile.name}" if model else profile.name) + said)
     for heading in ("rule", "value", *(() if said else ("checked",)), "trust", "source"):
         table.add_column(heading, overflow="fold", no_wrap=heading != "value")
     sources: dict[str, int] = {}

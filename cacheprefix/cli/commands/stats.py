@@ -32,9 +32,9 @@ def register(app: "typer.Typer") -> None:
         """
         found = _read(session)
         if as_json:
-            from cacheprefix.prompt import dumps
+            from cacheprefix.cli.files import print_json
 
-            print(dumps(found.as_dict(), "statistics").decode())
+            print_json(found.as_dict())
             return
         for line in _table(found):
             print(line)
@@ -82,8 +82,11 @@ def _statistics(text: str) -> "CacheStats | None":
 
 def _table(stats: "CacheStats") -> list[str]:
     """The statistics' lines as they are printed: all in words, then a table with a row a tool."""
+    from cacheprefix.errors import plain
+
     columns = ("hits", "joined", "misses", "outdated", "expired", "evicted", "refused", "entries")
-    width = max([24, *(len(name) for name in stats.tools)])
+    tools = [(plain(name), row) for name, row in stats.tools.items()]
+    width = max([24, *(len(name) for name, _ in tools)])
     heads = "".join(f"{name:>9}" for name in columns)
     lines = [
         *str(stats).split("\n"),
@@ -91,7 +94,7 @@ def _table(stats: "CacheStats") -> list[str]:
         "",
         f"{'tool':<{width}}{heads}{'bytes':>12}{'hit rate':>10}{'saved s':>9}",
     ]
-    lines += [_row(name, row, columns, width) for name, row in (*stats.tools.items(), ("all", stats.total))]
+    lines += [_row(name, row, columns, width) for name, row in (*tools, ("all", stats.total))]
     return lines
 
 
