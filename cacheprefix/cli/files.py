@@ -61,6 +61,8 @@ def read_run(path: Path) -> Run:
 def as_text(data: Any) -> str:
     """Data as JSON, for programs and for people: what steers a terminal is written out, as JSON has it."""
     text = json.dumps(data, indent=2, ensure_ascii=False, default=str)
+    if plain(text, "\n") == text:
+        return text
     return "".join(one if plain(one, "\n") == one else json.dumps(one)[1:-1] for one in text)
 
 
