@@ -27,7 +27,7 @@ from cacheprefix.notices import MADE
 from cacheprefix.server import idle_threads
 from cacheprefix.stores import RedisStore
 from tests.blocking import Detector
-from tests.drawn import examples
+from tests.drawn import PART, examples, in_part
 from tests.syntax import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,6 +45,18 @@ os.environ["SSL_CERT_FILE"] = str(ROOT / "tests" / "authority.pem")
 os.environ.setdefault("CACHEPREFIX_SHOW_ERRORS", "1")
 
 _DIGITS = itertools.cycle("0123456789")
+
+
+@pytest.hookimpl(trylast=True)  # Hypothesis marks its tests in this hook, too
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the slow tests and the property tests only those that are in this run's part."""
+    drawn = [
+        item
+        for item in items
+        if in_part(item.nodeid, PART) or not any(map(item.get_closest_marker, ("slow", "hypothesis")))
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(drawn)])
+    items[:] = drawn
 
 
 @pytest.fixture(scope="session")

@@ -65,6 +65,7 @@ def test_thinking_text_and_parallel_calls_come_whole_and_streamed_alike(serve, a
         streamed = stream.get_final_message()
     for answer in (whole, streamed):
         assert [block.type for block in answer.content] == ["thinking", "text", "tool_use", "tool_use"]
+        assert (answer.content[0].thinking, answer.content[1].text) == ("Hm, twice.", "I look twice.")
         assert answer.content[0].signature
         assert [block.input for block in answer.content[2:]] == [{"path": "a"}, {"path": "b"}]
         assert answer.stop_reason == "tool_use"
