@@ -124,7 +124,7 @@ def as_made(llm: Any) -> Any:
     with _SWAPPING:
         if owners_of(llm) is None:
             return llm
-        made = object.__new__(type(llm).__mro__[1])
+        made: Any = object.__new__(type(llm).__mro__[1])
     object.__setattr__(made, "__dict__", {name: value for name, value in vars(llm).items() if name != KEY})
     for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
         object.__setattr__(made, name, getattr(llm, name, None))
