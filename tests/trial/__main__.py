@@ -19,7 +19,7 @@ os.environ["SSL_CERT_FILE"] = str(Path(__file__).resolve().parents[1] / "authori
 os.environ.setdefault("CACHEPREFIX_SHOW_ERRORS", "1")
 
 from tests.trial.applications import application
-from tests.trial.playing import ADAPTERS, Driver, driver, played, quiet
+from tests.trial.playing import ADAPTERS, Driver, driver, patient, played, quiet
 
 _SPACE = 1_000_000
 _TOLD = 15.0
@@ -88,6 +88,7 @@ def main() -> int:
     parser.add_argument("--table", type=Path, nargs="+", help="print the table of such files, and play nothing")
     given = parser.parse_args()
     quiet()
+    patient()
     if given.table:
         rows = [json.loads(path.read_text("utf-8")) for path in given.table]
     elif given.only is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import importlib.util
 import logging
 import re
 import sys
@@ -236,3 +237,10 @@ def quiet() -> None:
     """What a trial's own process does not need to hear: it is part of what applications see."""
     warnings.simplefilter("ignore", ResourceWarning)
     logging.getLogger().addHandler(logging.NullHandler())
+
+
+def patient() -> None:
+    """Let the SDKs' clients wait a minute for a connection: five seconds are too few where a trial fills the machine."""
+    for name in ("openai", "anthropic"):
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name).DEFAULT_TIMEOUT.connect = 60.0
