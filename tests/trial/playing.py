@@ -240,7 +240,7 @@ def quiet() -> None:
 
 
 def patient() -> None:
-    """Let the SDKs' clients wait a minute for a connection: five seconds are too few where a trial fills the machine."""
+    """Let the SDKs' clients wait a minute for a connection: on a machine that a trial fills, five seconds are few."""
     for name in ("openai", "anthropic"):
         if importlib.util.find_spec(name) is not None:
             importlib.import_module(name).DEFAULT_TIMEOUT.connect = 60.0
