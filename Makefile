@@ -156,10 +156,10 @@ test: environments
 	@$(MAKE) --no-print-directory test-core
 
 # What takes longer. First mypy in every environment, and small wrong changes of the core against its tests, as many as fit
-# into a few minutes (what survives is shown for people to read). Then half of the slow tests and of the property tests of
-# every environment, on even days one half and on odd days the other (PART= takes all, PART=1/2 the first), with half of the
-# examples of the property tests (CACHEPREFIX_EXAMPLES=1: all): five thousand histories; a store that takes 5 s a call under
-# every async front door; 8 generated teams of each kind, unmodified and forked; 30 kickoffs of each documented crew
+# into a few minutes (what survives is shown for people to read). Then half of the slow tests of
+# every environment, on even days one half and on odd days the other (PART= takes all, PART=1/2 the first), all property
+# tests with half of their examples (CACHEPREFIX_EXAMPLES=1: all) and all of five thousand histories: a store that takes 5 s
+# a call under every async front door; 8 generated teams of each kind, unmodified and forked; 30 kickoffs of each documented crew
 # (CACHEPREFIX_WAYS=1: in each of CrewAI's ways); cancellation at more points. Last all that programs send against what is
 # recorded, in every environment, LangChain's standard tests of chat models, prefork servers, a soak, and a sample of the
 # frameworks' own tests (observed and forked as well as plain).
@@ -169,7 +169,7 @@ PART ?= $(shell echo $$(( $$(date +%s) / 86400 % 2 + 1 )))/2
 test-more: export CACHEPREFIX_EXAMPLES ?= 0.5
 test-more: export CACHEPREFIX_PART = $(PART)
 test-more: types
-	@echo '== of the slow tests and the property tests: part $(or $(PART),1/1) (PART= takes all)'
+	@echo '== of the slow tests: part $(or $(PART),1/1) (PART= takes all)'
 	$(CORE)/bin/python -m tests.mutants --trusted --number 200 --minutes 3 --jobs $(JOBS)
 	CACHEPREFIX_HISTORIES=5000 CACHEPREFIX_STORE_SECONDS=5 CACHEPREFIX_TEAMS=8 CACHEPREFIX_KICKOFFS=30 CACHEPREFIX_POINTS=21 \
 		$(MAKE) --no-print-directory AGAIN=1 ONLY="-m 'slow or hypothesis'" $(ADAPTER_TESTS) test-core

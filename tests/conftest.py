@@ -49,14 +49,16 @@ _DIGITS = itertools.cycle("0123456789")
 
 @pytest.hookimpl(trylast=True)  # Hypothesis marks its tests in this hook, too
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the slow tests and the property tests only those that are in this run's part."""
-    drawn = [
-        item
-        for item in items
-        if in_part(item.nodeid, PART) or not any(map(item.get_closest_marker, ("slow", "hypothesis")))
-    ]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(drawn)])
-    items[:] = drawn
+    """Of the slow tests only those that are in this run's part; property tests and daily ones are in each."""
+    if PART:
+        left = [item for item in items if _in_halves(item) and not in_part(item.nodeid, PART)]
+        config.hook.pytest_deselected(items=left)
+        gone = set(left)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _in_halves(item: pytest.Item) -> bool:
+    return "slow" in item.keywords and not {"hypothesis", "daily"} & {mark.name for mark in item.iter_markers()}
 
 
 @pytest.fixture(scope="session")

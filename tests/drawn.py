@@ -15,7 +15,7 @@ def examples(number: int) -> int:
 
 
 PART = os.environ.get("CACHEPREFIX_PART", "")
-"""Which part of the slow tests and the property tests, ``1/2`` or ``2/2``; empty for all."""
+"""Which part of the slow tests that are no property tests, ``1/2`` or ``2/2``; empty for all."""
 
 
 def in_part(test: str, part: str) -> bool:

@@ -185,11 +185,15 @@ async def test_an_error_of_the_applications_own_functions_is_the_applications(fr
     """Of what it says with a call, and of how it names conversations: nothing is sent, and nothing of ours failed."""
     server = fresh("openai-chat")
     async with configured("openai-chat", server) as config:
-        for options in ({"volatile": lambda: 1 // 0}, {"conversation": lambda _: 1 // 0}):
+        for options, error in (
+            ({"volatile": lambda: 1 // 0}, ZeroDivisionError),
+            ({"volatile": lambda: "12:01"}, SetupError),
+            ({"conversation": lambda _: 1 // 0}, ZeroDivisionError),
+        ):
             shared = session()
             made = agent("planner", config)
             wrap([made, agent("critic", config)], shared, **options)
-            with pytest.raises(ZeroDivisionError):
+            with pytest.raises(error):
                 await made.ask("What now?")
             assert shared.failures == {}
     assert not server.requests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import textwrap
@@ -32,6 +33,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.errors import SetupError
 from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix_autogen import session_of, wrap
 from cacheprefix_autogen.messages import ABOVE, ANSWER, CALLING, MEMORY, SPEAKER, STANDS, TOOL_SPEAKER
@@ -345,3 +347,15 @@ async def test_an_agent_that_was_renamed_is_shown_what_it_said_and_looked_up_onc
     body = provider.requests[-1].body.decode()
     known = ["task-1", *said[:5], "task-2", *([] if ours else ["query-1", "search for query-1: result-1"])]
     assert {one: body.count(one) for one in known} == {one: 1 + (one == "query-1") for one in known}
+
+
+async def test_volatile_that_gives_no_texts_is_the_applications_error(provide, new_client):
+    """None says nothing with a call; of what is no mapping nothing is sent, and nothing of ours has failed."""
+    provider = provide("openai", Queue(["Yes."]))
+    for said, error in ((None, None), ("12:01", SetupError)):
+        session = Session(SharedPrefix(system=RULES))
+        agent = wrap(role("planner", new_client(provider)), session, volatile=lambda said=said: said)
+        with pytest.raises(error, match="volatile gives texts by name") if error else contextlib.nullcontext():
+            await agent.run(task="task-1")
+        assert session.failures == {}
+    assert len(provider.requests) == 1

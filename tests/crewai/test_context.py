@@ -13,7 +13,7 @@ from crew_wire import BRIEF, INPUTS, bodies, heads, prompts, raw, shared
 from benchmarks.crewai_workloads import CrewModel, agents, crew, prose, tasks
 from benchmarks.crewai_workloads import new_llm as new_model
 from cacheprefix import ForkPolicy, History, Session, SharedPrefix
-from cacheprefix.errors import BudgetError
+from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.history import Compaction, RequestBudget
 from cacheprefix.server import Fault, Reply, Request, ToolCall
 from cacheprefix.wire import views_of
@@ -177,6 +177,19 @@ def test_an_error_in_giving_volatile_text_is_the_applications(servers, new_llm, 
             run()
         assert installed.session.failures == {}
     assert not provider.requests
+
+
+def test_volatile_that_gives_no_texts_is_the_applications_error(servers, new_llm) -> None:
+    """Of what is no mapping nothing is sent; None says nothing with a call."""
+    provider = servers("openai")
+    who = agents(lambda: new_llm(provider))
+    with install(crew(who, tasks(who)), volatile=lambda: "12:01"), pytest.raises(SetupError, match="volatile gives"):
+        who[0].kickoff(BRIEF)
+    assert not provider.requests
+    with install(crew(who, tasks(who)), volatile=lambda: None) as installed:
+        who[0].kickoff(BRIEF)
+    assert provider.requests
+    assert installed.session.failures == {}
 
 
 @pytest.mark.slow

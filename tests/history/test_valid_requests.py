@@ -107,6 +107,7 @@ def grown(rng, messages, api):
 
 
 @pytest.mark.slow
+@pytest.mark.daily  # all of five thousand histories are tried in every run
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_what_is_decided_on_a_valid_history_leaves_it_valid(chunk):
     """Also in a growing history, and as the ledger repeats it on the history as it was edited later."""

@@ -1,6 +1,7 @@
 """Every kind of node, state and run that LangGraph has, with its calls as forks on the wire."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -893,3 +894,16 @@ def test_an_observed_agents_tool_that_asks_a_model_is_not_the_agent(chat):
         )
     names = [call.agent for call in session.calls]
     assert names == ["office", "office/tools", "office", "clerk", "clerk/tools", "clerk"]
+
+
+def test_volatile_that_gives_no_texts_is_the_applications_error():
+    """None says nothing with a call; of what is no mapping the node does not run, and nothing of ours has failed."""
+    session, ran = Session("Rules."), []
+    for given in (None, "12:01"):
+        node = forked(session, role="reader", volatile=lambda _, given=given: given)(
+            lambda state: ran.append(state) or {}
+        )
+        with pytest.raises(SetupError, match="volatile gives texts by name") if given else contextlib.nullcontext():
+            node({"messages": []})
+    assert len(ran) == 1
+    assert session.failures == {}

@@ -160,7 +160,7 @@ def one_run(kind: type[Driver], app: Application, mode: Mode, name: str) -> Run:
         gc.collect()
         if all(one() is None for one in held):
             break
-        # A thread that counted a body, or waits for a stream that was left, ends behind the run on a busy machine.
+        # On a busy machine a thread of the run may come to its end a little later.
         time.sleep(0.02)
     left = ["a session that nobody holds" for one in held if one() is not None]
     return replace(found, left=(*found.left, *left))
