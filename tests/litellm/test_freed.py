@@ -58,7 +58,7 @@ def in_session(provider, session, kind, *, later, said=(), conversation="one"):
 
 
 def soon(true):
-    """Collects until it is so. A stream that is left is in a circle, and LiteLLM's threads hold it as long as they log."""
+    """Collects until it is so: a stream that is left is in a circle, and LiteLLM's threads hold it while they log."""
     last = time.monotonic() + 30
     while not true() and time.monotonic() < last:
         gc.collect()
