@@ -98,12 +98,15 @@ class Request:
     """Under which role of the API that message is to be sent."""
     decided: Conversation | None = None
     """Where its layout is decided, if not in its own conversation: what the provider counts is learned there too."""
+    noted: bool = False
+    """Whether the places of later requests go by it, unless nothing comes of it."""
 
     def laid_out(self, plan: RequestPlan[Any]) -> Request:
         """The same, with what its plan says of it."""
         tail = plan.text if plan.forks else ""
         told = replace(self, layout=plan.layout, reasons=plan.reasons, tail=tail, said_as=plan.said_as)
-        return replace(told, last=plan.last, fronts=plan.fronts, rewrite=self.rewrite or plan.routed)
+        rewrite = self.rewrite or plan.routed
+        return replace(told, last=plan.last, fronts=plan.fronts, rewrite=rewrite, noted=plan.noted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +299,7 @@ class Requests:
             layout=layout,
             reasons=reasons,
             tail=asked.tail,
+            noted=asked.noted,
         )
 
     def _read(
@@ -561,9 +565,9 @@ class Requests:
                 if seen is not None:
                     state.totals.unanswered += turn.sent
                     state.failed(seen.conversation)
-                    if turn.sent:
-                        state.positions.unanswered(*seen.placed, self.team.role(agent))
-                    else:  # a store of answers had one: it was answered all the same
+                    if turn.sent and seen.noted:
+                        state.positions.unanswered(*seen.placed)
+                    elif not turn.sent:  # a store of answers had one: it was answered all the same
                         state.positions.answered(*seen.placed)
                     state.notices.attempt("fail", lambda: state.model.fail(seen.observation), None)
                     state.notices.attempt("estimate", lambda: state.unmodified.failed(seen.observation), None)

@@ -57,6 +57,8 @@ class Started:
     """Why it went out as it did."""
     tail: str = ""
     """The role's text, where it stands in the prompt by itself."""
+    noted: bool = False
+    """Whether the places of later requests go by it, unless nothing comes of it."""
 
     @property
     def placed(self) -> tuple[str, str]:

@@ -207,6 +207,8 @@ class RequestPlan(Generic[M]):
     layout: it reads the shared text that they wrote, and they what it writes."""
     again: bool = False
     """Whether what is said in it may be read by a later request of the conversation."""
+    noted: bool = False
+    """Whether the places of later requests go by it, unless nothing comes of it."""
 
     @property
     def repeats(self) -> bool:
@@ -305,6 +307,7 @@ class Planner:
                 "own", (*notes, why), text, None, messages, tools, restriction,
                 # Money: a request that begins as forks do is read by them, and reads them, only under their key.
                 last=_last_call(asked), routed=position.routed or (asked.alike and asked.base is None),
+                noted=position.noted,
             )  # fmt: skip
         reasons = (*notes, *self._why_shared(asked, told, history, shared, position))
         # With nobody to share with and nothing moved, it is the application's own layout, which is only marked.
@@ -312,7 +315,7 @@ class Planner:
         return RequestPlan(
             layout, reasons, text, position.at, messages, tools, restriction, position.continues,
             said_as=self._said_as(asked), fronts=position.at == 0 and asked.place == "cheapest" and bool(messages),
-            again=position.again,
+            again=position.again, noted=position.noted,
         )  # fmt: skip
 
     def _placed(
@@ -620,7 +623,7 @@ class Planner:
             position = RolePosition(len(history.messages) if at_end else run.at, run.continues and not asked.volatile)
         role = self._role_request(asked, tools, text, history)
         self.positions.settle(self.team, self.services, role, position, last_call=_last_call(asked))
-        return position
+        return position._replace(noted=True)
 
     def _little(self, asked: AgentRequest[M], tools: ToolSet | None, history: CountedHistory[M]) -> Reason | None:
         """Why a fork would gain nothing yet, where requests begin alike without us; None where it may gain."""

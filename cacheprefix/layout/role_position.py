@@ -85,6 +85,8 @@ class RolePosition(NamedTuple):
     """Whether it goes where the team's forks go, although it is in the application's own layout."""
     again: bool = False
     """Whether what is said in it may be read by a later request (``_is_read_again``)."""
+    noted: bool = False
+    """Whether later places go by it, unless nothing comes of its request (``RolePositions.unanswered``)."""
 
 
 TaskPosition = RolePosition | Reason
@@ -214,6 +216,18 @@ class _Before(NamedTuple):
     begun: tuple[tuple[str, str, str], int] | None
     told: tuple[str, Beginnings] | None
     owning: bool | None
+
+
+@dataclass(slots=True)
+class _Unbegun:
+    """A conversation of which no request has been answered yet."""
+
+    placed: int = 0
+    """Requests whose places were noted."""
+    failed: int = 0
+    """Those of them that came to nothing."""
+    before: list[_Before] = field(default_factory=list)
+    """What was known before each of its roles began it, in their order."""
 
 
 class _ToldBefore(NamedTuple):
@@ -530,8 +544,7 @@ class RolePositions:
         # By tenant and lane: whether new texts last went by the application's own layout; and by role, its last text.
         self._owning: Bounded[tuple[str, str], bool] = Bounded(_TALKS)
         self._told: Bounded[tuple[str, str, str], tuple[str, Beginnings]] = Bounded(_TALKS)
-        # Of conversations whose first request has no answer yet.
-        self._before: Bounded[tuple[str, str], _Before] = Bounded(_TALKS)
+        self._unbegun: Bounded[tuple[str, str], _Unbegun] = Bounded(_TALKS)
         self._sizes: Bounded[tuple[str, str], int] = Bounded(_SIZES)
         self._lock = Lock()
 
@@ -577,6 +590,7 @@ class RolePositions:
         ``last_call`` says that it is known that no request of the role comes behind it, for which nothing is written.
         """
         due = self._due(team, services, asked)
+        self._asks(_key(asked))
         known = _Known.of(self._talk(_key(asked)), due)
         if position.at is None:
             choice = _Choice(None, due.rules.alone or (not last_call and _marked_own(due, known)))
@@ -591,6 +605,7 @@ class RolePositions:
         """Where a role's text goes; a place that is not the end is recorded, so that another process takes it up."""
         due, conversation, history = self._due(team, services, asked), asked.conversation, asked.history
         key = _key(asked)
+        self._asks(key)
 
         def met() -> int:
             with self._lock:
@@ -609,7 +624,18 @@ class RolePositions:
             behind = history.point(found.at)
             name = _place_name(due.text, asked.lane)
             conversation.decide("places", f"{name}@{found.at}@{behind.digest}@{behind.first}")
-        return found
+        return found._replace(noted=True)
+
+    def _asks(self, key: tuple[str, str, str]) -> None:
+        """Count a request whose place is noted, for as long as none of its conversation has been answered."""
+        with self._lock:
+            unbegun = self._unbegun.get(key[:2])
+            if unbegun is None:
+                talks = self._talks.get(key[:2], {})
+                if key[:2] in self._restored or any(one.asked or one.told for one in talks.values()):
+                    return
+                unbegun = self._unbegun[key[:2]] = _Unbegun()
+            unbegun.placed += 1
 
     def _met(self, key: tuple[str, str, str], due: RoleText[M]) -> int:
         """How many other conversations a role began before with its text in which something else was said.
@@ -626,10 +652,10 @@ class RolePositions:
         begins = conversation, first, said
         text, role = (scope, lane, due.text), (scope, lane, due.role)
         with self._lock:
-            talks = self._talks.get((scope, conversation), {})
-            if (scope, conversation) not in self._restored and not any(one.asked or one.told for one in talks.values()):
+            unbegun = self._unbegun.get((scope, conversation))
+            if unbegun is not None:
                 told, owning = self._told.get(role), self._owning.get((scope, lane))
-                self._before[scope, conversation] = _Before(text, role, self._begun.get(text), told, owning)
+                unbegun.before.append(_Before(text, role, self._begun.get(text), told, owning))
             (name, began, heard), others = self._begun.get((scope, lane, due.text), (begins, 0))
             here = name == conversation and (began == first or (scope, conversation) in self._restored)
             others += not here and heard != said
@@ -839,28 +865,30 @@ class RolePositions:
     def answered(self, scope: str, conversation: str) -> None:
         """A request of a conversation was answered: it has begun."""
         with self._lock:
-            self._before.pop((scope, conversation), None)
+            self._unbegun.pop((scope, conversation), None)
 
-    def unanswered(self, scope: str, conversation: str, role: str) -> None:
-        """A role's request in a conversation failed; where it was the only one so far, nothing has begun by it.
+    def unanswered(self, scope: str, conversation: str) -> None:
+        """A request whose place was noted came to nothing; where none of its conversation did better, none has begun.
 
-        A provider writes nothing for what it refuses, so that what its role is told elsewhere was told nowhere yet, and
-        another process, which has not met it, sends the same.
+        A provider writes nothing for what it refuses, so that what roles are told elsewhere was told nowhere yet, and
+        another process, which has not met them, sends the same.
         """
         with self._lock:
-            was = self._before.get((scope, conversation))
-            if was is None or was.role[2] != role:
-                return  # a request that has no place here, beside the first one, which may yet be answered
-            del self._before[scope, conversation]
-            if sum(talk.asked for talk in self._talks.get((scope, conversation), {}).values()) > 1:
+            unbegun = self._unbegun.get((scope, conversation))
+            if unbegun is None:
                 return
+            unbegun.failed += 1
+            if unbegun.failed < unbegun.placed:
+                return  # another one may yet be answered
+            del self._unbegun[scope, conversation]
             self._talks.pop((scope, conversation), None)
-            begun = self._begun.get(was.text)
-            if begun is None or begun[0][0] != conversation:
-                return  # it has begun another one since
-            _put_back(self._begun, was.text, was.begun)
-            _put_back(self._told, was.role, was.told)
-            _put_back(self._owning, was.role[:2], was.owning)
+            for was in reversed(unbegun.before):
+                begun = self._begun.get(was.text)
+                if begun is None or begun[0][0] != conversation:
+                    continue  # the role has begun another one since
+                _put_back(self._begun, was.text, was.begun)
+                _put_back(self._told, was.role, was.told)
+                _put_back(self._owning, was.role[:2], was.owning)
 
     def forget(self, scope: str, conversation: str, *, again: bool = False) -> None:
         """Let a conversation go, with all models.
@@ -871,7 +899,7 @@ class RolePositions:
         with self._lock:
             talks = self._talks.pop((scope, conversation), {})
             self._restored.pop((scope, conversation), None)
-            self._before.pop((scope, conversation), None)
+            self._unbegun.pop((scope, conversation), None)
             if not again:
                 return
             for lane, talk in talks.items():

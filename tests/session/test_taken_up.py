@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.calls.begin import Request
+from cacheprefix.layout.known_runs import RunAhead, RunCall
 from cacheprefix.prompt import ESTIMATE
 from tests.session.test_lanes import FEW, MANY, session_of, tool, words
 
@@ -33,14 +36,20 @@ def made(names, roles="abc"):
 FORM = {"type": "json_schema", "json_schema": {"name": "form", "strict": True, "schema": {"type": "object"}}}
 
 
-def sent(session, role, own, said, conversation="one", *, answered=True, **more):
-    """The messages and tools of a role's request; it is refused where it is not ``answered``."""
+def begun(session, role, own, said, conversation="one", *, volatile=MappingProxyType({}), ahead=None, **more):
+    """A role's request that is under way; ``ahead`` it and those that come behind it, where they are known."""
     spoken = [{"role": "assistant" if text.startswith("answer") else "user", "content": text} for text in said]
     own_text = words(800, "rule") if role == "d" else f"You are {role}."
     messages = [{"role": "system", "content": f"{own_text}\n\n{session.prefix.system}"}, *spoken]
     tools = {"tools": [tool(name, SIZES[name]) for name in own]} if own else {}
     body = {"model": "gpt-5.2", "messages": messages, **tools, **more}
-    turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation=conversation)).begin()
+    asked = Role(role, conversation=conversation, volatile=volatile, ahead=ahead)
+    return fork_body(session.adapter, body, "openai-chat", asked).begin()
+
+
+def sent(session, role, own, said, conversation="one", *, answered=True, **more):
+    """The messages and tools of a role's request; it is refused where it is not ``answered``."""
+    turn = begun(session, role, own, said, conversation, **more)
     if answered:
         turn.finish(None)
     else:
@@ -145,6 +154,61 @@ def test_a_first_request_that_is_refused_begins_no_conversation(before, tries):
         assert sent(session, name, "", said, talk) == sent(other, name, "", said, talk), (number, name)
 
 
+@pytest.mark.parametrize("roles", ["da", "ad", "dad"])
+@pytest.mark.parametrize("before", [[], ["zero"]])
+@pytest.mark.parametrize("last_fails_first", [False, True])
+def test_first_requests_side_by_side_that_are_all_refused_begin_no_conversation(roles, before, last_fails_first):
+    """Whichever is refused first: what comes next is what a process sends that was refused nothing."""
+    session, other = made("", "abd"), made("", "abd")
+    for one in (session, other):
+        for name in before:
+            sent(one, "d", "", [words(300, name)], name)
+    turns = [begun(session, role, "", [words(300, "refused"), "answer", role], "refused") for role in roles]
+    for turn in reversed(turns) if last_fails_first else turns:
+        turn.fail()
+    for role in "da":
+        said = [words(300, "one")]
+        assert sent(session, role, "", said) == sent(other, role, "", said), role
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_known_run_of_which_nothing_was_answered_has_not_begun(tries):
+    """Its first request is refused, each time: what comes next is what a process sends that was refused nothing."""
+    session, other = made("", "abd"), made("", "abd")
+    run = RunAhead((RunCall("d", 800), RunCall("a", 5)))
+    for _ in range(tries):
+        sent(session, "d", "", [words(300, "refused")], "refused", answered=False, ahead=run)
+    for role in "da":
+        said = [words(300, "one")]
+        assert sent(session, role, "", said) == sent(other, role, "", said), role
+
+
+@pytest.mark.parametrize("refused", [0, 1])
+def test_a_conversation_has_begun_where_one_of_its_first_requests_side_by_side_is_answered(refused):
+    """A text that was refused beside it stands as if it was sent."""
+    session, other = made("", "abd"), made("", "abd")
+    for one in (session, other):
+        turns = [begun(one, role, "", [words(300, "zero")], "zero") for role in "da"]
+        if one is session:
+            turns.pop(refused).fail()
+        for turn in turns:
+            turn.finish(None)
+    assert sent(session, "d", "", [words(300, "one")]) == sent(other, "d", "", [words(300, "one")])
+
+
+def test_a_request_without_a_noted_place_that_is_refused_beside_the_first_one_undoes_nothing():
+    """Text for this request alone has no place that later ones go by, and its role's first request is answered."""
+    session, other = made("", "abd"), made("", "abd")
+    for one in (session, other):
+        first = begun(one, "d", "", [words(300, "zero")], "zero")
+        if one is session:
+            begun(one, "d", "", [words(300, "zero")], "zero", volatile={"time": "12:01"}).fail()
+        first.finish(None)
+    messages, _ = sent(session, "d", "", [words(300, "one")])
+    assert messages == sent(other, "d", "", [words(300, "one")])[0]
+    assert "<role" in messages[1]["content"]
+
+
 def test_a_request_that_is_refused_in_a_conversation_that_began_undoes_nothing():
     """The one before it was answered, so that the role has begun there."""
     session, other = made("", "abd"), made("", "abd")
@@ -169,13 +233,10 @@ def test_what_nobody_lays_out_and_is_refused_undoes_nothing_either():
 def test_what_nobody_lays_out_and_is_refused_beside_the_first_request_undoes_nothing():
     """That one is under way, and is answered: where its role's text stands is known to the next one."""
     session, other = made("", "abd"), made("", "abd")
-    hello = {"role": "user", "content": words(900, "hello")}
     for one in (session, other):
         sent(one, "d", "", [words(300, "zero")], "zero")
         sent(one, "d", "", [words(300, "minus one")], "minus one")
-        told = f"{words(800, 'rule')}\n\n{one.prefix.system}"
-        body = {"model": "gpt-5.2", "messages": [{"role": "system", "content": told}, hello]}
-        first = fork_body(one.adapter, body, "openai-chat", Role("d", conversation="one")).begin()
+        first = begun(one, "d", "", [words(900, "hello")])
         if one is session:
             title = {"model": "gpt-5.2", "messages": [{"role": "user", "content": "A title, please."}]}
             one.adapter.begin(Request(title, "openai-chat", conversation="one")).fail()
