@@ -578,6 +578,7 @@ class AdapterSession:
     def report(self) -> Report:
         """Tokens, cost units and money by agent, against the unmodified layout; breaks with their causes."""
         load_price_library()
+        self.shared.catch_up()
         notices, tools, last = self.shared.notices, self.tool_calls.stats(), self.shared.totals.last
         use = self.shared.gating.told
         made = self.shared.totals.report(self.counter_name, notices.notes, notices.failures)

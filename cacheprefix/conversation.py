@@ -135,6 +135,11 @@ class Conversation:
     # ------------------------------------------------------------------ decisions on a framework's history
 
     @property
+    def busy(self) -> bool:
+        """Whether this thread is changing or reading it: what the garbage collector runs by then finds it half done."""
+        return self._lock.mine
+
+    @property
     def named(self) -> bool:
         """Whether its id was given, and not made for a request that came without one."""
         return is_named(self.id)

@@ -365,11 +365,13 @@ class Session:
     @property
     def calls(self) -> tuple[Call, ...]:
         """The recent calls (the newest 10,000 at least)."""
+        self._adapter.shared.catch_up()
         return self._adapter.shared.totals.calls
 
     @property
     def last_verdict(self) -> Verdict | None:
         """What the cache did on the last finished call."""
+        self._adapter.shared.catch_up()
         last = self._adapter.shared.totals.last
         return None if last is None else last.verdict
 

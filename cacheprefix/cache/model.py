@@ -254,6 +254,11 @@ class CacheModel:
         self._forget()
         reset_in_child(self)
 
+    @property
+    def busy(self) -> bool:
+        """Whether this thread is changing or reading it: what the garbage collector runs by then finds it half done."""
+        return self._lock.mine
+
     # ------------------------------------------------------------------ one request
 
     def expect(self, prompt: Prompt, profile: Profile, *, scope: str = "", at: float | None = None) -> Expectation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -192,6 +193,7 @@ class Requests:
             leave.release(ok=False)
             return PendingCall(asked.body)
         state, observation = self.state, None
+        state.catch_up()
         try:
             going = self._going(asked)
             self._foresee(going, chosen=self.forks and asked.layout == "own")
@@ -221,6 +223,7 @@ class Requests:
         except BaseException:
             leave.release(ok=False)
             raise
+        state.catch_up()
         return PendingCall(going.body, started, *self._reports(leave, asked.agent), leave=leave, unmarked=going.laid)
 
     def _going(self, asked: Request) -> _Going:
@@ -546,33 +549,34 @@ class Requests:
                 gating.pace.took(seen.prompt.model, time.monotonic() - went, streamed=streamed)
 
         def finished(turn: PendingCall, raw: Any, at: float | None, diagnostics: Any) -> Call | None:
-            """The answer is complete: judge it, let siblings go, and tell plugins; None where it cannot be judged."""
+            """The answer is complete: judge it, let siblings go, and tell plugins; None where it is judged later."""
+            put_off, call = state.in_step(turn.seen), None
             try:
-                call = self._finished(turn, raw, at, diagnostics)
+                if not put_off:
+                    call = self._finished(turn, raw, at, diagnostics)
             finally:
                 if turn.seen is None or turn.first_token_at is None or turn.seen.profile.readable != "first_token":
                     released(turn)
-            if call is not None:
-                gating.answered(leave, call.usage.cache_read_tokens)
+            if put_off:
+                ended = state.services.clock() if at is None else at
+                # Privacy: in the context of this request, whoever's work is under way by then.
+                state.late.append(partial(copy_context().run, self._judge_late, turn, raw, ended, diagnostics))
+            elif call is not None:
                 # Behind the release: a plugin may take its time, and siblings wait for none.
-                self._tell(call)
+                self._tell(call, leave)
+            state.catch_up()
             return call
 
         def failed(turn: PendingCall) -> None:
             """There will be no answer: nothing was written, so that the next sibling leads."""
-            seen = turn.seen
             try:
-                if seen is not None:
-                    state.totals.unanswered += turn.sent
-                    state.failed(seen.conversation)
-                    if turn.sent and seen.noted:
-                        state.positions.unanswered(*seen.placed)
-                    elif not turn.sent:  # a store of answers had one: it was answered all the same
-                        state.positions.answered(*seen.placed)
-                    state.notices.attempt("fail", lambda: state.model.fail(seen.observation), None)
-                    state.notices.attempt("estimate", lambda: state.unmodified.failed(seen.observation), None)
+                if state.in_step(turn.seen):
+                    state.late.append(partial(copy_context().run, self._failed, turn))
+                else:
+                    self._failed(turn)
             finally:
                 leave.release(ok=False)
+            state.catch_up()
 
         def begun(turn: PendingCall, at: float | None) -> None:
             """The answer has begun, at ``at`` by the session's clock."""
@@ -586,6 +590,20 @@ class Requests:
                     released(turn)
 
         return finished, failed, begun
+
+    def _failed(self, turn: PendingCall) -> None:
+        """Note that a request got no answer, and expect nothing of it."""
+        state, seen = self.state, turn.seen
+        if seen is None:
+            return
+        state.totals.unanswered += turn.sent
+        state.failed(seen.conversation)
+        if turn.sent and seen.noted:
+            state.positions.unanswered(*seen.placed)
+        elif not turn.sent:  # a store of answers had one: it was answered all the same
+            state.positions.answered(*seen.placed)
+        state.notices.attempt("fail", lambda: state.model.fail(seen.observation), None)
+        state.notices.attempt("estimate", lambda: state.unmodified.failed(seen.observation), None)
 
     def asked_again(self, seen: Started) -> Call:
         """What a request of a dry run comes to in a further conversation, whose messages are other ones; not counted.
@@ -646,8 +664,15 @@ class Requests:
             seen.held.answered(seen.agent, seen.prompt.model, seen.epoch, _cold_after(seen.prompt, seen.profile, ended))
         return call
 
-    def _tell(self, call: Call) -> None:
-        """Tell plugins and the application what came of a call."""
+    def _judge_late(self, turn: PendingCall, raw: Any, at: float, diagnostics: Any) -> None:
+        """Judge a request that ended in the middle of one of our steps, now that this step is done."""
+        turn.call = self._finished(turn, raw, at, diagnostics)
+        if turn.call is not None:
+            self._tell(turn.call, turn.leave)
+
+    def _tell(self, call: Call, leave: Pass) -> None:
+        """Tell the gate, plugins and the application what came of a call."""
+        self.state.gating.answered(leave, call.usage.cache_read_tokens)
         self.plugins.call_all("after_call", call=call, verdict=call.verdict)
         if call.verdict.alarm:
             self.plugins.call_all("cache_break", verdict=call.verdict)

@@ -627,6 +627,11 @@ class Totals:
         self.unseen = False
         """Whether other requests go out that are not seen here."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether this thread is changing or reading it: what the garbage collector runs by then finds it half done."""
+        return self._lock.mine
+
     def first_of(self, agent: str) -> bool:
         """Whether this is the first call of an agent, or its first for long; asking makes it so."""
         with self._lock:

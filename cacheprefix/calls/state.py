@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -87,6 +87,8 @@ class SharedState:
     """Answers that the provider may be asked to go on from."""
     rehearsed: list[Started] | None = None
     """In a dry run, its requests, so that they can be asked again in a further conversation; None in a run."""
+    late: deque[Callable[[], None]] = field(default_factory=deque)
+    """What is left to do for requests that ended in the middle of one of our steps."""
 
     @classmethod
     def fresh(
@@ -108,6 +110,24 @@ class SharedState:
     def notices(self) -> Notices:
         """Failures, and what the user should know."""
         return self.services.notices
+
+    def in_step(self, seen: Started | None) -> bool:
+        """Whether this thread is in the middle of a step that a request's end would take part in.
+
+        The garbage collector may drop a stream, which ends its request, between any two lines.
+        """
+        talks = () if seen is None else (seen.held, seen.decided)
+        parts = (self.model, self.unmodified, self.totals, self.positions, *talks)
+        return any(part is not None and part.busy for part in parts)
+
+    def catch_up(self) -> None:
+        """Do what was left to do (``late``), unless this thread is in the middle of a step still."""
+        while self.late and not self.in_step(None):
+            try:
+                work = self.late.popleft()
+            except IndexError:  # another thread was faster
+                return
+            work()
 
     def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
         """A body as a prompt, counted by the session's counter; history seen before costs next to nothing."""

@@ -258,6 +258,11 @@ class Unmodified:
         self._lock = Lock()
         self._entering = RLock()
 
+    @property
+    def busy(self) -> bool:
+        """Whether this thread is changing or reading it: what the garbage collector runs by then finds it half done."""
+        return self._entering.mine or self._lock.mine or self._model.busy
+
     def sent(self, own: Own, sent: Observation) -> None:
         """A request goes out in place of the application's own."""
         with self._entering:

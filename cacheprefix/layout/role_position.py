@@ -548,6 +548,11 @@ class RolePositions:
         self._sizes: Bounded[tuple[str, str], int] = Bounded(_SIZES)
         self._lock = Lock()
 
+    @property
+    def busy(self) -> bool:
+        """Whether this thread is changing or reading it: what the garbage collector runs by then finds it half done."""
+        return self._lock.mine
+
     def size(self, name: str, text: str, model: str, count: Callable[[str, str], int]) -> int:
         """Tokens of a text that is asked for with every request, under a name that no other text has."""
         found = self._sizes.get((name, model))

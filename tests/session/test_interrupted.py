@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import cacheprefix
 from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
+from cacheprefix.calls.pending import PendingCall
 from cacheprefix.prompt import ESTIMATE
 
 ROOM = str(Path(cacheprefix.__file__).parent)
@@ -95,6 +97,57 @@ def test_a_request_that_is_interrupted_anywhere_leads_nobody(place: str, error: 
         assert len(session.calls) == before + 1
         point += PLACES[place]
     assert point > 5
+
+
+def begun(session: Session, said: str) -> PendingCall:
+    """A role's request that is under way, and has shared text in front of its own."""
+    messages = [{"role": "user", "content": "hello"}, *([{"role": "user", "content": said}] if said else [])]
+    system = f"{HANDBOOK}\n\nYou are a critic."
+    body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "system": system, "messages": messages}
+    turn = fork_body(session.adapter, body, "anthropic", Role("critic", conversation="one")).begin()
+    turn.first_token()
+    return turn
+
+
+def dropped(session: Session, point: int, end: Callable[[PendingCall], object]) -> bool:
+    """Whether a request has so many points; at that one the request before it ends.
+
+    So it does where the garbage collector drops a stream: in any thread that makes an object, between any two lines.
+    """
+    count, stream = 0, begun(session, "")
+
+    def dropping(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal count
+        if event == "call" and frame.f_code.co_filename.startswith(ROOM):
+            count += 1
+            if count == point:
+                sys.settrace(before)
+                end(stream)
+
+    before = sys.gettrace()
+    sys.settrace(dropping)
+    try:
+        begun(session, "And then?").finish(USAGE)
+    finally:
+        sys.settrace(before)
+    return count >= point
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [PendingCall.finish, PendingCall.fail], ids=["finish", "fail"])
+def test_a_stream_that_is_dropped_in_the_middle_of_any_step_breaks_none(end: Callable[[PendingCall], object]) -> None:
+    """Each step is done as if the stream had been dropped before or behind it, and each answer is judged once."""
+    point, seen = 1, set()
+    while True:
+        session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="anthropic", counter=ESTIMATE))
+        if not dropped(session, point, end):
+            break
+        assert session.failures == {}, f"at point {point}"
+        assert len(session.calls) == 2
+        seen.add(tuple(sorted((call.units, call.unmodified_units) for call in session.calls)))
+        point += 17
+    assert point > 1_000
+    assert len(seen) <= 3, seen
 
 
 def test_who_waits_for_a_leader_waits_for_no_plugin() -> None:
