@@ -27,7 +27,7 @@ from cacheprefix.history.joints import joined
 from cacheprefix.layout import FOLLOW, Pass, find_text, tail_text, with_volatile
 from cacheprefix.layout.known_runs import RunAhead
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, asked_again, failed
-from cacheprefix.layout.prefix import tool_of
+from cacheprefix.layout.prefix import Tool, tool_of
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
 from cacheprefix.layout.role_position import CountedHistory
 from cacheprefix.layout.shared_text import LEAST
@@ -1055,7 +1055,7 @@ def _tools(session: AdapterSession, read: _Read, plan: RequestPlan[Any], api: Ap
     if plan.tools is None or read.differ:
         return {}
     union = session.prefix
-    shared = [_rendered(tool.native, loads(tool.schema), api) for tool in union.among(plan.tools.tools)]
+    shared = [_rendered(tool, api) for tool in union.among(plan.tools.tools)]
     # Tools outside the union stand last, so that what is shared stands before them.
     sent = [*shared, *(tool for tool in read.tools if union.tool(tool_name(tool)) is None)]
     allowed = plan.restriction.allowed
@@ -1287,10 +1287,14 @@ def _says(message: Any, text: str) -> bool:
     return [field_of(block, "text") for block in blocks] == [text]
 
 
-def _rendered(native: Any, schema: Mapping[str, Any], api: Api) -> Any:
+def _rendered(tool: Tool, api: Api) -> Any:
     """A tool as the application declared it, or converted where that is another API's form."""
-    shape = chat_of(api)
-    return dict(native) if isinstance(native, Mapping) and shape.declares(native) else shape.tool(schema)
+    native, shape = tool.native, chat_of(api)
+    if not isinstance(native, Mapping) or not shape.declares(native):
+        return shape.tool(loads(tool.schema))
+    # Privacy: all of it is copied, as a client or a callback that writes into one request's tools (LiteLLM's do) would
+    # write into everybody's.
+    return copy.deepcopy(dict(native))
 
 
 def _kind(tool: Any) -> str:

@@ -93,6 +93,23 @@ def test_no_run_is_shown_what_another_came_with_and_none_misses_its_own(everybod
     assert not house.session.failures
 
 
+def test_what_is_written_into_the_tools_of_a_request_is_in_no_other() -> None:
+    """A listener of CrewAI's events changes them in place, or LiteLLM: another crew may run for another user."""
+    house = _House([("look", 1)], [[], [("mails", 2)]])
+    for at in range(2):
+        house.install(at)
+
+    def sent(crew: int, *own: tuple[str, int]) -> dict[str, Any]:
+        tools, _ = house.asks(crew, 0, own) or ([], None)
+        return {str(render(tool)["name"]): dict(render(tool)) for tool in tools}
+
+    given = [("look", 1), ("mails", 2)]
+    for inner in sent(1, *given).values():
+        inner["parameters"]["note"] = "of Ann's"
+    house.runs.clear()
+    assert list(sent(1, *given).values()) == [_tool(*one)["function"] for one in given]
+
+
 def test_the_tools_of_a_crew_that_is_gone_are_nobodys() -> None:
     """A process may make a crew for each request; nobody but the crew knew them, so that they may be let go."""
     session = Session(SharedPrefix(system="The house."), gate=None)

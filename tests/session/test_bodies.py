@@ -42,6 +42,38 @@ def test_a_body_is_not_changed_and_its_messages_are_passed_on():
     assert fork.body["messages"][-1]["content"] == '<role name="critic">\nYou object.\n</role>'
 
 
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+def test_what_is_written_into_the_tools_of_a_request_is_in_no_other(api):
+    """A client that changes them in place, or a callback, as LiteLLM's: another role may ask for another user."""
+    look = {"name": "look", "description": "Looks it up."}
+    schema = {"type": "object", "properties": {"at": {"type": "string", "description": "Where."}}}
+    tool = {
+        "openai-chat": {"type": "function", "function": {**look, "parameters": schema}},
+        "openai-responses": {"type": "function", **look, "parameters": schema},
+        "anthropic": {**look, "input_schema": schema},
+    }[api]
+    session = Session(SharedPrefix(system=LONG, tools=[tool]))
+    system = {"openai-responses": "instructions", "anthropic": "system"}.get(api)
+    said, model = [{"role": "user", "content": "hi"}], "claude-sonnet-4-6" if api == "anthropic" else "gpt-5.2"
+
+    def fork(name):
+        lead = [] if system else [{"role": "system", "content": LONG}]
+        history = {"input" if api == "openai-responses" else "messages": [*lead, *said]}
+        given = {"model": model, **history, **({system: LONG} if system else {}), "tools": [copy.deepcopy(tool)]}
+        return fork_body(session.adapter, given, api, Role(name)).body
+
+    def write(value):
+        """Write into all that can be written into."""
+        inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+        for one in inner:
+            write(one)
+        if isinstance(value, dict):
+            value["note"] = "of Ann's"
+
+    write(fork("planner")["tools"])
+    assert fork("critic")["tools"] == [tool]
+
+
 def test_a_summary_goes_out_without_our_marks():
     """Providers refuse fields that they do not know."""
     said = [{"role": role, "content": f"{role} {n} " * 200} for n in range(10) for role in ("user", "assistant")]

@@ -329,6 +329,18 @@ async def agent_with_memory(stage):
     return [await outcome(agent), await asked(agent, client)]
 
 
+@construct(rules="anthropic")
+async def memory_that_a_client_refuses(stage):
+    """AutoGen says a memory in a system message behind others, which its client for Anthropic takes nowhere."""
+    stage.declared()
+    memory = ListMemory()
+    await memory.add(MemoryContent(content="The user likes short answers.", mime_type=MemoryMimeType.TEXT))
+    stage.script("Short.")
+    client = stage.client("anthropic")
+    agent = stage.wrapped(stage.agent("planner", client, memory=[memory]))
+    return await outcome(agent)
+
+
 @everywhere
 async def agent_whose_provider_refuses(stage, api, stream):
     """The error of the SDK reaches the application, and the agent goes on."""

@@ -225,6 +225,18 @@ async def refused_for_one_message(stage):
     return gave
 
 
+@construct(api="anthropic")
+async def prefill_that_a_model_refuses(stage):
+    """The beginning of an answer, which Claude from 4.6 on takes of nobody."""
+    stage.script("So it is.")
+    try:
+        with stage.role("planner"):
+            messages = stage.said("planner", {"role": "assistant", "content": "It"})
+            return told(stage.asking(litellm.completion)(messages=messages, **stage.place))
+    except openai.APIStatusError as error:
+        return [error, error.status_code]
+
+
 @everywhere
 async def router(stage):
     """Both functions of a router, streamed too; it is the application's own object."""
@@ -305,6 +317,32 @@ async def callbacks(stage):
             if noting in each:
                 each.remove(noting)
     return noting.seen
+
+
+@construct()
+async def callback_that_edits(stage):
+    """A callback that writes into the messages it is told, some of which are the application's own; and the next call."""
+
+    class Marking(litellm.integrations.custom_logger.CustomLogger):
+        def log_pre_api_call(self, model, messages, kwargs):
+            for one in messages:
+                if isinstance(one["content"], str):
+                    one["content"] = one["content"].replace("the first", "the very first")
+
+    marking = Marking()
+    litellm.callbacks.append(marking)
+    try:
+        stage.script("So it is.", "As I said.")
+        messages, gave = stage.said("planner", {"role": "user", "content": "Why the first?"}), []
+        with stage.role("planner"):
+            for said in ("Not the first?", "Thanks."):
+                gave.append(told(stage.asking(litellm.completion)(messages=messages, **stage.place)))
+                messages += [{"role": "assistant", "content": "So it is."}, {"role": "user", "content": said}]
+        return [gave, messages]
+    finally:
+        for each in (litellm.callbacks, litellm.input_callback, litellm._async_input_callback):
+            if marking in each:
+                each.remove(marking)
 
 
 @construct()

@@ -263,6 +263,19 @@ async def refused_for_one_message(stage):
             return [*gave, error, error.status_code, error.body]
 
 
+@partial(everywhere, apis=("anthropic",))
+async def prefill_that_a_model_refuses(stage):
+    """The beginning of an answer, which Claude from 4.6 on takes of nobody."""
+    stage.script("So it is.")
+    body = stage.body("planner")
+    body["messages"] = [*body["messages"], {"role": "assistant", "content": "It"}]
+    with stage.role("planner"):
+        try:
+            return await got(creator(stage.client(), stage.api)(**body))
+        except anthropic.BadRequestError as error:
+            return [error, error.body]
+
+
 @everywhere
 async def copies_of_a_client(stage):
     """A copy of a client, with other options too, is one of the same kind."""

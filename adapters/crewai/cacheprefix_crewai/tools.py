@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -357,7 +358,8 @@ def offer(binding: Binding, model: str, llm: Any, tools: Sequence[Any] | None) -
     tools = [ordered(tool) for tool in tools or ()]
     if not union:
         return Offer(tools or None)
-    natives = [_native(tool) for tool in union]
+    # Privacy: copies, as what a listener of CrewAI's events or LiteLLM writes into one request's tools would be in all.
+    natives = [copy.deepcopy(_native(tool)) for tool in union]
     names, own = [name_of(tool) for tool in natives], [name_of(tool) for tool in tools]
     extra = [tool for tool in tools if name_of(tool) not in names]
     late = tuple(sorted(map(name_of, extra)))
