@@ -831,7 +831,9 @@ class _Read:
         free = body.get("tool_choice") in (None, "auto")
         forced = for_own_tools(body.get("tool_choice"), names, session.prefix.tool_names)
         carried: Carried = names if forced else "open"
-        known = provider_tools(_kind(tool) for tool in self.tools if not _is_function(tool))
+        # OpenAI's custom tools take free text, and the application runs them.
+        kinds = (_kind(tool) for tool in self.tools if not _is_function(tool))
+        known = provider_tools(kind for kind in kinds if kind != "custom")
         return AgentRequest(
             role.name,
             model,

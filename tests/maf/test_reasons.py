@@ -63,6 +63,15 @@ async def test_what_keeps_its_own_layout_says_why(servers):
     assert dict(short.calls[0].reasons[0].numbers)["minimum"] == 1_024
 
 
+async def test_tools_that_the_provider_runs_are_named_by_their_type(servers):
+    """The framework hands them on as plain dicts. OpenAI's custom tools are not among them."""
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE))
+    tools = [{"type": "web_search"}, {"type": "custom", "custom": {"name": "code"}}, look()]
+    async with served(servers, API) as (client, _):
+        await agents(client, session, tools=tools)[0].run(TASK)
+    assert [one.name for one in session.calls[0].reasons if one.why == "provider_tools"] == ["web_search"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_strict_raises_before_anything_is_sent(servers, stream):
     """An older version of the shared text would be sent beside it."""

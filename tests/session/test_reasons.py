@@ -257,3 +257,17 @@ def test_tools_that_the_provider_runs_are_named():
     turn = fork_body(session.adapter, body, "openai-chat", Role("reader", "You read.", "one")).begin()
     turn.finish({"prompt_tokens": 9})
     assert "provider_tools web_search" in map(str, turn.call.reasons)
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
+def test_a_custom_tool_is_none_that_the_provider_runs(api):
+    """OpenAI's custom tools take free text, and the application runs them."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    given = {"name": "code", "description": "Run code."}
+    tool = {"type": "custom", **(given if api == "openai-responses" else {"custom": given})}
+    text = "input" if api == "openai-responses" else "messages"
+    said = [{"role": "system", "content": HANDBOOK}, {"role": "user", "content": "Look."}]
+    body = {"model": "gpt-5.2", text: said, "tools": [tool, {"type": "web_search"}]}
+    turn = fork_body(session.adapter, body, api, Role("reader", "You read.", "one")).begin()
+    turn.finish({"prompt_tokens": 9})
+    assert [one.name for one in turn.call.reasons if one.why == "provider_tools"] == ["web_search"]

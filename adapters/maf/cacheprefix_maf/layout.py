@@ -155,8 +155,15 @@ def laid_out(
 
 def _known(tools: Sequence[Any], *, forced: bool) -> tuple[Reason, ...]:
     """The reasons for which a request carries its own tools: those that the provider runs, and a forced call."""
-    found = provider_tools(type(tool).__name__ for tool in tools if not plain(tool))
+    # OpenAI's custom tools take free text, and no provider runs them.
+    found = provider_tools(kind for kind in map(_kind, tools) if kind not in ("", "custom"))
     return (*found, reason("forced_tool")) if forced else found
+
+
+def _kind(tool: Any) -> str:
+    """What a tool that is no function of the application's is called: its declared type; empty for a function."""
+    declared = tool.get("type") if isinstance(tool, Mapping) else None
+    return "" if plain(tool) else declared if isinstance(declared, str) else type(tool).__name__
 
 
 def _refused(member: Member, options: Mapping[str, Any], over: Mapping[str, Any], *, alone: bool) -> tuple[Reason, ...]:
