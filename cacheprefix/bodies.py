@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -514,7 +515,8 @@ class Watched:
         self.usage: dict[str, Any] = {}
         """What the events have said of it so far."""
         self._diagnostics: Any = None
-        self._reading = False
+        self._reader: int | None = None
+        """The thread that waits for the next event; None between two of them."""
         self._any_event = False
         self._last: Any = None
         self._so_far = SoFar()
@@ -523,7 +525,7 @@ class Watched:
     @contextmanager
     def _pulling(self) -> Iterator[None]:
         """Around what looks for the next event: ends the call with the stream, or where that breaks off."""
-        self._reading = True
+        self._reader = threading.get_ident()
         try:
             yield
         except (StopIteration, StopAsyncIteration):
@@ -534,7 +536,7 @@ class Watched:
             self._turn.fail()
             raise
         finally:
-            self._reading = False
+            self._reader = None
 
     def _passes(self, event: Any) -> bool:
         """Note an event; False where the application must not see it."""
@@ -572,11 +574,12 @@ class Watched:
             self._turn.fail()
 
     def response_closed(self) -> None:
-        """The HTTP response underneath was closed, which ends the call; not while the stream is read to its end.
+        """The HTTP response underneath was closed, which ends the call; not by who reads the stream to its end.
 
-        Then the response closes by itself and the reader ends the call.
+        There the response closes by itself and the reader ends the call. Closed by another thread it wakes no reader
+        who waits for its socket: siblings would wait along with that one.
         """
-        if not self._reading:
+        if self._reader != threading.get_ident():
             self._abandoned()
 
     def __del__(self) -> None:

@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import contextvars
 import gc
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import anthropic
@@ -172,6 +174,38 @@ async def test_an_asynchronous_stream_that_is_closed_and_kept_leads_nobody(sessi
                 await asyncio.wait_for(creator(client, api)(**asked(api)), PATIENCE)
     assert kept is not None
     assert not session.adapter._gate._flights
+
+
+def test_a_stream_whose_response_another_thread_closes_while_it_is_read_leads_nobody(session):
+    """A socket that is closed wakes nobody who waits for it: the reader hears of it when the provider says something.
+
+    Of the Responses API, which says at once that it has taken the request, and nothing of the answer.
+    """
+    begun, flights = threading.Event(), session.adapter._gate._flights
+    pace = Latency(base=3.0, uncached=0, cached=0, output=0, scale=1)
+    with (
+        SimulatedProvider(RULES["openai-responses"], latency=pace) as provider,
+        make_client("openai-responses", provider) as plain,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with role("first"):
+            stream = creator(wrap(plain, session), "openai-responses")(**asked("openai-responses"), stream=True)
+
+        def read():
+            with contextlib.suppress(Exception):
+                for event in stream:
+                    if event.type == "response.in_progress":
+                        begun.set()
+
+        reading = pool.submit(read)
+        assert begun.wait(PATIENCE)
+        while any(flight.unread is not None for flight in flights.values()):
+            time.sleep(0.001)
+        assert flights
+        stream.response.close()
+        assert not flights
+        reading.result(PATIENCE)
+    assert session.failures == {}
 
 
 @pytest.mark.parametrize("api", RULES)
