@@ -321,7 +321,7 @@ async def callbacks(stage):
 
 @construct()
 async def callback_that_edits(stage):
-    """A callback that writes into the messages it is told, some of which are the application's own; and the next call."""
+    """A callback that writes into the messages it is told, some of them the application's own; the next call too."""
 
     class Marking(litellm.integrations.custom_logger.CustomLogger):
         def log_pre_api_call(self, model, messages, kwargs):
