@@ -340,7 +340,9 @@ async def callback_that_edits(stage):
                 messages += [{"role": "assistant", "content": "So it is."}, {"role": "user", "content": said}]
         return [gave, messages]
     finally:
-        for each in (litellm.callbacks, litellm.input_callback, litellm._async_input_callback):
+        ways = ("input_callback", "success_callback", "failure_callback")
+        lists = [vars(litellm)[name] for way in ways for name in (way, f"_async_{way}")]
+        for each in (litellm.callbacks, *lists):
             if marking in each:
                 each.remove(marking)
 
