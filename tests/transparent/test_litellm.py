@@ -321,7 +321,7 @@ async def callbacks(stage):
 
 @construct()
 async def callback_that_edits(stage):
-    """A callback that writes into the messages it is told, some of them the application's own; and the next call."""
+    """A callback that writes into the messages it is told, some of them the application's own; the next call too."""
 
     class Marking(litellm.integrations.custom_logger.CustomLogger):
         def log_pre_api_call(self, model, messages, kwargs):
@@ -340,7 +340,9 @@ async def callback_that_edits(stage):
                 messages += [{"role": "assistant", "content": "So it is."}, {"role": "user", "content": said}]
         return [gave, messages]
     finally:
-        for each in (litellm.callbacks, litellm.input_callback, litellm._async_input_callback):
+        ways = ("input_callback", "success_callback", "failure_callback")
+        lists = [vars(litellm)[name] for way in ways for name in (way, f"_async_{way}")]
+        for each in (litellm.callbacks, *lists):
             if marking in each:
                 each.remove(marking)
 
