@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cacheprefix.bounded import Bounded
-from cacheprefix.cache.verdict import FIXES
+from cacheprefix.cache.verdict import ASKED_FOR, FIXES
 from cacheprefix.call import Call
 from cacheprefix.errors import plain
 from cacheprefix.locks import Lock
@@ -468,7 +468,7 @@ def _text(report: Report) -> Iterable[str]:
     if unsaid:
         yield (
             f"{unsaid} of {report.total.calls} calls were answered without the tokens read from the "
-            f"cache: they count by what was foreseen. {FIXES['unreported']}"
+            f"cache: they count by what was foreseen. {ASKED_FOR} {FIXES['unreported']}"
         )
     yield from _unknown(report)
     if any(line.unmodified_units is None and line.calls and not line.unsure_units for line in report.lines):
