@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cacheprefix.cache.differences import answers
-from cacheprefix.cache.verdict import FIXES, QUIET, STRUCTURAL, Cause, Diagnosis, Verdict, VerdictKind
+from cacheprefix.cache.verdict import QUIET, STRUCTURAL, Cause, Diagnosis, Verdict, VerdictKind, fix_for
 from cacheprefix.errors import named
 from cacheprefix.profiles import Amount, Profile, Usage, lost_money
 
@@ -143,7 +143,7 @@ def judge(
         agent=record.agent,
         session=record.session,
         model=named(record.prompt.model),
-        fix=FIXES[cause],
+        fix=fix_for(cause, record.prompt.api),
         previous_read=sight.line.previous_read,
         provider_reason=told.reason,
         index=record.index,

@@ -56,10 +56,22 @@ FIXES: Mapping[Cause, str] = MappingProxyType(
         "ttl_expired": "Call again sooner, use a longer lifetime, or compact now while the cache is cold anyway.",
         "concurrent_cold_start": "Send one call first and the others when its answer has begun.",
         "provider_miss": "Nothing on this side explains it; use one routing key and watch whether it stays.",
-        "unreported": "Ask for it in streams: stream_options={'include_usage': True} (LangChain: stream_usage=True).",
+        "unreported": "Where answers should say it, see whether a proxy or a gateway between leaves it out.",
     }
 )
 """One line for each cause."""
+
+ASKED_FOR = (
+    "Ask for it in streams of chat completions: stream_options={'include_usage': True} (LangChain: stream_usage=True)."
+)
+"""What to do about ``unreported`` where a provider says in a stream what was read only if it is asked."""
+
+
+def fix_for(cause: Cause, api: str) -> str:
+    """What to do about a cause in an API's requests."""
+    # A provider's rule: of all APIs, streams of chat completions alone bring their usage only where it is asked for.
+    return ASKED_FOR if (cause, api) == ("unreported", "openai-chat") else FIXES[cause]
+
 
 MEANINGS: Mapping[str, str] = MappingProxyType(
     {

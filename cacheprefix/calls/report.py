@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cacheprefix.bounded import Bounded
-from cacheprefix.cache.verdict import FIXES
+from cacheprefix.cache.verdict import ASKED_FOR, FIXES
 from cacheprefix.call import Call
 from cacheprefix.errors import plain
 from cacheprefix.locks import Lock
@@ -295,7 +295,11 @@ class Report:
     """Requests that failed or were cancelled before an answer began: what they cost, if anything, is in no sum."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON. Holds no prompt text."""
+        """Plain data for JSON. Holds no prompt text.
+
+        Of each line ``unsure`` says on what its unmodified cost hangs that nobody knows, as ``Call.unsure`` does; where
+        that is more than 2 % of it in all, ``unmodified_cost_units_estimated`` is null.
+        """
         return {
             "version": 1,
             "agents": [_plain(line) for line in self.lines],
@@ -413,6 +417,8 @@ def _plain(line: ReportLine) -> dict[str, Any]:
         "cached_share": round(line.cached_share, 4),
         "cost_units": round(line.cost_units, 2),
         "unmodified_cost_units_estimated": None if line.unmodified_units is None else round(line.unmodified_units, 2),
+        # By the names of ``Unsure``: what the unmodified cost hangs on.
+        "unsure": {why: round(units, 2) for why, units in line.unsure.items()},
         "usd": line.money,
         "unreported": line.unreported,
     }
@@ -462,7 +468,7 @@ def _text(report: Report) -> Iterable[str]:
     if unsaid:
         yield (
             f"{unsaid} of {report.total.calls} calls were answered without the tokens read from the "
-            f"cache: they count by what was foreseen. {FIXES['unreported']}"
+            f"cache: they count by what was foreseen. {ASKED_FOR} {FIXES['unreported']}"
         )
     yield from _unknown(report)
     if any(line.unmodified_units is None and line.calls and not line.unsure_units for line in report.lines):

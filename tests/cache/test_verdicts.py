@@ -16,7 +16,7 @@ from cacheprefix.cache import FIXES, CacheModel, Cause, SentBy, Verdict
 from cacheprefix.cache.calibration import Calibration
 from cacheprefix.cache.judge import _Counts
 from cacheprefix.profiles import Profile, Usage, default_registry
-from cacheprefix.prompt import Prompt
+from cacheprefix.prompt import Api, Prompt
 from cacheprefix.server import ProviderCache
 from cacheprefix.wire import Memo, decode
 
@@ -285,6 +285,19 @@ def test_silence_is_unreported_and_not_a_miss() -> None:
         verdict = desk.call(chat("one", "two", "three"), agent="a", usage=usage)
         assert (verdict.kind, verdict.cause, verdict.alarm) == ("unknown", "unreported", False)
         assert verdict.expected_tokens > 0
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+def test_what_to_do_about_silence_is_what_the_api_has(api: Api) -> None:
+    """Streams of chat completions alone are asked for their usage; of the others something in between leaves it out."""
+    said = [{"role": "user", "content": SYSTEM}]
+    text = "input" if api == "openai-responses" else "messages"
+    desk = Desk()
+    for _ in range(2):
+        verdict = desk.call(decode({"model": "m", text: said}, api), usage=Usage(input_tokens=700))
+    assert verdict.cause == "unreported"
+    assert ("include_usage" in verdict.fix) is (api == "openai-chat")
+    assert ("gateway" in verdict.fix) is (api != "openai-chat")
 
 
 def test_a_known_break_is_named_even_when_nothing_is_reported() -> None:

@@ -216,7 +216,8 @@ def _reported(report: Mapping[str, Any], number: int, *, chance: bool) -> Iterat
     for line in (*report["agents"], report["total"]):
         sums = [f"{name} {_cell(line[name])}" for name in (_STEADY if chance else _SUMS)]
         if not chance:
-            rest = {key: value for key, value in line.items() if key not in ("agent", *_SUMS)}
+            # ``unsure`` came later than these records, and the unmodified cost above goes by it.
+            rest = {key: value for key, value in line.items() if key not in ("agent", "unsure", *_SUMS)}
             sums.append(f"rest {digest(_rounded(rest))}")
         yield f"report {number} {names.plain(line['agent'])}: {', '.join(sums)}"
     # How long siblings waited at the gate is measured by a clock, and how many is chance where they are chance.

@@ -216,6 +216,9 @@ def test_a_call_without_usage_is_told_beside_the_money():
     fork.begin().finish(None)
     shown = str(session.report())
     assert "1 of 2 calls were answered without" in shown
+    # It does not know of which API they were.
+    assert "in streams of chat completions" in shown
+    assert "a proxy or a gateway" in shown
     assert " ~0." in shown
 
 

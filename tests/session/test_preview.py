@@ -152,7 +152,7 @@ def test_what_keeps_a_role_from_sharing_stands_there_before_the_run():
     brief = PlannedRequest("a", {**late, "messages": late["messages"][1:]}, "openai-chat")
     short = Session("Be brief.").preview(brief)
     assert [one.layout for one in short.requests] == ["own"]
-    assert short.requests[0].reasons[0].why in ("prefix_below_minimum", "alone")
+    assert short.requests[0].reasons[0].why == "prefix_below_minimum"
 
 
 def test_the_text_of_a_preview_says_who_why_and_how_much():
