@@ -218,7 +218,8 @@ class Simulator:
         """
         record, wire, api = exchange.record, exchange.wire, exchange.record.api
         record.body = decoded(record.body, headers)
-        fields = self._continued(_addressed(loads(record.body), api, model), api)
+        sent = _addressed(loads(record.body), api, model)
+        fields = self._continued(sent, api)
         record.model = str(fields.get("model", fields.get("modelId", "")))
         profile = self.profile_for(record.model, api)
         record.rules, record.provider = profile.name, profile.provider
@@ -241,7 +242,8 @@ class Simulator:
         request = Request(api, fields, prompt, asked, record.index)
         record.reply = reply = Reply() if asked.max_output == 0 else _replied(self.script(request))
         exchange.fault = reply.fault or _NO_FAULT
-        exchange.turn = turn = self._turn(exchange, profile, fields)
+        # An answer says which one its request named, where the history that it goes on with is in ``fields`` instead.
+        exchange.turn = turn = self._turn(exchange, profile, {**sent, **fields})
         record.output_tokens, record.usage = turn.output_tokens, turn.usage
         record.modelled_ttft = self.latency.first_token(outcome)
 

@@ -194,10 +194,13 @@ def test_responses_structured_output_is_parsed(serve, openai_client):
 
 def test_responses_continue_a_stored_one(serve, openai_client):
     """``previous_response_id`` stands for the stored input and output, so the prefix is the same."""
-    provider = serve("exact", Queue(["First.", "Second."]))
+    provider = serve("exact", Queue(["First.", "Second.", "Third."]))
     client = openai_client(provider)
     first = client.responses.create(model=MODEL, input="handbook " * 500)
     second = client.responses.create(model=MODEL, input="And now?", previous_response_id=first.id)
+    assert (first.previous_response_id, second.previous_response_id) == (None, first.id)
+    events = list(client.responses.create(model=MODEL, input="And then?", previous_response_id=second.id, stream=True))
+    assert {event.response.previous_response_id for event in (events[0], events[-1])} == {second.id}
     assert second.usage.input_tokens_details.cached_tokens == first.usage.input_tokens
     assert [one.text for one in provider.requests[1].prompt.tier("messages")][1:] == ["First.", "And now?"]
 
