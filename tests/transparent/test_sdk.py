@@ -206,6 +206,19 @@ async def going_on_from_a_stored_answer(stage):
     return [first, second, third, named]
 
 
+@partial(everywhere, apis=("openai-responses",))
+async def bytes_of_an_answer_that_goes_on(stage):
+    """What a raw response holds, unparsed, of the answer that its request went on from."""
+    stage.script(Reply("One."), Reply("Two."))
+    responses = stage.client().responses
+    with stage.role("planner"):
+        first = await got(responses.create(**stage.body("planner")))
+    with stage.role("critic"):
+        asked = stage.body("critic", previous_response_id=first.id)
+        raw = await got(responses.with_raw_response.create(**asked))
+    return [raw.http_response.json()["previous_response_id"] == first.id, await got(raw.parse())]
+
+
 def _resource(client, api):
     return {"anthropic": lambda: client.messages, "openai-chat": lambda: client.chat.completions}.get(
         api, lambda: client.responses
