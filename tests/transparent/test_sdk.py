@@ -190,6 +190,35 @@ async def parse(stage):
         return await got(client.chat.completions.parse(**stage.body("planner"), response_format=Verdict))
 
 
+@partial(everywhere, apis=("openai-responses",))
+async def going_on_from_a_stored_answer(stage):
+    """Two roles go on from one answer, whole and streamed: each answer names the one that it was asked after."""
+    stage.script(Reply("One."), Reply("Two."), Reply("Three."))
+    responses = stage.client().responses
+    with stage.role("planner"):
+        first = await got(responses.create(**stage.body("planner")))
+    with stage.role("critic"):
+        second = await got(responses.create(**stage.body("critic", previous_response_id=first.id)))
+    with stage.role("planner"):
+        asked = stage.body("planner", previous_response_id=first.id)
+        third = await listed(await got(responses.create(stream=True, **asked)))
+    named = [one.previous_response_id == first.id for one in (second, third[0].response, third[-1].response)]
+    return [first, second, third, named]
+
+
+@partial(everywhere, apis=("openai-responses",))
+async def bytes_of_an_answer_that_goes_on(stage):
+    """What a raw response holds, unparsed, of the answer that its request went on from."""
+    stage.script(Reply("One."), Reply("Two."))
+    responses = stage.client().responses
+    with stage.role("planner"):
+        first = await got(responses.create(**stage.body("planner")))
+    with stage.role("critic"):
+        asked = stage.body("critic", previous_response_id=first.id)
+        raw = await got(responses.with_raw_response.create(**asked))
+    return [raw.http_response.json()["previous_response_id"] == first.id, await got(raw.parse())]
+
+
 def _resource(client, api):
     return {"anthropic": lambda: client.messages, "openai-chat": lambda: client.chat.completions}.get(
         api, lambda: client.responses
