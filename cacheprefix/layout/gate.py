@@ -317,7 +317,7 @@ class ProcessGate:
 
         A thread that runs an event loop waits for nobody: the leader may be a task of that loop.
         """
-        began = self._clock()
+        began, stood = self._clock(), False
         while True:
             flight = self._lead(key, worth, began)
             if isinstance(flight, Pass):
@@ -325,6 +325,7 @@ class ProcessGate:
             left = self._left(flight, worth, began)
             ok = False
             if left > 0:
+                stood = True
                 look, since = self._wait(flight, 1), time.monotonic()
                 ends = since + left
                 try:
@@ -338,7 +339,8 @@ class ProcessGate:
                 finally:
                     self._wait(flight, -1)
             if ok or left <= 0:
-                return Pass(worth=worth, waited=self._clock() - began, followed=ok)
+                # Who went at once waited for nobody, however busy the machine was meanwhile.
+                return Pass(worth=worth, waited=self._clock() - began if stood else 0.0, followed=ok)
 
     def _left(self, flight: Flight, worth: Worth, began: float) -> float:
         """Seconds that one who came at ``began`` still waits for a leader; behind several it is no more in all."""
