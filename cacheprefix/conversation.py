@@ -40,7 +40,7 @@ from cacheprefix.history.settling import Ask, AsyncAsk, Attempt, HistoryAccess, 
 from cacheprefix.history.shape import Shape
 from cacheprefix.history.state import appended, closes_cycle
 from cacheprefix.history.zones import ZONES, blocks_of
-from cacheprefix.locks import RLock
+from cacheprefix.locks import Guarded, RLock
 from cacheprefix.prompt import MessageView, Role, digest_of
 from cacheprefix.unnamed import is_named
 from cacheprefix.wire import Form, decode, views_of
@@ -86,7 +86,7 @@ class _FreshZones(NamedTuple):
     """Addresses of what is shown."""
 
 
-class Conversation:
+class Conversation(Guarded):
     """The state of one conversation. Safe to use from several threads and tasks.
 
     Adapters use its ``ledger``: the framework keeps the history, they keep ``dumps()`` beside it. A loop without a
@@ -133,11 +133,6 @@ class Conversation:
         graph that has it; "" is the outermost."""
 
     # ------------------------------------------------------------------ decisions on a framework's history
-
-    @property
-    def busy(self) -> bool:
-        """Whether this thread is changing or reading it: what the garbage collector runs by then finds it half done."""
-        return self._lock.mine
 
     @property
     def named(self) -> bool:

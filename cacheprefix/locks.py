@@ -72,6 +72,17 @@ Lock = RLock
 """For what is entered once; it may be entered again, by what the garbage collector runs in the middle."""
 
 
+class Guarded:
+    """What one lock guards."""
+
+    _lock: RLock
+
+    @property
+    def busy(self) -> bool:
+        """Whether this thread is changing or reading it: what the garbage collector runs by then finds it half done."""
+        return self._lock.mine
+
+
 def reset_in_child(thing: _Forked) -> None:
     """Call ``thing.after_fork()`` in every child that this process forks while it lives, when locks are free again."""
     _known.add(thing)

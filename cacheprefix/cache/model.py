@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -29,7 +28,7 @@ from cacheprefix.cache.tree import (
     keys_of,
 )
 from cacheprefix.cache.verdict import Verdict, read_diagnostics
-from cacheprefix.locks import RLock, reset_in_child
+from cacheprefix.locks import Guarded, RLock, reset_in_child
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import ABOUT, CountTokens, Envelope, Prompt, Section, estimate_tokens
 
@@ -226,7 +225,7 @@ class Observation:
         return self.record.index
 
 
-class CacheModel:
+class CacheModel(Guarded):
     """What the provider's cache holds, as far as requests and answers tell. Thread-safe, bounded by bytes.
 
     ``count(text, model)`` must be the counter the prompts were decoded with: it is asked where two sections
@@ -254,11 +253,6 @@ class CacheModel:
         self._forget()
         reset_in_child(self)
 
-    @property
-    def busy(self) -> bool:
-        """Whether this thread is changing or reading it: what the garbage collector runs by then finds it half done."""
-        return self._lock.mine
-
     # ------------------------------------------------------------------ one request
 
     def expect(self, prompt: Prompt, profile: Profile, *, scope: str = "", at: float | None = None) -> Expectation:
@@ -285,7 +279,6 @@ class CacheModel:
         In this order, since it cannot read what it writes itself.
         """
         with self._lock:
-            self._take_back()
             now = self._clock() if at is None else at
             where, line = self._address(prompt, profile, by.scope), self._line(by.session, by.agent)
             against = self._against(where, by, line)
@@ -423,7 +416,6 @@ class CacheModel:
 
         A second call for the same request gives the first one's verdict.
         """
-        inside = self._lock.mine
         with self._lock:
             if observation.verdict is not None:
                 return observation.verdict
@@ -444,18 +436,15 @@ class CacheModel:
             if observation.record not in observation.sight.line.records:
                 self._forest.slim(observation.record)
             if observation.outlook.marks.refused and (usage is None or not usage.reported):
-                self._failed.append(observation)
-                self._take_back(inside=inside)
+                self._undo(observation)
             return verdict
 
     def fail(self, observation: Observation) -> None:
         """The request failed: it leaves no trace."""
-        inside = self._lock.mine
         with self._lock:
             if not observation.done:
                 observation.done = True
-                self._failed.append(observation)
-                self._take_back(inside=inside)
+                self._undo(observation)
 
     def let_go(self, session: str) -> None:
         """Forget a session that was told by its beginning, and that nobody comes back to."""
@@ -491,7 +480,6 @@ class CacheModel:
 
     def _forget(self) -> None:
         """Begin with empty trees; what was counted of finished calls stays."""
-        self._failed: deque[Observation] = deque()
         self._forest = PromptTrees(self._max_bytes)
         self._servers = Servers(self._count, self._envelope)
         self._calibration = Calibration()
@@ -606,14 +594,6 @@ class CacheModel:
             ends = min(ends, record.prompt.head + equal_digests(asked, said))
         last = next((i for i in range(ends - 1, -1, -1) if path[i].readable(now)), None)
         return 0 if last is None else _left_by(finding, last + 1)
-
-    def _take_back(self, *, inside: bool = False) -> None:
-        """Take the failed requests back; ``inside`` another of our steps that is done when the next one begins.
-
-        The garbage collector may drop a stream, which ends its request, in the middle of any step.
-        """
-        while self._failed and not inside:
-            self._undo(self._failed.popleft())
 
     def _undo(self, observation: Observation) -> None:
         """Take a request back, as if it had never been sent."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -559,8 +558,7 @@ class Requests:
                     released(turn)
             if put_off:
                 ended = state.services.clock() if at is None else at
-                # Privacy: in the context of this request, whoever's work is under way by then.
-                state.late.append(partial(copy_context().run, self._judge_late, turn, raw, ended, diagnostics))
+                state.afterwards(self._judge_late, turn, raw, ended, diagnostics)
             elif call is not None:
                 # Behind the release: a plugin may take its time, and siblings wait for none.
                 self._tell(call, leave)
@@ -571,7 +569,7 @@ class Requests:
             """There will be no answer: nothing was written, so that the next sibling leads."""
             try:
                 if state.in_step(turn.seen):
-                    state.late.append(partial(copy_context().run, self._failed, turn))
+                    state.afterwards(self._failed, turn)
                 else:
                     self._failed(turn)
             finally:

@@ -13,7 +13,7 @@ from cacheprefix.bounded import Bounded
 from cacheprefix.cache.verdict import ASKED_FOR, FIXES
 from cacheprefix.call import Call
 from cacheprefix.errors import plain
-from cacheprefix.locks import Lock
+from cacheprefix.locks import Guarded, Lock
 from cacheprefix.profiles import Profile, Usage, cost_units
 from cacheprefix.prompt import Layout, Reason
 from cacheprefix.prompt.reasons import Unsure
@@ -616,7 +616,7 @@ _LINES = 1_000
 _OTHERS = "other agents"
 
 
-class Totals:
+class Totals(Guarded):
     """What was called so far. Thread-safe."""
 
     def __init__(self, keep: int = KEEP) -> None:
@@ -632,11 +632,6 @@ class Totals:
         """Requests without an answer."""
         self.unseen = False
         """Whether other requests go out that are not seen here."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether this thread is changing or reading it: what the garbage collector runs by then finds it half done."""
-        return self._lock.mine
 
     def first_of(self, agent: str) -> bool:
         """Whether this is the first call of an agent, or its first for long; asking makes it so."""

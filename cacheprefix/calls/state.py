@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from cacheprefix.bounded import Bounded
@@ -87,8 +90,8 @@ class SharedState:
     """Answers that the provider may be asked to go on from."""
     rehearsed: list[Started] | None = None
     """In a dry run, its requests, so that they can be asked again in a further conversation; None in a run."""
-    late: deque[Callable[[], None]] = field(default_factory=deque)
-    """What is left to do for requests that ended in the middle of one of our steps."""
+    late: deque[tuple[int, Callable[[], None]]] = field(default_factory=deque)
+    """What is left to do for requests that ended in the middle of one of our steps, and the process that sent them."""
 
     @classmethod
     def fresh(
@@ -120,14 +123,21 @@ class SharedState:
         parts = (self.model, self.unmodified, self.totals, self.positions, *talks)
         return any(part is not None and part.busy for part in parts)
 
+    def afterwards(self, work: Callable[..., None], *arguments: object) -> None:
+        """Leave something to do until this thread is in no step any more."""
+        # Privacy: in the context of its own request, whoever's work is under way by then.
+        self.late.append((os.getpid(), partial(copy_context().run, work, *arguments)))
+
     def catch_up(self) -> None:
         """Do what was left to do (``late``), unless this thread is in the middle of a step still."""
         while self.late and not self.in_step(None):
             try:
-                work = self.late.popleft()
+                process, work = self.late.popleft()
             except IndexError:  # another thread was faster
                 return
-            work()
+            # In a forked child: its parent counts what it sent.
+            if process == os.getpid():
+                work()
 
     def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
         """A body as a prompt, counted by the session's counter; history seen before costs next to nothing."""

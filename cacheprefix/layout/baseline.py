@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache.model import SentBy
-from cacheprefix.locks import Lock, RLock
+from cacheprefix.locks import Guarded, Lock, RLock
 from cacheprefix.profiles import NO_CALLS, Profile, Usage
 from cacheprefix.prompt import Prompt, Section, dumps, section
 from cacheprefix.prompt.reasons import Unsure
@@ -230,7 +230,7 @@ class _Tenants:
             self.missing += any(tokens >= least for tokens in found)
 
 
-class Unmodified:
+class Unmodified(Guarded):
     """The cache as the application's own requests would have left it, in the provider's tokens. Thread-safe."""
 
     def __init__(self, model: CacheModel, sent: CacheModel) -> None:
@@ -260,8 +260,8 @@ class Unmodified:
 
     @property
     def busy(self) -> bool:
-        """Whether this thread is changing or reading it: what the garbage collector runs by then finds it half done."""
-        return self._entering.mine or self._lock.mine or self._model.busy
+        """Whether this thread is changing or reading any of it."""
+        return self._entering.mine or super().busy or self._model.busy
 
     def sent(self, own: Own, sent: Observation) -> None:
         """A request goes out in place of the application's own."""

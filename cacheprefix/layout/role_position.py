@@ -34,7 +34,7 @@ from cacheprefix.layout.own_text import Beginnings, beginnings_of, in_common
 from cacheprefix.layout.said import Beginning, Said, gone_on, length_gone_on, longest_of
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.layout.worth_sharing import rules_in
-from cacheprefix.locks import Lock
+from cacheprefix.locks import Guarded, Lock
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import digest_of
 from cacheprefix.prompt.reasons import Reason
@@ -531,7 +531,7 @@ class _Choice(NamedTuple):
         return RolePosition(None if self.at is None else self.at.index, self.continues)
 
 
-class RolePositions:
+class RolePositions(Guarded):
     """The places in force, by conversation and role. Thread-safe, bounded."""
 
     def __init__(self) -> None:
@@ -547,11 +547,6 @@ class RolePositions:
         self._unbegun: Bounded[tuple[str, str], _Unbegun] = Bounded(_TALKS)
         self._sizes: Bounded[tuple[str, str], int] = Bounded(_SIZES)
         self._lock = Lock()
-
-    @property
-    def busy(self) -> bool:
-        """Whether this thread is changing or reading it: what the garbage collector runs by then finds it half done."""
-        return self._lock.mine
 
     def size(self, name: str, text: str, model: str, count: Callable[[str, str], int]) -> int:
         """Tokens of a text that is asked for with every request, under a name that no other text has."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -434,20 +433,6 @@ def test_small_noise_of_a_provider_is_no_alarm() -> None:
         seen = desk.model.expect(prompt, profile, at=desk.now + 1).tokens
         verdict = desk.call(prompt, agent="a", usage=Usage(input_tokens=prompt.tokens, cache_read_tokens=seen - less))
         assert (verdict.cause, verdict.alarm) == (cause, alarm)
-
-
-def test_a_request_that_fails_in_the_middle_of_another_step_is_taken_back_after_it() -> None:
-    """As a stream does that the garbage collector drops there."""
-    model = CacheModel()
-    dropped = model.begin(chat("one", "two"), RULES, SentBy(agent="a"), at=0.0)
-
-    def events() -> Iterator[str]:
-        model.fail(dropped)
-        yield "tool_call"
-
-    begun = model.begin(chat("one", "two", "three"), RULES, SentBy(agent="b", events=events()), at=1.0)
-    model.fail(begun)
-    assert (len(model._forest), model._forest._bytes) == (0, 0)
 
 
 def test_finishing_twice_counts_once() -> None:

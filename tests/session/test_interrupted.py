@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -170,3 +171,17 @@ def test_who_waits_for_a_leader_waits_for_no_plugin() -> None:
         assert session.adapter._gate._flights
         turn.finish(USAGE)
     assert left == [0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_what_was_put_off_is_done_in_the_process_that_sent_it() -> None:
+    """A child that is forked off by then has sent nothing: two processes would log one call."""
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="anthropic", counter=ESTIMATE))
+    stream = begun(session, "")
+    with session.adapter.shared.totals._lock:
+        stream.finish(USAGE)
+    child = os.fork()
+    if child == 0:
+        os._exit(len(session.report().lines))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(session.report().lines) == 1
