@@ -198,10 +198,12 @@ trial: $(foreach each,$(TRIALS),$(call trial_environment,$(each))/$(READY))
 test-versions: $(CORE)/$(READY)
 	$(CORE)/bin/python -m tests.versions --jobs $(JOBS) $(ARGS)
 
-# Interpreter, what to test. With AGAIN=1 (make test-more) what failed is run once more, alone: a clock that the tests
-# beside it held up is no fault, and what fails both times is. Both runs are shown.
-run_tests = $1 $(PYTEST) $(SPREAD) $2 $(ONLY)$(if $(AGAIN), || { [ $$? = 1 ] && echo '== what failed once more alone:' && \
-	$1 $(PYTEST) --last-failed --last-failed-no-failures none $2 $(ONLY); })
+# Interpreter, what to test. With AGAIN=1 (CI, and make test-more) what failed is run once more, alone: a clock that the
+# tests beside it held up is no fault, and what fails both times is. Both runs are shown. Each part of the tests remembers
+# what failed in a folder of its own, as several run side by side.
+REMEMBER = -o cache_dir=.pytest_cache/$@
+run_tests = $1 $(PYTEST) $(REMEMBER) $(SPREAD) $2 $(ONLY)$(if $(AGAIN), || { [ $$? = 1 ] && echo '== what failed once more alone:' && \
+	$1 $(PYTEST) $(REMEMBER) --last-failed --last-failed-no-failures none $2 $(ONLY); })
 
 test-core: $(CORE)/$(READY)
 	$(call run_tests,$(CORE)/bin/python,$(foreach each,autogen crewai maf ag2 litellm openai_agents,--ignore=tests/$(each) --ignore=tests/transparent/test_$(each).py) $(ARGS))
