@@ -162,6 +162,24 @@ async def refused_for_one_message(stage):
     return [await told(first), str(refused.value)]
 
 
+@construct(api="anthropic")
+async def what_the_framework_logs(stage):
+    """A call whose result is lost, as of a turn that was cancelled: ag2 leaves it out of each request, and says so."""
+    stage.script(call(), "It is so.", "No.", "Yes.")
+    agents = stage.wrapped([stage.agent(name, tools=[look]) for name in NAMES[:2]])
+    stream, lines, log = MemoryStream(), logging.Handler(), logging.getLogger("ag2")
+    said = []
+    lines.emit = lambda record: said.append([record.name, record.levelname, record.getMessage()])
+    log.addHandler(lines)
+    try:
+        await agents[0].ask(TASK, stream=stream)
+        lost = (ToolResultEvent, ToolResultsEvent)
+        await stream.history.replace([event for event in await kept(stream) if not isinstance(event, lost)])
+        return [[await told(await each.ask("And now?", stream=stream)) for each in agents], said]
+    finally:
+        log.removeHandler(lines)
+
+
 @everywhere
 async def agent_streamed(stage):
     """Chunks of a tool loop, in their order among the other events."""
@@ -275,7 +293,7 @@ class Noting(BaseMiddleware):
     async def on_llm_call(self, call_next, events, context):
         self.seen.append(["call", list(events), type(events), list(context.prompt), context.dependencies])
         answer = await call_next(events, context)
-        self.seen.append(["answer", answer, list(context.prompt)])
+        self.seen.append(["answer", answer, list(context.prompt), list(events)])
         return answer
 
     async def on_tool_execution(self, call_next, event, context):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 
 import pytest
 
@@ -163,6 +164,22 @@ async def agent_that_is_refused(stage):
     return [first, told(await agent.run(TASK))]
 
 
+@construct(api="anthropic")
+async def what_the_framework_logs(stage):
+    """An option that Claude takes no more: one line a request."""
+    stage.script("One.", "Two.")
+    client, lines, log = stage.client(), logging.Handler(), logging.getLogger("agent_framework")
+    said = []
+    lines.emit = lambda record: said.append([record.name, record.levelname, record.getMessage()])
+    agents = [stage.agent(client, name, default_options={"temperature": 0.5}) for name in NAMES[:2]]
+    stage.wrapped(agents, conversation="one")
+    log.addHandler(lines)
+    try:
+        return [[told(await agent.run(TASK)) for agent in agents], said]
+    finally:
+        log.removeHandler(lines)
+
+
 @everywhere
 async def requests_that_ask_nothing(stage):
     """Without a message, and with nothing or white space to ask: what a provider refuses, it refuses."""
@@ -177,6 +194,16 @@ async def requests_that_ask_nothing(stage):
             except Exception as error:  # noqa: PERF203 - some of them
                 gave.append([type(error), str(error)])
     return gave
+
+
+@construct(api="openai-responses")
+async def answers_as_the_sdk_gave_them(stage):
+    """Of agents with a tool of their own each."""
+    stage.script("One.", call("judge"), "Two.")
+    client = stage.client()
+    agents = [stage.agent(client, "planner", tools=[look]), stage.agent(client, "critic", tools=[judge])]
+    stage.wrapped(agents, conversation="one")
+    return [(await agent.run(TASK)).raw_representation for agent in agents]
 
 
 class Verdict(BaseModel):

@@ -6,6 +6,7 @@ ag2's clients hand over neither the body nor a way to set cache marks; every req
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ _PATHS: tuple[tuple[str, Api], ...] = (
     ("/responses", "openai-responses"),
     ("/messages", "anthropic"),
 )
+_LOGGERS = ("ag2.config.anthropic.anthropic_client", "ag2.config.anthropic.mappers")
+"""Of ag2's clients."""
 _MARK = "cache_control"
 _PARTS = frozenset({"chat", "completions", "messages", "responses"})
 """Parts of the SDKs' clients on the way to what makes a request."""
@@ -183,7 +186,15 @@ SENDING: BlockVar[Sending] = BlockVar("cacheprefix_ag2_sending")
 
 def tap(client: Any) -> bool:
     """Watch the SDK under an ag2 client; False where there is none that can be watched."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_once)
     return tapped(getattr(client, "_client", None), _watched)
+
+
+def _once(_: logging.LogRecord) -> bool:
+    """Whether a line of ag2's is logged: what it says while a body is captured, it says as the request is sent."""
+    sending = SENDING.get()
+    return sending is None or not sending.capture
 
 
 def _watched(sdk: Any, post: Callable[..., Any]) -> Callable[..., Any]:

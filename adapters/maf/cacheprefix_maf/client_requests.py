@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from agent_framework import Content, Message
 
 from cacheprefix import PendingCall
-from cacheprefix.adapter import AdapterSession, Api, VolatileRole, begins, merge_usage, with_volatile
+from cacheprefix.adapter import AdapterSession, Api, BlockVar, VolatileRole, begins, merge_usage, with_volatile
 
 _APIS: Mapping[str, Api] = {
     "RawOpenAIChatCompletionClient": "openai-chat",
@@ -24,6 +25,10 @@ _APIS: Mapping[str, Api] = {
 _BESIDE = frozenset({"betas", "extra_body", "extra_headers", "extra_query", "text_format", "timeout"})
 """Arguments of the SDKs that are no fields of the request body."""
 _PREPARE = "_prepare_options"
+_LOGGERS = ("agent_framework.openai", "agent_framework.anthropic")
+"""Of the framework's clients."""
+_READ: BlockVar[Any] = BlockVar("cacheprefix_maf_read")
+"""The client that prepares a request which is only read, meanwhile."""
 
 
 @dataclass(slots=True)
@@ -142,9 +147,10 @@ async def prepared_by(
     more = beside if api_of(client) == "anthropic" else {}
     validate = client._validate_options if inspect.iscoroutinefunction(prepare) else None
     try:
-        if validate is None:
-            return dict(prepare(messages, options, **more))
-        return dict(await prepare(messages, await validate(options)))
+        with _READ.within(client):
+            if validate is None:
+                return dict(prepare(messages, options, **more))
+            return dict(await prepare(messages, await validate(options)))
     except Exception as error:
         raise UnpreparedError(f"{type(error).__name__}: {error}") from error
 
@@ -155,6 +161,8 @@ def watch(client: Any, call: Callable[..., Any]) -> None:
     In its class, where a copy of it, as of another customer's key, is asked by itself. ``_inner_get_response`` is
     replaced, since it runs after all middlewares, history providers and compaction.
     """
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_once)
     for name, made in ((_PREPARE, _preparing), ("_inner_get_response", functools.partial(_asking, call))):
         if name in vars(client):
             # The application's own, on this one client: it hides the class's.
@@ -168,6 +176,11 @@ def watch(client: Any, call: Callable[..., Any]) -> None:
             watched = functools.wraps(own)(made(own))
             watched.cacheprefix_own = own  # type: ignore[attr-defined]  # by which it is known
             setattr(kind, name, watched)
+
+
+def _once(_: logging.LogRecord) -> bool:
+    """Whether a line of the framework's is logged: what it says while we read a request, it says as that is sent."""
+    return _READ.get() is None
 
 
 class _Own:
