@@ -37,7 +37,7 @@ from cacheprefix.layout.tool_sets import ToolsAsked, ToolSet, ToolSets
 from cacheprefix.layout.worth_sharing import WorthSharing, rules_in
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Api, digest_of
-from cacheprefix.prompt.reasons import LEFT_ALONE, Layout, Reason, reason
+from cacheprefix.prompt.reasons import LEFT_ALONE, Layout, Reason, Why, reason
 from cacheprefix.services import Services
 from cacheprefix.wire.apis import SHAPES
 from cacheprefix.wire.messages import ASKS, Asks
@@ -362,9 +362,11 @@ class Planner:
     ) -> list[Reason]:
         """What a fork shares, and what it does not."""
         tools, at = told.tools, position.at
-        if tools is not None and asked.tools is not None and not set(asked.tools.names) <= set(tools.tools):
-            # A tool outside the union is sent behind the union's tools. From there on nobody's prompt is the same, as
-            # tools come first: only the schemas before it are shared.
+        peers = tools is not None and tools.peers
+        outside = tools is not None and asked.tools is not None and not set(asked.tools.names) <= set(tools.tools)
+        if tools is not None and outside and not peers:
+            # A tool outside the union is sent behind the union's tools. From there on the prompt of nobody who has not
+            # the very same is the same, as tools come first: only the schemas before it are shared.
             shared = self._schemas(tools.tools, asked.model)
         elif asked.shared is None and at is not None:
             # What stands behind a text that kept its place is nobody else's beginning.
@@ -373,7 +375,9 @@ class Planner:
                 shared -= self._size(self.team.prefix.text, asked.model)
         reasons = [reason("alone") if asked.alone or asked.base is not None else reason("shares", shared=shared)]
         if tools is not None and tools.name:
-            reasons.append(reason("own_tools", foreign=self._foreign(tools, asked.model)))
+            parted = self._parted("own_tools", tools, asked.model)
+            # Where others carry the very same, and nobody a further one, its own tools part it from nobody.
+            reasons += [parted] if parted.numbers or not peers else []
         before_end = at is not None and at < len(history.messages) and asked.place == "cheapest"
         if before_end or (position.continues and callable(asked.place)):
             reasons.append(reason("role_kept", size=self._size(told.text, asked.model)))
@@ -536,7 +540,7 @@ class Planner:
     ) -> Reason | None:
         """Why the request is no fork, wherever its text would stand; None where it may be one. ``shared`` in tokens."""
         if tools is not None and not tools.shares:
-            return reason("tools_cost_more", foreign=self._foreign(tools, asked.model))
+            return self._parted("tools_cost_more", tools, asked.model)
         size = self._size(text, asked.model)
         key = (asked.conversation, asked.role, asked.model)
         played = asked.ahead is not None or asked.played
@@ -693,6 +697,11 @@ class Planner:
             said=asked.spoken, instruction=asked.instruction, shared_at=asked.shared_at,
             tools=tuple(asked.tools.names) if asked.tools is not None else (),
         )  # fmt: skip
+
+    def _parted(self, why: Why, tools: ToolSet, model: str) -> Reason:
+        """The reason ``why`` of a request with a tool set of its own, with the others' tokens where there are any."""
+        foreign = self._foreign(tools, model)
+        return reason(why, foreign=foreign) if foreign else reason(why)
 
     def _foreign(self, tools: ToolSet, model: str) -> int:
         """Tokens of the union's tools that are not in ``tools``."""

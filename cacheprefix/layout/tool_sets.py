@@ -65,6 +65,8 @@ class ToolSet(NamedTuple):
     """What sets this tool set apart from the union."""
     alone: bool = False
     """Whether it goes on as a fork although nobody else has these tools."""
+    peers: bool = False
+    """Whether others carry the very same tools, also those that the union has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,12 +346,12 @@ class ToolSets:
                 self._sent[offer.sent] = True
             return ToolSet(offer.union, shares=True)
         # Those that are sent beside it carry the very same tools, which need not be another role's.
-        shares = _found_alike(conversation, offer.key, offer.mine) or (alike and not offer.told)
-        shares = shares or asked.fans_out or begins
+        peers = _found_alike(conversation, offer.key, offer.mine) or (alike and not offer.told) or asked.fans_out
+        shares = peers or begins
         # Money: it goes on as it began, also where nobody has its tools any more: its own layout would be cold.
         alone = not shares and asked.forked(offer.lane)
         mine = tuple(name for name in offer.everything if name in offer.mine)
-        return ToolSet(mine, shares or alone, offer.lane, alone)
+        return ToolSet(mine, shares or alone, offer.lane, alone, peers)
 
     def _offer(
         self, team: Team, services: Services, conversation: Decided, role: str, model: str, asked: ToolsAsked

@@ -104,7 +104,7 @@ _NO_OTHERS: Mapping[Why, str] = MappingProxyType(
         "tools_cost_more": "nobody else is known to carry the same tools",
     }
 )
-"""What is said where others have no tool that the role lacks (``foreign`` is 0): what is its own alone parts them."""
+"""What is said where others have no tool that the role lacks (no ``foreign``): what is its own alone parts them."""
 
 FIXES: Mapping[Why, str] = MappingProxyType(
     {
@@ -167,7 +167,7 @@ class Reason:
         """The reason in a sentence."""
         numbers = dict(self.numbers)
         said = SAID[self.why]
-        if numbers.get("foreign") == 0:
+        if not numbers.get("foreign"):
             said = _NO_OTHERS.get(self.why, said)
         return said.format_map({"name": self.name, **numbers})
 

@@ -382,8 +382,12 @@ def test_custom_tools_are_no_tools_of_others_that_would_cost(bench):
         """Run code."""
         return text
 
-    kits = {role: [*tools("find", 1), code] for role in ("reader", "writer")}
+    kits = {role: [*tools("find", 1), code] for role in ("reader", "writer", "checker")}
     model = wrap_model(bench.model(), session)
     go(chain(session, model, {role: f"You are the {role}. {HANDBOOK}" for role in kits}, kits))
-    assert {"own_tools", "tools_cost_more"} & {name for call in session.calls for name in why(call)}
+    first, *others = session.calls
+    assert (first.layout, list(map(str, first.reasons))) == ("own", ["tools_cost_more"])
+    assert [(one.layout, why(one)) for one in others] == [("fork", ["shares"])] * 2
+    # All of what they really share, and not the schemas of the union alone.
+    assert all(numbers(one, "shares")["shared"] > ESTIMATE.count(HANDBOOK) for one in others)
     assert "0 tokens" not in str(session.report())
