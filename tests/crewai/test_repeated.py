@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import pairwise
+from threading import Event
 from typing import Any
 
 import pytest
@@ -233,3 +235,34 @@ def test_agents_of_different_models_cost_no_more_than_they_did(servers, new_llm)
     assert spent[1] <= spent[0]
     assert held[0] == held[1] == [False, True, True]
     assert {call.layout for call in session.calls} == {"own"}
+
+
+def test_kickoffs_for_each_that_overlap_leave_nothing_to_later_kickoffs(servers, new_llm) -> None:
+    """One ends before the other, as in a web server: what is known of its runs is not taken for that of others."""
+    began, over = Event(), Event()
+
+    def meet(inputs: dict[str, str]) -> dict[str, str]:
+        if "alice" in inputs["brief"]:
+            assert began.wait(60)
+        elif "bob" in inputs["brief"]:
+            began.set()
+            assert over.wait(60)
+        return inputs
+
+    provider = servers("openai", CrewModel(tools=False))
+    one = Agent(role="Reader", goal="Goal.", backstory="Past.", llm=new_llm(provider))
+    part = Task(description="Part {number}. (plan none)\n\n{brief}", expected_output="Text.", agent=one)
+    made = Crew(agents=[one], tasks=[part], before_kickoff_callbacks=[meet])
+    session = Session()
+
+    def each(user: str) -> None:
+        made.kickoff_for_each(inputs=[{"brief": f"{user}. {prose(1_500)}", "number": number} for number in "01"])
+        if user == "alice":
+            over.set()
+
+    with install(made, session), ThreadPoolExecutor(2) as pool:
+        list(pool.map(each, ("alice", "bob")))
+        assert {call.layout for call in session.calls} == {"fork"}
+        made.kickoff(inputs={"brief": f"carol. {prose(1_500)}", "number": "0"})
+    assert session.calls[-1].layout == "own"
+    assert session.failures == {}

@@ -194,6 +194,7 @@ class TasksAhead:
     def ahead(self) -> CrewAhead:
         """What the session compares costs by. The tasks behind this one are counted when they are asked for."""
         binding, layout, crew, rules = self.sent.binding, self.layout, self.sharing.crew, self._rules
+        each = None if crew is None else binding.for_each
         references = texts_in(layout.opening.task, [*layout.texts, *layout.results])
         return CrewAhead(
             self.due,
@@ -206,7 +207,7 @@ class TasksAhead:
             rules.match == "block",
             units=rules.match == "unit",
             long=self._has_long_text(),
-            left=binding.runs_left if crew is not None else 0,
+            left=0 if each is None else each.left,
             likely=self._further if self._items else 0,
             repeats=1 if crew is None else binding.runs_before(crew),
             loops=binding.part(Executions).loops if layout.has_tools else 0,
@@ -318,7 +319,7 @@ class TasksAhead:
         """
         sharing = self.sharing
         items = set(sharing.inputs) - self._shared_inputs
-        if self.sent.binding.runs_known or sharing.at is None or not self._further:
+        if self.sent.binding.for_each is not None or sharing.at is None or not self._further:
             return set()
         return items if any(f"{{{name}}}" in words.template for name in items for words in sharing.words) else set()
 

@@ -37,6 +37,9 @@ it. None in any other kickoff."""
 FLOW: BlockVar[Any] = BlockVar("cacheprefix_crewai_flow")
 """The run of an installed flow that is under way here, a ``FlowRun``."""
 
+EACH: BlockVar[ForEach] = BlockVar("cacheprefix_crewai_for_each")
+"""The ``kickoff_for_each`` that is under way here: another one beside it, of the same crew too, is somebody else's."""
+
 Volatile = Callable[[], Mapping[str, str]]
 """Gives texts by name when a request is about to be sent."""
 
@@ -57,6 +60,17 @@ class Options:
 
 
 @dataclass
+class ForEach:
+    """A ``kickoff_for_each`` of an installed crew, of which it is known how many runs it has."""
+
+    binding: Binding
+    constant: frozenset[str]
+    """Names of the inputs that are the same in all its runs."""
+    left: int
+    """Of its runs, those that have not begun."""
+
+
+@dataclass
 class Binding:
     """One installation. Thread-safe; crew copies, their agents and models share it."""
 
@@ -73,12 +87,6 @@ class Binding:
     active: bool = True
     holders: int = 0
     """Who installed it; the last of them to leave takes it back."""
-    constant_inputs: frozenset[str] = frozenset()
-    """Names of those that are the same in all runs of the ``kickoff_for_each`` under way."""
-    runs_left: int = 0
-    """Of the ``kickoff_for_each`` under way."""
-    runs_known: bool = False
-    """Whether a ``kickoff_for_each`` is under way, of which it is known how many runs it has."""
     undo: list[Callable[[], None]] = field(default_factory=list)
     joined_later: dict[int, tuple[weakref.ref[Any], Callable[[Any, Binding], object]]] = field(default_factory=dict)
     """What a flow started, or a crew was given since, by identity, with how it is restored; none is kept alive."""
@@ -116,6 +124,18 @@ class Binding:
     def held(self) -> Conversation:
         """The conversation with the decisions of all runs."""
         return self.session.conversation(self.conversation, scope=self.scope)
+
+    @property
+    def for_each(self) -> ForEach | None:
+        """This installation's ``kickoff_for_each`` that is under way here; None outside of one."""
+        found = EACH.get()
+        return found if found is not None and found.binding is self else None
+
+    @property
+    def constant_inputs(self) -> frozenset[str]:
+        """Names of the inputs that are the same in all runs of the ``kickoff_for_each`` under way here."""
+        found = self.for_each
+        return frozenset() if found is None else found.constant
 
     @property
     def rewrites(self) -> bool:

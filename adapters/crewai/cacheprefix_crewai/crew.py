@@ -9,7 +9,19 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from cacheprefix.adapter import APPLICATIONS
-from cacheprefix_crewai.binding import RESUMED, RUN, Binding, bind, binding_of, bound_to, owners_of, subclassed, unbind
+from cacheprefix_crewai.binding import (
+    EACH,
+    RESUMED,
+    RUN,
+    Binding,
+    ForEach,
+    bind,
+    binding_of,
+    bound_to,
+    owners_of,
+    subclassed,
+    unbind,
+)
 from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.llm import swap, unswap
 from cacheprefix_crewai.tasks import same_tools_for_all
@@ -338,8 +350,9 @@ def _kickoff(crew: Any, name: str, asked: Mapping[str, Any]) -> Iterator[None]:
         return
     binding.session.attempt("kickoff", lambda: binding.began(crew), None)
     if name != "replay":
-        with binding.lock:
-            binding.runs_left = max(0, binding.runs_left - 1)
+        if (each := binding.for_each) is not None:
+            with binding.lock:
+                each.left = max(0, each.left - 1)
         new_turn(binding, crew)
     with _running(crew), resuming(binding, asked), binding.kickoff():
         own = binding.kickoff_id
@@ -374,14 +387,8 @@ def _for_each(crew: Any, _: str, asked: Mapping[str, Any]) -> Iterator[None]:
         return
     nothing: frozenset[str] = frozenset()
     constant = binding.session.attempt("kickoff_for_each", lambda: _constant_in(inputs), nothing)
-    before = binding.constant_inputs, binding.runs_left, binding.runs_known
-    with binding.lock:
-        binding.constant_inputs, binding.runs_left, binding.runs_known = constant, len(inputs), True
-    try:
+    with EACH.within(ForEach(binding, constant, len(inputs))):
         yield
-    finally:
-        with binding.lock:
-            binding.constant_inputs, binding.runs_left, binding.runs_known = before
 
 
 def _constant_in(inputs: Sequence[Any]) -> frozenset[str]:
