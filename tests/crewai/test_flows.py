@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -457,3 +460,84 @@ def test_zones_and_a_handbook_reach_every_crew_of_a_flow(servers, new_llm) -> No
         flow.kickoff(inputs={"brief": BRIEF})
     said = [json.dumps(body) for body in bodies(server)]
     assert [text.count("The handbook.") + text.count("We build heat pumps.") for text in said] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("made", ["once", "in_the_class"])
+def test_what_the_flows_of_two_users_start_is_each_ones_in_its_own_run(servers, new_llm, made) -> None:
+    """A crew and an agent that are made once for all: nobody is told what only the other one is to know."""
+    from crewai import Crew
+    from crewai.flow.flow import Flow, listen, start
+
+    server = servers("openai", CrewModel(tools=False))
+    all_of_them = agents(lambda: new_llm(server), tools=False)
+    lead, team = all_of_them[0], crew(all_of_them[1:], tasks(all_of_them)[1:])
+
+    class Board(Flow):  # type: ignore[misc, type-arg]
+        """Asks an agent, then a crew."""
+
+        @start()
+        def ask(self) -> str:
+            """By itself."""
+            return str(lead.kickoff(f"{self.state['user']} asks. {BRIEF}").raw)
+
+        @listen(ask)
+        def work(self) -> str:
+            """Together."""
+            return str(team.kickoff(inputs={"brief": f"{self.state['user']} asks. {BRIEF}"}).raw)
+
+    if made == "in_the_class":
+        Board.lead, Board.team = lead, team
+    session, users, flows = Session(), ("alice", "bob"), {}
+    with ExitStack() as stack:
+        for user in users:
+            flows[user] = Board()
+            told = {"me": f"I am {user}-secret."}
+            stack.enter_context(install(flows[user], session, scope=user, volatile=lambda told=told: told))
+        for user in (*users, "alice"):
+            server.reset()
+            flows[user].kickoff(inputs={"user": user})
+            bodies = raw(server)
+            assert len(bodies) == 3
+            assert all(f"{user}-secret".encode() in one for one in bodies), user
+            assert not any(f"{other}-secret".encode() in one for other in users if other != user for one in bodies)
+        server.reset()
+        team.kickoff(inputs={"brief": BRIEF})
+        lead.kickoff(BRIEF)
+        assert not any(b"-secret" in one for one in raw(server))
+    assert type(team) is Crew
+
+
+@pytest.mark.parametrize("way", ["threads", "tasks"])
+def test_requests_of_a_server_that_install_on_one_agent_have_each_their_own(servers, new_llm, way) -> None:
+    """Both are under way at once: nobody is told what only the other one is to know."""
+    server, session, users = servers("openai", CrewModel(tools=False)), Session(), ("alice", "bob")
+    lead = agents(lambda: new_llm(server), tools=False)[0]
+
+    def installed(user: str) -> Any:
+        return install(lead, session, scope=user, volatile=lambda: {"me": f"I am {user}-secret."})
+
+    def served(user: str) -> None:
+        with installed(user):
+            together.wait(30)
+            lead.kickoff(f"{user} asks. {BRIEF}")
+            together.wait(30)
+
+    async def served_async(user: str) -> None:
+        with installed(user):
+            await asyncio.sleep(0.1)
+            await lead.kickoff_async(f"{user} asks. {BRIEF}")
+            await asyncio.sleep(0.1)
+
+    async def both() -> None:
+        await asyncio.gather(*map(served_async, users))
+
+    together = Barrier(2)
+    if way == "threads":
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(served, users))
+    else:
+        asyncio.run(both())
+    asked = [[user for user in users if f"{user} asks".encode() in one] for one in raw(server)]
+    told = [[user for user in users if f"{user}-secret".encode() in one] for one in raw(server)]
+    assert sorted(asked) == [["alice"], ["bob"]]
+    assert told == asked

@@ -7,6 +7,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +41,9 @@ FLOW: BlockVar[Any] = BlockVar("cacheprefix_crewai_flow")
 EACH: BlockVar[ForEach] = BlockVar("cacheprefix_crewai_for_each")
 """The ``kickoff_for_each`` that is under way here: another one beside it, of the same crew too, is somebody else's."""
 
+_MADE: ContextVar[tuple[weakref.ref[Binding], ...]] = ContextVar("cacheprefix_crewai_made", default=())
+"""The installations that this thread or task, or what started it, has made, the newest last."""
+
 Volatile = Callable[[], Mapping[str, str]]
 """Gives texts by name when a request is about to be sent."""
 
@@ -70,7 +74,7 @@ class ForEach:
     """Of its runs, those that have not begun."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Binding:
     """One installation. Thread-safe; crew copies, their agents and models share it."""
 
@@ -84,6 +88,8 @@ class Binding:
     """
     clash: str = ""
     """The name of two tools that differ, so that the crew's tools make no union; empty where they make one."""
+    of_flow: bool = False
+    """Installed on a flow: the crews and agents that start in its runs are part of it there, and nowhere else."""
     active: bool = True
     holders: int = 0
     """Who installed it; the last of them to leave takes it back."""
@@ -106,6 +112,11 @@ class Binding:
         """What a crew's tasks held when its run began, by crew: of the run before."""
         self._earlier_runs: ByObject[Any, int] = ByObject()
         self._same_tools: ByObject[Any, bool] = ByObject()
+
+    def made(self) -> None:
+        """Whoever runs here has installed it, or joined it."""
+        others = (ref for ref in _MADE.get() if (one := ref()) is not None and one.active and one is not self)
+        _MADE.set((*others, weakref.ref(self)))
 
     def part(self, kind: Callable[[Binding], T]) -> T:
         """What another module keeps for this installation; ``kind`` makes it where it is first asked for."""
@@ -203,12 +214,13 @@ class Binding:
 
 
 class Bound:
-    """The installations on one crew or agent: the newest counts, outside of a run of another one's.
+    """The installations on one crew, agent or (``flow``) flow: outside of a run, the newest of this thread or task.
 
     Installations may be taken back in any order. Copies of the object belong to the same ones; a pickle has none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, flow: bool = False) -> None:
+        self._flow = flow
         self._all: list[Binding] = []
 
     def add(self, binding: Binding) -> None:
@@ -226,12 +238,22 @@ class Bound:
     def found(self) -> Binding | None:
         """The one in force here."""
         alive = [one for one in self._all if one.active]
-        running = RUN.get()
-        return running if running in alive else alive[-1] if alive else None
+        flow = FLOW.get()
+        here = next((one for one in (RUN.get(), None if flow is None else flow.binding) if one in alive), None)
+        # Privacy: what the flows of two users start, an agent that is made once for all, is each one's in its own runs.
+        everywhere = [one for one in alive if self._flow or not one.of_flow]
+        # And requests of a server that install side by side on one object have each their own.
+        mine = (one for ref in reversed(_MADE.get()) if (one := ref()) is not None and one in everywhere)
+        return here or next(mine, everywhere[-1] if everywhere else None)
+
+    def only(self) -> Binding | None:
+        """The one in force here, or else the only one."""
+        alive = [one for one in self._all if one.active]
+        return self.found() or (alive[0] if len(alive) == 1 else None)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Bound:
         """A list of its own of the same installations."""
-        made = Bound()
+        made = Bound(flow=self._flow)
         made._all = list(self._all)
         return made
 
@@ -340,14 +362,20 @@ def binding_of(target: Any) -> Binding | None:
     return found.found() if isinstance(found, Bound) else None
 
 
-def bind(target: Any, binding: Binding) -> None:
-    """Put an installation on a crew or agent."""
+def only_binding(target: Any) -> Binding | None:
+    """The installation on a crew or agent, also behind the runs of the one flow that started it; None without one."""
+    found = getattr(target, "__dict__", {}).get(KEY)
+    return found.only() if isinstance(found, Bound) else None
+
+
+def bind(target: Any, binding: Binding, *, flow: bool = False) -> None:
+    """Put an installation on a crew, an agent or a flow."""
     # Privacy: threads may install at once on an agent that their crews share. One that was lost there would have the
     # other one's session answer for it.
     with _CHANGING:
         found = vars(target).get(KEY)
         if not isinstance(found, Bound):
-            found = vars(target)[KEY] = Bound()
+            found = vars(target)[KEY] = Bound(flow=flow)
         found.add(binding)
 
 

@@ -18,6 +18,7 @@ from cacheprefix_crewai.binding import (
     bind,
     binding_of,
     bound_to,
+    only_binding,
     owners_of,
     subclassed,
     unbind,
@@ -75,12 +76,15 @@ def agents_of(crew: Any) -> list[Any]:
 
 
 def binding_on(target: Any) -> Binding | None:
-    """What is installed on a crew, on one of its agents, or on a flow; None without."""
-    found = binding_of(target)
+    """What is installed on a crew, on one of its agents, or on a flow; None without.
+
+    A crew that a flow started may be asked about behind its run too, unless several flows have started it.
+    """
+    found = only_binding(target)
     if found is not None:
         return found
     crew, agents = parts_of(target)
-    return next((one for each in (crew, *agents) if (one := binding_of(each)) is not None), None)
+    return next((one for each in (crew, *agents) if (one := only_binding(each)) is not None), None)
 
 
 # ---------------------------------------------------------------------- binding

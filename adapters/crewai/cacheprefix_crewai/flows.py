@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cacheprefix_crewai.binding import ALONE, FLOW, RUN, Binding, WhileUsed, binding_of, owners_of, replaced_method
+from cacheprefix_crewai.binding import (
+    ALONE,
+    FLOW,
+    RUN,
+    Binding,
+    WhileUsed,
+    binding_of,
+    bound_to,
+    owners_of,
+    replaced_method,
+)
 from cacheprefix_crewai.crew import (
     agents_of,
     as_installed,
@@ -187,7 +197,7 @@ def join(binding: Binding, target: Any, *, of_run: bool = False) -> None:
         bind_crew(binding, crew, copy=True)
         binding.remember(crew, freed)
     for agent in agents:
-        if binding_of(agent) is None:
+        if binding_of(agent) is None and not bound_to(agent, binding):
             bind_agent(binding, agent, copy=True)
             binding.remember(agent, freed)
     for owner in (crew, *agents):

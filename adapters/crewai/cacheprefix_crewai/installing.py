@@ -22,7 +22,7 @@ from cacheprefix.adapter import (
 )
 from cacheprefix.errors import SetupError, check_text, found_instead
 from cacheprefix_crewai.asked_models import WATCH_MODELS
-from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of
+from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of, bound_to
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
 from cacheprefix_crewai.delegation import FIND_COWORKERS
 from cacheprefix_crewai.flows import WATCH, WATCH_AGENTS, join, parts_in
@@ -44,6 +44,7 @@ class Installation:
         self._left = False
         with binding.lock:
             binding.holders += 1
+        binding.made()
 
     @property
     def session(self) -> Session:
@@ -129,8 +130,9 @@ def install(
     of tenants are kept apart.
 
     Installing again with the same session and scope joins the installation there is, whose options stay; it ends when
-    each ``install`` was undone. With another, that one is in force until it is undone. Crews may share agents: each
-    crew's runs are its own installation's.
+    each ``install`` was undone. With another, that one is in force until it is undone; threads and tasks that install
+    side by side on one object, as requests of a server do, have each their own. Crews may share agents: each crew's
+    runs are its own installation's. What flows share, each has in its own runs, and nobody behind them.
     Raises ``SetupError`` for anything else. Models are changed in place and restored. Of what is the process's,
     CrewAI's tool hooks are used with a budget or a tool cache, its delegation tools find a coworker also by a role with
     its placeholders, the methods that start an agent by itself, and what asks for answers by a schema past a model's
@@ -148,7 +150,7 @@ def install(
             return Installation(target, known)
     bound = given_or_configured(users_session(known.given) if session is None and known is not None else session)
     options = _options(bound, shared_inputs, shared_context, gate, volatile, volatile_role, scope)
-    binding = Binding(bound, options, _conversation(target, crew, agents))
+    binding = Binding(bound, options, _conversation(target, crew, agents), of_flow=flow is not None)
     if bound.mode != "observe":
         bound.adopt_system(SYSTEM)
         found = bound.attempt("tools", lambda: crew_tools(crew, agents), CrewTools([], {}))
@@ -161,10 +163,10 @@ def install(
     binding.undo += [WATCH_AGENTS.use(binding), WATCH_STRUCTURED.use(binding), WATCH_MODELS.use(binding)]
     binding.undo.append(WATCH_OVERLAYS.use(binding))
     if flow is not None:
-        bind(flow, binding)
+        bind(flow, binding, flow=True)
         binding.undo += [lambda: freed(flow, binding), WATCH.use(binding)]
         for part in parts_in(flow):
-            if binding_of(part) is None:
+            if binding_of(part) is None and not bound_to(part, binding):
                 bound.attempt("flow", functools.partial(join, binding, part), None)
     if crew is not None:
         bind_crew(binding, crew)
