@@ -10,7 +10,7 @@ from cacheprefix.effects import Effect, Flow, adrive, drive, in_a_loop
 from cacheprefix.errors import SetupError
 from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.stores import MemoryStore, Store
-from cacheprefix.stores.effects import Do, aside
+from cacheprefix.stores.effects import Do
 from cacheprefix.stores.memory import Lru
 from cacheprefix.stores.protocol import is_blocking, is_shared, short
 from cacheprefix.toolcache.codec import Kept
@@ -103,7 +103,7 @@ class Attempt:
 
     def _done(self, effect: Effect) -> Any:
         if self._aside:
-            aside(self._cache.store, effect.now)
+            self._cache._engine.tell(effect.now)  # noqa: SLF001 - the cache's own second half
             return None
         return effect.now()
 

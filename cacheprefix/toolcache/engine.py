@@ -12,6 +12,7 @@ import logging
 import secrets
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -98,6 +99,9 @@ class Engine:
         self._owed: dict[str, tuple[str, ...]] = {}
         # Those of them whose tools may write still, although their callers are gone.
         self._left: set[str] = set()
+        # Marks and bumps that threads are to tell the store, one after the other, and have not yet told it.
+        self._to_tell: deque[Callable[[], object]] = deque()
+        self._telling = RLock()
         # Running writes: by writer, the names of what each may change.
         self._writing: dict[str, tuple[str, ...]] = {}
         self._tended = False
@@ -122,6 +126,9 @@ class Engine:
         if self._owed:
             # The store refused a mark or bump, which a thread repeats: until then its results may be outdated.
             self._counters.error()
+            return _BLIND
+        if self._to_tell:
+            # What the store is about to hear of may outdate what it holds: the tool runs.
             return _BLIND
         data, stamp = self.store.read(key, plan.names) if self._storable(plan) else self._generations(plan)
         if not isinstance(stamp, bytes):
@@ -224,6 +231,19 @@ class Engine:
         else:
             yield Settle(self.store, self._written, writer)
         return Answer(ran, "written")
+
+    def tell(self, work: Callable[[], object]) -> None:
+        """Have a thread tell the store of a write, without waiting; until it has, this process looks nothing up."""
+        self._to_tell.append(work)
+        aside(self.store, self._tell_next)
+
+    def _tell_next(self) -> None:
+        """Tell the store what stands first: were a mark told behind its own end, nothing would take it away again."""
+        with self._telling:
+            try:
+                self._to_tell[0]()
+            finally:
+                self._to_tell.popleft()
 
     def _mark(self, writer: str) -> None:
         """Mark in the store what a writer may change."""
@@ -355,7 +375,7 @@ class Engine:
         self.flights.after_fork()
         # The parent ends its own writes and repeats its own marks; its thread does not exist here.
         self._writing = {}
-        self._owed, self._left = {}, set()
+        self._owed, self._left, self._to_tell = {}, set(), deque()
         self._tended = False
         self._wake = SimpleQueue()
 
@@ -451,7 +471,7 @@ class Engine:
         """Keep a result in the store or in this process, unless what it depends on was written meanwhile."""
         key = plan.key or ""
         try:
-            if self._owed or self.store.generations(plan.names) != stamp:
+            if self._owed or self._to_tell or self.store.generations(plan.names) != stamp:
                 return
             if kept.payload is not None and self._storable(plan):
                 self.store.set(key, seal(plan.check, stamp, kept), plan.ttl)

@@ -253,6 +253,18 @@ def test_a_call_that_is_dropped_half_way_stays_marked(file: File) -> None:
     assert [file.seen(cache), file.write(), file.seen(cache)] == ["old", "written", "new"]
 
 
+async def test_what_the_store_is_still_to_hear_of_a_write_answers_nobody_of_its_process(file: File) -> None:
+    """In an event loop a thread tells the store, which may take its time: the write is over before it has heard."""
+    store = Busy()
+    cache = ToolResultCache(store)
+    assert [await asyncio.to_thread(file.seen, cache) for _ in range(2)] == ["old", "old"]
+    attempt = cache.begin(WRITE, {"path": str(file.path)})
+    attempt.finish(file.write())
+    assert await asyncio.to_thread(file.seen, cache) == "new"
+    store.free.set()
+    await asyncio.to_thread(eventually, lambda: file.seen(cache) == "new" and cache.stats().total.hits > 1)
+
+
 async def test_a_cancelled_write_that_the_store_did_not_hear_of_stays_marked(file: File) -> None:
     """Its thread goes on when the store is back: what is read until then is not kept."""
     store = Refusing()
@@ -279,6 +291,24 @@ async def test_a_cancelled_write_that_the_store_did_not_hear_of_stays_marked(fil
     go.set()
     await asyncio.to_thread(eventually, lambda: file.path.read_text() == "new")
     assert await asyncio.to_thread(file.seen, other) == "new"
+
+
+class Busy(MemoryStore):
+    """A store that takes its time for what it is told of writes."""
+
+    blocking = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = threading.Event()
+
+    def mark(self, names: Any, writer: str, ttl: float) -> None:
+        self.free.wait(60)
+        super().mark(names, writer, ttl)
+
+    def bump(self, names: Any, writer: str = "") -> None:
+        self.free.wait(60)
+        super().bump(names, writer)
 
 
 class Refusing(MemoryStore):
