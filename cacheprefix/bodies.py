@@ -782,7 +782,7 @@ class _Read:
     """The role's own text, without the shared one."""
     tools: list[Any]
     shared: bool
-    """Whether it may carry the union's tools: it has none that the provider runs."""
+    """Whether it may carry the union's tools: it has none that the provider defines."""
     shared_at: int | None
     """Characters of its own system text in front of the shared one; None where that stands nowhere in it."""
     quotes: bool
@@ -834,7 +834,7 @@ class _Read:
         free = body.get("tool_choice") in (None, "auto")
         forced = for_own_tools(body.get("tool_choice"), names, session.prefix.tool_names)
         carried: Carried = names if forced else "open"
-        # OpenAI's custom tools take free text, and the application runs them.
+        # OpenAI's custom tools take free text, and the application defines them.
         kinds = (_kind(tool) for tool in self.tools if not _is_function(tool))
         known = provider_tools(kind for kind in kinds if kind != "custom")
         return AgentRequest(
@@ -1310,7 +1310,7 @@ def _kind(tool: Any) -> str:
 
 
 def _is_function(tool: Any) -> bool:
-    """Whether a tool is a function of the application's, and not one that the provider runs."""
+    """Whether a tool is a function of the application's, and not one that the provider defines."""
     return isinstance(tool, Mapping) and any(shape.declares(tool) for shape in CHATS.values())
 
 
