@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import operator
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -504,6 +503,10 @@ def _plain(item: Any) -> Any:
     return item if isinstance(item, Mapping) else item.model_dump(exclude_none=True, warnings=False)
 
 
+_PULLED: BlockVar[tuple[Watched, ...]] = BlockVar("cacheprefix_pulled")
+"""The streams whose next event the code that runs here looks for: one may stand in another."""
+
+
 class Watched:
     """A stream's events on their way to the application; the call ends with them, also where nobody reads them.
 
@@ -515,8 +518,6 @@ class Watched:
         self.usage: dict[str, Any] = {}
         """What the events have said of it so far."""
         self._diagnostics: Any = None
-        self._reader: int | None = None
-        """The thread that waits for the next event; None between two of them."""
         self._any_event = False
         self._last: Any = None
         self._so_far = SoFar()
@@ -525,18 +526,16 @@ class Watched:
     @contextmanager
     def _pulling(self) -> Iterator[None]:
         """Around what looks for the next event: ends the call with the stream, or where that breaks off."""
-        self._reader = threading.get_ident()
-        try:
-            yield
-        except (StopIteration, StopAsyncIteration):
-            self._ended()
-            raise
-        except BaseException:
-            self._left()
-            self._turn.fail()
-            raise
-        finally:
-            self._reader = None
+        with _PULLED.within((*(_PULLED.get() or ()), self)):
+            try:
+                yield
+            except (StopIteration, StopAsyncIteration):
+                self._ended()
+                raise
+            except BaseException:
+                self._left()
+                self._turn.fail()
+                raise
 
     def _passes(self, event: Any) -> bool:
         """Note an event; False where the application must not see it."""
@@ -576,10 +575,10 @@ class Watched:
     def response_closed(self) -> None:
         """The HTTP response underneath was closed, which ends the call; not by who reads the stream to its end.
 
-        There the response closes by itself and the reader ends the call. Closed by another thread it wakes no reader
-        who waits for its socket: siblings would wait along with that one.
+        There the response closes by itself and the reader ends the call. Closed by another thread, or over HTTP/2 by
+        another task, it wakes no reader who waits for its socket: siblings would wait along with that one.
         """
-        if self._reader != threading.get_ident():
+        if self not in (_PULLED.get() or ()):
             self._abandoned()
 
     def __del__(self) -> None:
@@ -782,7 +781,7 @@ class _Read:
     """The role's own text, without the shared one."""
     tools: list[Any]
     shared: bool
-    """Whether it may carry the union's tools: it has none that the provider runs."""
+    """Whether it may carry the union's tools: it has none that the provider defines."""
     shared_at: int | None
     """Characters of its own system text in front of the shared one; None where that stands nowhere in it."""
     quotes: bool
@@ -834,7 +833,7 @@ class _Read:
         free = body.get("tool_choice") in (None, "auto")
         forced = for_own_tools(body.get("tool_choice"), names, session.prefix.tool_names)
         carried: Carried = names if forced else "open"
-        # OpenAI's custom tools take free text, and the application runs them.
+        # OpenAI's custom tools take free text, and the application defines them.
         kinds = (_kind(tool) for tool in self.tools if not _is_function(tool))
         known = provider_tools(kind for kind in kinds if kind != "custom")
         return AgentRequest(
@@ -1310,7 +1309,7 @@ def _kind(tool: Any) -> str:
 
 
 def _is_function(tool: Any) -> bool:
-    """Whether a tool is a function of the application's, and not one that the provider runs."""
+    """Whether a tool is a function of the application's, and not one that the provider defines."""
     return isinstance(tool, Mapping) and any(shape.declares(tool) for shape in CHATS.values())
 
 

@@ -367,7 +367,7 @@ class HistoryRunner:
         return sum(self.services.count(schema, model) for schema in schemas)
 
     def _unshared(self, model: str, declared: Sequence[Any]) -> int:
-        """About the tokens of a request's tools that nobody shares: they came with it, or the provider runs them."""
+        """About the tokens of a request's tools that nobody shares: they came with it, or the provider defines them."""
         # Of its own names alone: a session may know the tools of thousands of users.
         known = {tool.name for tool in self.team.prefix.among(map(tool_name, declared))}
         return sum(self.services.count(str(tool), model) for tool in declared if tool_name(tool) not in known)

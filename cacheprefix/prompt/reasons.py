@@ -76,7 +76,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
         ),
         "response_schema": "its answer follows a schema, which is another prompt for the provider",
         "forced_tool": "it must call a tool, which is another prompt for the provider",
-        "provider_tools": "it has tools that the provider runs ({name})",
+        "provider_tools": "it has tools that the provider defines, whoever runs them ({name})",
         "kept_by_provider": "it goes on from a history that the provider keeps; given whole, it could be shared",
         "own_prompt": "the application words this prompt itself ({name})",
         "own_history": "the history is not ours to lay out ({name})",
@@ -189,6 +189,10 @@ def reason(why: Why, name: str = "", **numbers: int) -> Reason:
 
 
 def provider_tools(names: Iterable[str]) -> tuple[Reason, ...]:
-    """The reason of that name for tools that the provider runs, which are in no union; empty without any."""
+    """The reason of that name for tools that the provider defines, which are in no union; empty without any.
+
+    Some it runs itself (web search), some the application (Anthropic's bash, text editor, computer and memory; OpenAI's
+    local shell, apply patch and computer use): the definition that stands in the prompt is the provider's all the same.
+    """
     found = sorted(set(names))
     return (reason("provider_tools", ", ".join(found)),) if found else ()

@@ -22,6 +22,7 @@ from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import SetupError
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix_crewai import ask, install
+from tests.noting import note, noted
 
 USERS = ("alice", "bob")
 WAYS = ("kickoff", "kickoff_for_each", "kickoff_for_each_async", "akickoff")
@@ -359,3 +360,35 @@ def test_a_side_question_beside_an_agents_own_run_is_behind_that_runs_words_alon
 
 async def _awaited(run):
     return await run
+
+
+def test_what_a_callback_writes_into_the_tools_of_a_request_is_on_the_wire_of_no_other(
+    servers, new_llm, monkeypatch
+) -> None:
+    """Not of the next agents', who carry that tool as one of all, and not of the next kickoff's: another person's.
+
+    A callback of LiteLLM's, which is told before a request goes out.
+    """
+    import litellm
+
+    provider, session = servers("openai", CrewModel(tools=False)), Session(gate=None)
+
+    class Noting(litellm.integrations.custom_logger.CustomLogger):  # type: ignore[misc, name-defined]
+        def log_pre_api_call(self, model: Any, messages: Any, kwargs: Any) -> None:
+            if not provider.requests:
+                note([*filter(_searches, kwargs["additional_args"]["complete_input_dict"]["tools"])])
+
+    # Not among ``litellm.callbacks``, which CrewAI sets for each agent.
+    monkeypatch.setattr(litellm, "input_callback", [Noting()])
+    who = agents(lambda: new_llm(provider, "litellm"), own_tools=True)
+    team = crew(who, tasks(who))
+    with install(team, session):
+        for user in USERS:
+            team.kickoff(inputs=_brief(user))
+    assert all(any(map(_searches, json.loads(one.body)["tools"])) for one in provider.requests)
+    assert noted(provider) == [True] + [False] * 5
+
+
+def _searches(tool: Any) -> bool:
+    """Whether it is the first agent's tool."""
+    return tool["function"]["name"] == "search_market_data"

@@ -121,7 +121,7 @@ def test_a_node_alone_says_so(chat):
     assert (session.calls[-1].layout, why(session.calls[-1])) == ("fork", ["alone"])
 
 
-def test_tools_that_the_provider_runs_are_named(servers):
+def test_tools_that_the_provider_defines_are_named(servers):
     """They are in no union, and a role that has them says which."""
     bench = Bench("anthropic", servers("anthropic"))
     session = bench.session(HANDBOOK)

@@ -31,6 +31,7 @@ from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix_litellm import calls, install, role, unwrap, wrap
 from cacheprefix_litellm import role as block
 from cacheprefix_litellm.plugin import cacheprefix_wrap
+from tests.noting import note, noted
 
 ROOT = Path(__file__).resolve().parents[2]
 VENDORS = tuple(MODELS)
@@ -764,3 +765,31 @@ def test_a_router_that_threads_wrap_at_once_is_wrapped_once(fresh):
                 assert type(router) is plain
     finally:
         sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize(("vendor", "hook"), [("openai", "made"), ("anthropic", "made"), ("openai", "sent")])
+async def test_what_a_callback_writes_into_the_tools_of_a_request_is_on_the_wire_of_no_other(
+    fresh, vendor, hook, monkeypatch
+):
+    """Another role asks, and each for another user. Anthropic's form of the tools LiteLLM makes anew for each."""
+    provider, own = fresh(vendor), session()
+
+    class Noting(litellm.integrations.custom_logger.CustomLogger):
+        async def async_pre_call_deployment_hook(self, kwargs, call_type):
+            if hook == "made" and not provider.requests:
+                note(kwargs["tools"])
+
+        def log_pre_api_call(self, model, messages, kwargs):
+            if hook == "sent" and not provider.requests:
+                note(kwargs["additional_args"]["complete_input_dict"]["tools"])
+
+    ways = ("input_callback", "success_callback", "failure_callback")
+    for name in ("callbacks", *ways, *map("_async_{}".format, ways)):
+        # LiteLLM puts what stands in the first of them into the others.
+        monkeypatch.setattr(litellm, name, [Noting()] if name == "callbacks" else [])
+    call = wrap(litellm.acompletion, own)
+    for name, whose in (("planner", "Ann"), ("critic", "Ann"), ("critic", "Ben"), ("planner", "Ben")):
+        with role(name, conversation=whose):
+            await call(model=MODELS[vendor], messages=messages(name), tools=[tool("look")], **place(vendor, provider))
+    assert noted(provider) == [True, False, False, False]
+    assert [each.layout for each in own.calls] == ["fork"] * 4

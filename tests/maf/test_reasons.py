@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from agent_framework import Agent
+from agent_framework import Agent, tool
 from agent_framework.orchestrations import SequentialBuilder
 from maf_teams import TASK, look, role, served
 from test_agents import said, session_for, team
@@ -63,13 +63,22 @@ async def test_what_keeps_its_own_layout_says_why(servers):
     assert dict(short.calls[0].reasons[0].numbers)["minimum"] == 1_024
 
 
-async def test_tools_that_the_provider_runs_are_named_by_their_type(servers):
-    """The framework hands them on as plain dicts. OpenAI's custom tools are not among them."""
+async def test_tools_that_the_provider_defines_are_named_by_their_type(servers):
+    """The framework hands them on as plain dicts, a shell that the application runs as a function of that kind.
+
+    OpenAI's custom tools are not among them.
+    """
+
+    @tool(kind="shell")
+    def run(command: str) -> str:
+        """Run a command."""
+        return command
+
     session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE))
-    tools = [{"type": "web_search"}, {"type": "custom", "custom": {"name": "code"}}, look()]
+    tools = [{"type": "web_search"}, {"type": "custom", "custom": {"name": "code"}}, look(), run]
     async with served(servers, API) as (client, _):
         await agents(client, session, tools=tools)[0].run(TASK)
-    assert [one.name for one in session.calls[0].reasons if one.why == "provider_tools"] == ["web_search"]
+    assert [one.name for one in session.calls[0].reasons if one.why == "provider_tools"] == ["shell, web_search"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -33,6 +33,7 @@ from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider
 from cacheprefix_openai_agents import unwrap, wrap
 from cacheprefix_openai_agents.plugin import cacheprefix_wrap
+from tests.noting import note, noted
 
 ROOT = Path(__file__).resolve().parents[2]
 APIS = tuple(MODELS)
@@ -575,3 +576,25 @@ def test_roles_that_are_named_after_users_stop_sharing_their_tools(provider):
     assert max(map(len, seen)) > 1
     assert seen[3:] == [{user} for user in (*users[3:], *users)]
     assert own.failures == {}
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_what_a_models_client_writes_into_the_tools_of_a_request_is_on_the_wire_of_no_other(provider, api):
+    """A client of the application's own class; another agent asks, and each for another user."""
+    model = model_for(api, provider)
+
+    class Noting(openai.AsyncOpenAI):
+        async def post(self, path, *, body=None, **options):
+            if not provider.requests:
+                note(body["tools"])
+            return await super().post(path, body=body, **options)
+
+    model._client.__class__ = Noting
+    made, own = team_of(model), session()
+    wrap(made, own)
+    critic = made.handoffs[0]
+    for first, whose in ((made, "Ann"), (critic, "Ann"), (critic, "Ben"), (made, "Ben")):
+        await Runner.run(first, "Go on.", run_config=RunConfig(group_id=whose))
+    await model._client.close()
+    assert noted(provider) == [True, False, False, False]
+    assert [call.layout for call in own.calls] == ["fork"] * 4

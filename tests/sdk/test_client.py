@@ -39,6 +39,7 @@ from cacheprefix.watched_clients import tapped
 from cacheprefix.wire import decode
 from cacheprefix_sdk import role, wrap
 from tests.blocking import Hanging
+from tests.noting import note, noted
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 APIS = tuple(RULES)
@@ -1327,3 +1328,38 @@ async def test_a_client_that_threads_watch_at_once_is_watched_once():
     await sdk.chat._post("/chat/completions")
     await sdk.post("/responses")
     assert heard == ["/chat/completions", "/responses"]
+
+
+def _noting(client):
+    """The client, of a class of the application's that writes into the tools of the first request that it sends."""
+    sent = []
+
+    class Noting(type(client)):
+        def post(self, path, *, body=None, **options):
+            if not sent:
+                note(body["tools"])
+            sent.append(path)
+            return super().post(path, body=body, **options)
+
+    client.__class__ = Noting
+    return client
+
+
+@pytest.mark.parametrize(
+    ("writes", "given"), [("client", "with requests"), ("application", "with requests"), ("application", "beforehand")]
+)
+def test_what_is_written_into_the_tools_of_a_request_is_on_the_wire_of_no_other(
+    api, servers, session_for, writes, given
+):
+    """By the client that sends it, or by the application once it is sent: another role asks, and each for another."""
+    mine = tool("look", api)
+    own = session_for(api, tools=[mine] if given == "beforehand" else [])
+    with make_client(api, servers[api]) as plain:
+        create = creator(wrap(_noting(plain) if writes == "client" else plain, own), api)
+        for name, whose in (("planner", "Ann"), ("critic", "Ann"), ("critic", "Ben"), ("planner", "Ben")):
+            with role(name, conversation=whose):
+                create(**body(api, tools=[mine if (name, whose) == ("planner", "Ann") else tool("look", api)]))
+            if writes == "application":
+                note(mine)
+    assert noted(servers[api]) == [writes == "client", False, False, False]
+    assert [call.layout for call in own.calls] == ["fork"] * 4

@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import anthropic
+import httpx
 import pytest
 from sdk_driver import MODELS, RULES, creator, make_client, streamer
 
@@ -89,7 +90,8 @@ def test_who_opens_several_streams_and_then_reads_them_does_not_wait_for_himself
             with role(name):
                 streams.append(create(**asked(api), stream=True))
         assert all(list(each) for each in streams)
-    assert len(session.calls) == 3
+    # Each to its end, at which the response closes while it is read: none was broken off.
+    assert [call.cut for call in session.calls] == [False] * 3
     assert not session.adapter._gate._flights
 
 
@@ -105,7 +107,8 @@ async def test_nor_in_a_task(session, api):
                     streams.append(await asyncio.wait_for(create(**asked(api), stream=True), PATIENCE))
             for each in streams:
                 assert [event async for event in each]
-    assert len(session.calls) == 3
+    # Each to its end, at which the response closes while it is read: none was broken off.
+    assert [call.cut for call in session.calls] == [False] * 3
     assert not session.adapter._gate._flights
 
 
@@ -205,6 +208,56 @@ def test_a_stream_whose_response_another_thread_closes_while_it_is_read_leads_no
         stream.response.close()
         assert not flights
         reading.result(PATIENCE)
+    assert session.failures == {}
+
+
+class _Multiplexed(httpx.AsyncHTTPTransport):
+    """One whose connection goes on when a response is closed, so that this wakes nobody, as over HTTP/2."""
+
+    async def handle_async_request(self, request):
+        answer = await super().handle_async_request(request)
+        return httpx.Response(answer.status_code, headers=answer.headers, stream=_Parts(answer.stream))
+
+
+class _Parts(httpx.AsyncByteStream):
+    def __init__(self, own):
+        self._own = own
+
+    async def __aiter__(self):
+        async for part in self._own:
+            yield part
+
+
+@pytest.mark.parametrize("transport", [httpx.AsyncHTTPTransport, _Multiplexed], ids=["HTTP/1.1", "as HTTP/2"])
+async def test_nor_does_one_whose_response_another_task_closes_while_it_is_read(session, transport):
+    """The same in an event loop. Siblings go on at once, and not when the reader hears of it."""
+    begun, flights = asyncio.Event(), session.adapter._gate._flights
+    pace = Latency(base=3.0, uncached=0, cached=0, output=0, scale=1)
+    with SimulatedProvider(RULES["openai-responses"], latency=pace) as provider:
+        async with make_client("openai-responses", provider, later=True) as plain:
+            plain._client._transport = transport()
+            with role("first"):
+                stream = await creator(wrap(plain, session), "openai-responses")(
+                    **asked("openai-responses"), stream=True
+                )
+
+            async def read():
+                with contextlib.suppress(Exception):
+                    async for event in stream:
+                        if event.type == "response.in_progress":
+                            begun.set()
+
+            reading = asyncio.create_task(read())
+            await asyncio.wait_for(begun.wait(), PATIENCE)
+            while any(one.unread is not None for one in flights.values()):  # noqa: ASYNC110 - nothing tells when
+                await asyncio.sleep(0)
+            assert flights
+            closing = asyncio.create_task(stream.response.aclose())
+            await asyncio.sleep(0.05)
+            assert not flights
+            await closing
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
     assert session.failures == {}
 
 

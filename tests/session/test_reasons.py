@@ -248,22 +248,41 @@ def test_a_side_fork_says_what_it_shares():
     assert dict(call.reasons[0].numbers)["shared"] == session.adapter.decode(body, "openai-chat").tokens
 
 
-def test_tools_that_the_provider_runs_are_named():
-    """They are in no union, so the role's array stays its own."""
-    session = Session(SharedPrefix(system=HANDBOOK))
-    body = {
-        "model": "gpt-5.2",
-        "messages": [{"role": "system", "content": HANDBOOK}, {"role": "user", "content": "Look."}],
-        "tools": [{"type": "web_search"}],
-    }
-    turn = fork_body(session.adapter, body, "openai-chat", Role("reader", "You read.", "one")).begin()
-    turn.finish({"prompt_tokens": 9})
-    assert "provider_tools web_search" in map(str, turn.call.reasons)
+# Who runs them, by the providers' tool pages: of each, the first one the provider, the others the application.
+DEFINED = {
+    "anthropic": (
+        "web_search_20250305",
+        "bash_20250124",
+        "text_editor_20250728",
+        "computer_20250124",
+        "memory_20250818",
+    ),
+    "openai-responses": ("web_search", "local_shell", "shell", "apply_patch", "computer_use_preview"),
+}
+
+
+@pytest.mark.parametrize(("api", "kind"), [(api, kind) for api, kinds in DEFINED.items() for kind in kinds])
+def test_tools_that_the_provider_defines_are_named_whoever_runs_them(api, kind):
+    """They are in no union, so the role's array stays its own; of the union's tools none is put in."""
+    claude = api == "anthropic"
+    look = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
+    session = Session(SharedPrefix(system=HANDBOOK, tools=[look]))
+    tools = [{"type": kind, **({"name": kind.rpartition("_")[0]} if claude else {})}]
+    said = {"system" if claude else "instructions": HANDBOOK, "tools": tools, "max_tokens": 50}
+    body = {"model": "claude-sonnet-4-6" if claude else "gpt-5.2", **said}
+    body["messages" if claude else "input"] = [{"role": "user", "content": "Look."}]
+    turn = fork_body(session.adapter, body, api, Role("reader", "You read.", "one")).begin()
+    turn.finish({"input_tokens": 9, "output_tokens": 1})
+    (found,) = [one for one in turn.call.reasons if one.why == "provider_tools"]
+    assert found.name == kind
+    assert "that the provider defines, whoever runs them" in found.said
+    assert turn.body["tools"][0]["type"] == kind
+    assert len(turn.body["tools"]) == 1
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
-def test_a_custom_tool_is_none_that_the_provider_runs(api):
-    """OpenAI's custom tools take free text, and the application runs them."""
+def test_a_custom_tool_is_none_that_the_provider_defines(api):
+    """OpenAI's custom tools take free text, and the application says what they are."""
     session = Session(SharedPrefix(system=HANDBOOK))
     given = {"name": "code", "description": "Run code."}
     tool = {"type": "custom", **(given if api == "openai-responses" else {"custom": given})}

@@ -70,10 +70,14 @@ def test_what_a_conversation_under_way_had_cost_unmodified_is_unknown(client, se
     assert len(told) == 2
     assert SAID in told[0]
     assert told[1].startswith("unmodified is known of 2 of 4 requests: they cost ")
-    # In plain data too, as the text says it.
-    total = report.as_dict()["total"]
+    # In plain data too, as the text says it, and of each agent.
+    plain = report.as_dict()
+    total = plain["total"]
     assert total["unmodified_cost_units_estimated"] is None
     assert total["unsure"] == {"under_way": pytest.approx(sum(call.unsure_units for call in calls), abs=0.01)}
+    for line in plain["agents"]:
+        unsure = sum(call.unsure_units for call in calls if call.agent == line["agent"])
+        assert line["unsure"] == {"under_way": pytest.approx(unsure, abs=0.01)}
     cost = sum(call.units for call in calls[2:])
     assert f"they cost {cost:,.0f} cost units" in told[1]
     assert told[1].endswith(f"the others cost {report.total.cost_units - cost:,.0f}")

@@ -342,7 +342,7 @@ class _Asked:
 
     @property
     def declared(self) -> list[Any]:
-        """Those of them that the provider runs, or that are named where the core looks: nobody may share them."""
+        """Those of them that the provider defines, or that are named where the core looks: nobody may share them."""
         named = {"function", "custom", "name"}
         return [tool for tool in self._given if by_provider(tool) or (isinstance(tool, Mapping) and named & set(tool))]
 

@@ -43,8 +43,8 @@ def adopt(session: AdapterSession, tools: Sequence[Any], *, of_code: bool = Fals
     own = [name_of(tool) for tool in tools if by_provider(tool)]
     if own:
         session.note(
-            f"tools that the provider runs ({', '.join(sorted(own))}) are in no union: roles that bind the very same "
-            "tools share, others do not"
+            f"tools that the provider defines ({', '.join(sorted(own))}) are in no union: roles that bind the very "
+            "same tools share, others do not"
         )
         return
     for tool in tools:
@@ -159,7 +159,7 @@ _KEEPING: WeakSet[type[Any]] = WeakSet()
 def learn(kind: type[Any], bound: Any) -> None:
     """Remember of a class whether what its ``bind_tools`` gave to the application shows the tools."""
     kwargs = getattr(bound, "kwargs", None) or {}
-    # Beside tools that the provider runs, Bedrock's shows them elsewhere.
+    # Beside tools that the provider defines, Bedrock's shows them elsewhere.
     if not isinstance(kwargs.get("tools"), list) and not kwargs.get(CONFIG):
         _KEEPING.add(kind)
 

@@ -154,15 +154,16 @@ def laid_out(
 
 
 def _known(tools: Sequence[Any], *, forced: bool) -> tuple[Reason, ...]:
-    """The reasons for which a request carries its own tools: those that the provider runs, and a forced call."""
-    # OpenAI's custom tools take free text, and no provider runs them.
+    """The reasons for which a request carries its own tools: those that the provider defines, and a forced call."""
+    # OpenAI's custom tools take free text, and the application defines them.
     found = provider_tools(kind for kind in map(_kind, tools) if kind not in ("", "custom"))
     return (*found, reason("forced_tool")) if forced else found
 
 
 def _kind(tool: Any) -> str:
     """What a tool that is no function of the application's is called: its declared type; empty for a function."""
-    declared = tool.get("type") if isinstance(tool, Mapping) else None
+    # A function that runs a tool of the provider's (a local shell) has the tool's type as its kind.
+    declared = tool.get("type") if isinstance(tool, Mapping) else getattr(tool, "kind", None)
     return "" if plain(tool) else declared if isinstance(declared, str) else type(tool).__name__
 
 

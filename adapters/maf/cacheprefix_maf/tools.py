@@ -26,7 +26,7 @@ class Refusing(FunctionTool):
 
 
 def plain(tool: Any) -> bool:
-    """Whether a tool is a function of the application's, and not one that the provider runs or declares itself."""
+    """Whether a tool is a function of the application's, and not one that the provider defines."""
     return isinstance(tool, FunctionTool) and not tool.kind
 
 
