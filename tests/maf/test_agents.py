@@ -92,6 +92,21 @@ async def test_an_agent_in_its_own_layout_is_told_the_shared_text(servers, api):
     assert all(one in text for one, text in zip(texts.values(), systems, strict=True))
 
 
+@pytest.mark.parametrize("other", ["session", "scope", "volatile"])
+async def test_an_agent_that_is_made_once_for_all_is_wrapped_for_one(servers, other):
+    """Wrapped for a second user it would go on under the first one's scope, and with what only that one is to be told."""
+    first, again = Session(), {"scope": "alice", "volatile": lambda: {"me": "I am alice."}}
+    async with served(servers, "openai-chat") as (client, _):
+        agent = wrap(role(client, "planner"), first, **again)
+        assert wrap(agent, first, **again) is wrap(agent) is agent
+        changed = {"session": Session(), "scope": "bob", "volatile": lambda: {"me": "I am bob."}}[other]
+        options = {"session": first, **again, other: changed}
+        with pytest.raises(SetupError, match=f"wrapped already with another {other}; unwrap it first"):
+            wrap(agent, **options)
+        assert wrap(unwrap(agent), **options) is agent
+        assert session_of(agent) is options["session"]
+
+
 @pytest.mark.parametrize("layout", ["fork", "own"])
 async def test_durable_context_and_zones_are_said_once(servers, layout):
     """In a fork and in an agent's own layout; text that cannot be said behind the history is named."""

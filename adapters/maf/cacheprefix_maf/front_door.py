@@ -49,7 +49,7 @@ def wrap(
 ) -> T:
     """Make an agent, several in a list, tuple or dict, or all of a workflow send forks of the session's shared prefix.
 
-    In place; ``unwrap`` takes it back, and it does nothing where it was done. Wrap a workflow when it is built:
+    In place; ``unwrap`` takes it back, and it does nothing where the same was done. Wrap a workflow when it is built:
     then the tools of all its agents, hand-offs included, are in the union from the first request on, and what
     most of their instructions have in common becomes the shared system text unless the session's prefix has one (an
     agent whose instructions do not hold it keeps its own layout). So does that of agents which are wrapped one after
@@ -57,7 +57,8 @@ def wrap(
     group chat or a Magentic team keeps its layout and is measured and marked. For the options see
     ``prefix_middleware``; ``role`` is by default the agent's name.
 
-    Raises ``SetupError`` for anything but agents or a workflow.
+    Raises ``SetupError`` for anything but agents or a workflow, and for an agent that was wrapped with another session,
+    ``scope`` or ``volatile``.
     """
     if not known(target):
         kind = found_instead(target, several=True)
@@ -67,11 +68,33 @@ def wrap(
     by_themselves = isinstance(target, (Agent, list, tuple, dict))
     name = conversation if by_themselves else conversation or secrets.token_hex(16)
     asked = Member(bound, role, "", name, tool_memory, volatile, volatile_role, scope)
-    found = [(agent, leads, asked) for agent, leads in agents_of(target) if session_of(agent) is None]
+    found: list[tuple[Agent, bool, Member]] = []
+    for agent, leads in agents_of(target):
+        wrapped = member_of(agent)
+        if wrapped is None:
+            found.append((agent, leads, asked))
+        else:
+            _check_same(wrapped, asked, session)
     bind(found, bound, together=bool(name))
     if not by_themselves:
         bound.attempt("run", lambda: _foresee(target, [agent for agent, leads, _ in found if not leads]), None)
     return target
+
+
+def _check_same(wrapped: Member, asked: Member, session: Session | None) -> None:
+    """Raise ``SetupError`` where an agent is to be wrapped for somebody else than it was."""
+    # Privacy: it would go on under the first one's scope, and with what only that one is to be told.
+    scope = wrapped.session.scope if wrapped.scope is None else wrapped.scope
+    others = {
+        "session": session is not None and users_session(wrapped.session) is not session,
+        "scope": asked.scope not in (None, scope),
+        "volatile": asked.volatile not in (None, wrapped.volatile),
+    }
+    other = next((name for name, differs in others.items() if differs), "")
+    if other:
+        raise SetupError(
+            f"{wrapped.name!r} is wrapped already with another {other}; unwrap it first, or make an agent for each user"
+        )
 
 
 def _foresee(target: Any, agents: Sequence[Any]) -> None:
