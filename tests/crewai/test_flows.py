@@ -507,14 +507,16 @@ def test_what_the_flows_of_two_users_start_is_each_ones_in_its_own_run(servers, 
     assert type(team) is Crew
 
 
+@pytest.mark.parametrize("scoped", [True, False])
 @pytest.mark.parametrize("way", ["threads", "tasks"])
-def test_requests_of_a_server_that_install_on_one_agent_have_each_their_own(servers, new_llm, way) -> None:
+def test_requests_of_a_server_that_install_on_one_agent_have_each_their_own(servers, new_llm, way, scoped) -> None:
     """Both are under way at once: nobody is told what only the other one is to know."""
     server, session, users = servers("openai", CrewModel(tools=False)), Session(), ("alice", "bob")
     lead = agents(lambda: new_llm(server), tools=False)[0]
 
     def installed(user: str) -> Any:
-        return install(lead, session, scope=user, volatile=lambda: {"me": f"I am {user}-secret."})
+        told = {"me": f"I am {user}-secret."}
+        return install(lead, session, scope=user if scoped else None, volatile=lambda: told)
 
     def served(user: str) -> None:
         with installed(user):
@@ -541,3 +543,22 @@ def test_requests_of_a_server_that_install_on_one_agent_have_each_their_own(serv
     told = [[user for user in users if f"{user}-secret".encode() in one] for one in raw(server)]
     assert sorted(asked) == [["alice"], ["bob"]]
     assert told == asked
+
+
+def test_who_installs_beside_another_and_asks_for_nothing_is_told_nothing_of_the_others(servers, new_llm) -> None:
+    """In a thread of its own; where the other one installed, a second time is the first."""
+    server, session = servers("openai", CrewModel(tools=False)), Session()
+    lead = agents(lambda: new_llm(server), tools=False)[0]
+
+    def beside() -> str:
+        with install(lead, session) as installed:
+            lead.kickoff(f"bob asks. {BRIEF}")
+            return installed.scope
+
+    with install(lead, session, scope="alice", volatile=lambda: {"me": "I am alice-secret."}) as first:
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(beside).result() == session.adapter.scope
+        with install(lead, session) as second:
+            assert second.scope == first.scope == "alice"
+            lead.kickoff(f"alice asks. {BRIEF}")
+    assert [b"alice-secret" in one for one in raw(server)] == [False, True]

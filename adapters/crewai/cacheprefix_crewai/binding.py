@@ -118,6 +118,13 @@ class Binding:
         others = (ref for ref in _MADE.get() if (one := ref()) is not None and one.active and one is not self)
         _MADE.set((*others, weakref.ref(self)))
 
+    def joined_with(self, scope: str | None, volatile: Volatile | None) -> bool:
+        """Whether who installs with these in the same session joins it; None for none asked for."""
+        if any(ref() is self for ref in _MADE.get()):
+            return scope in (None, self.scope) and volatile in (None, self.options.volatile)
+        # Privacy: who asks for nothing is given nothing that another request of the server asked for.
+        return self.scope == (self.session.scope if scope is None else scope) and volatile is self.options.volatile
+
     def part(self, kind: Callable[[Binding], T]) -> T:
         """What another module keeps for this installation; ``kind`` makes it where it is first asked for."""
         with self.lock:

@@ -129,10 +129,10 @@ def install(
     tenant whose crew it is, by default the session's: decisions, cache lanes, side questions and cached tool results
     of tenants are kept apart.
 
-    Installing again with the same session and scope joins the installation there is, whose options stay; it ends when
-    each ``install`` was undone. With another, that one is in force until it is undone; threads and tasks that install
-    side by side on one object, as requests of a server do, have each their own. Crews may share agents: each crew's
-    runs are its own installation's. What flows share, each has in its own runs, and nobody behind them.
+    Installing again with the same session, scope and ``volatile`` joins the installation there is, whose options stay;
+    it ends when each ``install`` was undone. With another, that one is in force until it is undone; threads and tasks
+    that install side by side on one object, as requests of a server do, have each their own. Crews may share agents:
+    each crew's runs are its own installation's. What flows share, each has in its own runs, and nobody behind them.
     Raises ``SetupError`` for anything else. Models are changed in place and restored. Of what is the process's,
     CrewAI's tool hooks are used with a budget or a tool cache, its delegation tools find a coworker also by a role with
     its placeholders, the methods that start an agent by itself, and what asks for answers by a schema past a model's
@@ -146,7 +146,7 @@ def install(
     known = binding_of(next(one for one in (flow, crew, *agents) if one is not None))
     if known is not None:
         same = session is None or known.given is session.adapter
-        if same and scope in (None, known.scope) and all(binding_of(a) is known for a in agents):
+        if same and known.joined_with(scope, volatile) and all(binding_of(a) is known for a in agents):
             return Installation(target, known)
     bound = given_or_configured(users_session(known.given) if session is None and known is not None else session)
     options = _options(bound, shared_inputs, shared_context, gate, volatile, volatile_role, scope)
