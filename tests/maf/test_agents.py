@@ -94,7 +94,7 @@ async def test_an_agent_in_its_own_layout_is_told_the_shared_text(servers, api):
 
 @pytest.mark.parametrize("other", ["session", "scope", "volatile"])
 async def test_an_agent_that_is_made_once_for_all_is_wrapped_for_one(servers, other):
-    """Wrapped for a second one it would go on under the first one's scope, and be told what only that one is to know."""
+    """Wrapped for a second user it would go on under the first scope, and be told what only the first is to know."""
     first, again = Session(), {"scope": "alice", "volatile": lambda: {"me": "I am alice."}}
     async with served(servers, "openai-chat") as (client, _):
         agent = wrap(role(client, "planner"), first, **again)
