@@ -214,6 +214,28 @@ async def test_by_hand_the_policy_and_the_config_go_together(fresh):
     assert any("no PrefixConfig" in note for note in shared.report().notes)
 
 
+@pytest.mark.parametrize("way", ["by hand", "wrapped"])
+async def test_a_config_made_once_carries_nothing_of_its_session_into_anothers(fresh, way):
+    """The other user's agent was shown the tools of the first one's session, and was in that one's report."""
+    server, users = fresh("openai-chat"), ("alice", "bob")
+    look = {"name": "look", "parameters": {"type": "object", "properties": {}}}
+    async with configured("openai-chat", server) as config:
+        sessions = {
+            user: Session(SharedPrefix(system=HANDBOOK, tools=[{**look, "description": f"For {user}-secret."}]))
+            for user in users
+        }
+        made = PrefixConfig(config, sessions["alice"])
+        for each in sessions.values():
+            assembly = [ConversationPolicy(), PrefixPolicy(each)] if way == "by hand" else []
+            asked = agent("planner", made, assembly=assembly)
+            await (wrap(asked, each) if way == "wrapped" else asked).ask("What now?")
+    said = [[user for user in users if f"{user}-secret".encode() in one.body] for one in server.requests]
+    assert said == [["alice"], ["bob"] if way == "wrapped" else []]
+    assert [len(each.calls) for each in sessions.values()] == ([1, 1] if way == "wrapped" else [2, 0])
+    if way == "by hand":
+        assert any("of another session" in note for note in sessions["bob"].report().notes)
+
+
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("again", ["wrapped too", "a second policy"])
 async def test_what_a_policy_has_laid_out_is_laid_out_once(fresh, api, again):

@@ -176,3 +176,19 @@ async def test_what_is_no_plain_model_client_is_refused(provide, new_client):
     assert agent._model_client.client is client
     assert unwrap(agent)._model_client is made
     assert copy.deepcopy(made).client is not made.client
+
+
+@pytest.mark.parametrize("copied", [None, copy.copy, copy.deepcopy])
+async def test_a_wrapped_client_is_its_users(copied):
+    """Also a copy of it: each user's scope and volatile text are in force, and stand in nobody else's requests."""
+    session, users = Session(SharedPrefix(system=HANDBOOK)), ("alice", "bob")
+    with SimulatedProvider("openai") as provider:
+        native = _native(provider, "openai")
+        for user in users:
+            told = {"me": f"I am {user}-secret."}
+            client = wrap(native, session, scope=user, volatile=lambda told=told: told)
+            client = client if copied is None else copied(client)
+            assert client.dump_component().config["prefix"]["scope"] == user
+            await client.create([SystemMessage(content=HANDBOOK), UserMessage(content="Begin.", source="user")])
+    said = [[user for user in users if f"{user}-secret".encode() in one.body] for one in provider.requests]
+    assert said == [["alice"], ["bob"]]

@@ -15,9 +15,9 @@ from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
 from cacheprefix import Session
-from cacheprefix.errors import SHOW
+from cacheprefix.errors import SHOW, SetupError
 from cacheprefix.server import Fault, Reply, ToolCall
-from cacheprefix_autogen import session_of, wrap
+from cacheprefix_autogen import session_of, unwrap, wrap
 
 
 async def test_a_society_of_mind_shares_the_outer_prefix_and_keeps_the_task(provide, new_client):
@@ -224,3 +224,51 @@ async def test_an_error_inside_a_team_that_is_a_tool_tells_the_model_nothing_of_
     assert "Zacharias" in plain
     assert "Zacharias" not in logged
     assert session.failures == {}
+
+
+@pytest.mark.parametrize("kind", ["agent", "team"])
+@pytest.mark.parametrize("other", ["scope", "volatile", "session"])
+async def test_what_works_as_a_tool_is_wrapped_for_one(provide, new_client, kind, other):
+    """Made once for the agents of two users it would go on with what only the first one is to be told."""
+    told, steps = {"me": "I am alice-secret."}, {"lead": (ToolCall("reader", {"task": "Read it."}), "done")}
+    provider, session = provide("openai", Says(steps)), Session()
+    if kind == "agent":
+        tool = AgentTool(role("reader", new_client(provider)))
+    else:
+        inner = RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=3)
+        tool = TeamTool(inner, name="reader", description="Reads.")
+
+    def lead():
+        return role("lead", new_client(provider), tools=[tool], max_tool_iterations=3)
+
+    alices = {"session": session, "scope": "alice", "volatile": lambda: told}
+    first = wrap(lead(), **alices)
+    bobs = {**alices, other: {"scope": "bob", "volatile": None, "session": Session()}[other]}
+    with pytest.raises(SetupError, match=f"as a tool of 'lead', and is wrapped already with another {other}"):
+        wrap(lead(), **bobs)
+    wrap(lead(), **alices)
+    for each in (first, tool._task_runner):
+        unwrap(each)
+    second = wrap(lead(), **{**bobs, "volatile": None}, copy=True)
+    await second.run(task=TASK)
+    assert len(provider.requests) == (3 if kind == "agent" else 5)
+    assert not any(b"alice-secret" in record.body for record in provider.requests)
+
+
+async def test_what_works_as_a_tool_may_be_wrapped_by_itself_for_all(provide, new_client):
+    """Its user has chosen what it is told; not so where it is one tenant's."""
+    provider = provide("openai", Says({"lead": (ToolCall("reader", {"task": "Read it."}), "done")}))
+    session, reader = Session(), role("reader", new_client(provider))
+
+    def lead():
+        return role("lead", new_client(provider), tools=[AgentTool(reader)], max_tool_iterations=3)
+
+    wrap(reader, session, volatile=lambda: {"now": "It is noon."})
+    for user in ("alice", "bob"):
+        told = {"me": f"I am {user}-secret."}
+        await wrap(lead(), session, scope=user, volatile=lambda told=told: told).run(task=TASK)
+    said = [[text for text in (b"noon", b"alice-s", b"bob-s") if text in one.body] for one in provider.requests]
+    assert said == [[one] for one in (b"alice-s", b"noon", b"alice-s", b"bob-s", b"noon", b"bob-s")]
+    reader = wrap(role("reader", new_client(provider)), session, scope="alice")
+    with pytest.raises(SetupError, match="another scope"):
+        wrap(lead(), session, scope="bob")

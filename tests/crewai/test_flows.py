@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,8 +15,9 @@ from crew_wire import BRIEF, bodies, prompts, raw
 
 from benchmarks.crewai_workloads import CrewModel, SearchTool, agents, crew, prose, tasks
 from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix.errors import SetupError
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
-from cacheprefix_crewai import conversation_of, install, session_of, uninstall
+from cacheprefix_crewai import ask, conversation_of, install, session_of, uninstall
 
 PLANS = ("research", "analysis", "writing")
 
@@ -562,3 +564,142 @@ def test_who_installs_beside_another_and_asks_for_nothing_is_told_nothing_of_the
             assert second.scope == first.scope == "alice"
             lead.kickoff(f"alice asks. {BRIEF}")
     assert [b"alice-secret" in one for one in raw(server)] == [False, True]
+
+
+@pytest.mark.parametrize("way", ["executor", "steps"])
+def test_what_a_thread_asks_that_knows_nothing_of_its_request_is_told_nothing(servers, new_llm, way) -> None:
+    """Of a pool, or a generator of which each step runs in a context of its own: it had what was installed last."""
+    server, session, users = servers("openai", CrewModel(tools=False)), Session(), ("alice", "bob")
+    lead = agents(lambda: new_llm(server), tools=False)[0]
+
+    def served(user: str) -> Any:
+        told = {"me": f"I am {user}-secret."}
+        with install(lead, session, scope=user, volatile=lambda: told):
+            yield
+            lead.kickoff(f"{user} asks. {BRIEF}")
+            yield
+
+    both = [served(user) for user in users]
+    contexts = {one: contextvars.copy_context() for one in both}
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(str).result()  # its thread was there before
+        for step in range(3):
+            for one in both:
+                if way == "steps":
+                    contextvars.copy_context().run(next, one, None)
+                elif step == 1:
+                    pool.submit(next, one).result()
+                else:
+                    contexts[one].run(next, one, None)
+    assert len(raw(server)) == 2
+    assert not any(b"-secret" in one for one in raw(server))
+    assert any("asyncio.to_thread" in note for note in session.report().notes)
+
+
+@pytest.mark.parametrize("what", ["an_agent", "a_flow"])
+@pytest.mark.parametrize("within", ["flow", "crew"])
+def test_in_a_run_nothing_is_in_force_that_another_request_installed(servers, new_llm, what, within) -> None:
+    """What the run starts is its own, whoever has installed on that meanwhile."""
+    from crewai.flow.flow import Flow, start
+
+    server, session = servers("openai", CrewModel(tools=False)), Session()
+    all_of_them = agents(lambda: new_llm(server), tools=False)
+    lead, team = all_of_them[0], crew(all_of_them[1:], tasks(all_of_them)[1:])
+
+    class Board(Flow):  # type: ignore[misc, type-arg]
+        """Asks an agent."""
+
+        @start()
+        def ask(self) -> str:
+            """By itself."""
+            return str(lead.kickoff(f"alice asks. {BRIEF}").raw)
+
+    class Outer(Flow):  # type: ignore[misc, type-arg]
+        """Starts what is made once for all."""
+
+        @start()
+        def go(self) -> str:
+            """It."""
+            return str(inner.kickoff() if what == "a_flow" else lead.kickoff(f"alice asks. {BRIEF}"))
+
+    inner, outer = Board(), Outer()
+    team.tasks[0].callback = lambda _: outer.go()
+    bobs: dict[str, Any] = {"scope": "bob", "volatile": lambda: {"me": "I am bob-secret."}}
+    alices: dict[str, Any] = {"scope": "alice", "volatile": lambda: {"me": "I am alice-secret."}}
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(install, inner if what == "a_flow" else lead, session, **bobs).result()
+        with install(outer if within == "flow" else team, session, **alices):
+            outer.kickoff() if within == "flow" else team.kickoff(inputs={"brief": BRIEF})
+        pool.submit(other.undo).result()
+    bodies = raw(server)
+    assert any(b"alice asks" in one for one in bodies)
+    assert all(b"alice-secret" in one and b"bob-secret" not in one for one in bodies)
+
+
+def test_a_thread_that_has_left_an_installation_joins_it_no_more(servers, new_llm) -> None:
+    """A server's thread serves one after the other: another one's request may still hold what the first joined."""
+    server, session = servers("openai", CrewModel(tools=False)), Session()
+    lead = agents(lambda: new_llm(server), tools=False)[0]
+    session.conversation(conversation_of(lead), scope="alice").append_context("I am alice-secret.", key="me")
+
+    def bobs() -> str:
+        with install(lead, session) as installed:
+            lead.kickoff(f"bob asks. {BRIEF}")
+            return installed.scope
+
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        held = [pool.submit(install, lead, session, scope="alice").result() for pool in (first, second)]
+        first.submit(held[0].undo).result()
+        assert first.submit(bobs).result() == session.adapter.scope
+        second.submit(held[1].undo).result()
+    assert [b"alice-secret" in one for one in raw(server)] == [False]
+
+
+def test_nobody_asks_behind_anothers_flow(servers, new_llm) -> None:
+    """Several flows have started the agent, of which one has ended: the question would go on from the other's."""
+    from crewai.flow.flow import Flow, start
+
+    server, session = servers("openai", CrewModel(tools=False)), Session()
+    lead = agents(lambda: new_llm(server), tools=False)[0]
+
+    class Board(Flow):  # type: ignore[misc, type-arg]
+        """Asks an agent."""
+
+        @start()
+        def ask(self) -> str:
+            """By itself."""
+            return str(lead.kickoff(f"{self.state['user']} asks. {BRIEF}").raw)
+
+    alices, bobs = Board(), Board()
+    with install(alices, session, scope="alice"):
+        alices.kickoff(inputs={"user": "alice"})
+        assert ask(lead, "Who asked?").text
+        with install(bobs, session, scope="bob"):
+            bobs.kickoff(inputs={"user": "bob"})
+        with pytest.raises(SetupError, match="installed"):
+            ask(lead, "Who asked?")
+        assert ask(alices, "Who asked?").text
+
+
+def test_callbacks_install_once_whatever_runs_there(servers, new_llm) -> None:
+    """A crew that other users' runs kick off is not installed on with each kickoff."""
+    from cacheprefix_crewai import callback
+    from cacheprefix_crewai.binding import bindings_on
+
+    server, session = servers("openai", CrewModel(tools=False)), Session()
+    all_of_them = agents(lambda: new_llm(server), tools=False)
+    lead, team = all_of_them[0], crew(all_of_them[1:2], tasks(all_of_them)[1:2])
+    team.before_kickoff_callbacks = [callback(session, volatile=lambda: {"now": "Noon."})]
+    outer = crew([lead], tasks(all_of_them)[:1])
+    outer.tasks[0].callback = lambda _: team.kickoff(inputs={"brief": BRIEF})
+
+    def served(user: str) -> int:
+        with install(outer, session, scope=user):
+            outer.kickoff(inputs={"brief": BRIEF})
+        return len(bindings_on(team))
+
+    counts = []
+    for user in ("alice", "bob"):
+        with ThreadPoolExecutor(1) as pool:
+            counts.append(pool.submit(served, user).result())
+    assert counts == [1, 1]

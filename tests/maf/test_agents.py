@@ -19,6 +19,7 @@ from agent_framework import (
     tool,
 )
 from agent_framework.exceptions import ChatClientException
+from agent_framework.orchestrations import SequentialBuilder
 from maf_driver import KINDS, RULES
 from maf_teams import HANDBOOK, LONG, NAMES, TASK, call, look, prompts, role, served, tail_at, texts
 from pydantic import BaseModel
@@ -105,6 +106,24 @@ async def test_an_agent_that_is_made_once_for_all_is_wrapped_for_one(servers, ot
             wrap(agent, **options)
         assert wrap(unwrap(agent), **options) is agent
         assert session_of(agent) is options["session"]
+
+
+async def test_what_was_said_to_one_conversation_is_told_in_no_other(servers):
+    """Agents made once for all go on in the conversation that they were wrapped with: another one is refused."""
+    session, users = Session(), ("alice", "bob")
+    for user in users:
+        session.conversation(user).set_zone("me", f"I am {user}-secret.")
+    async with served(servers, "openai-chat") as (client, provider):
+        agents = [role(client, name) for name in NAMES]
+        for user in users:
+            workflow = SequentialBuilder(participants=agents).build()
+            if user == "bob":
+                with pytest.raises(SetupError, match="wrapped already with another conversation; unwrap it first"):
+                    wrap(workflow, session, conversation=user)
+                unwrap(workflow)
+            await wrap(workflow, session, conversation=user).run(TASK)
+    said = [[user for user in users if f"{user}-secret".encode() in one.body] for one in provider.requests]
+    assert said == [["alice"]] * 3 + [["bob"]] * 3
 
 
 @pytest.mark.parametrize("layout", ["fork", "own"])

@@ -45,7 +45,10 @@ class _Binding:
     def client(self, client: Any, config: Any) -> PrefixClient:
         """The client of a turn, inside a ``PrefixClient``."""
         if isinstance(client, PrefixClient):
-            return client
+            if client.session is users_session(self.session):
+                return client
+            # Privacy: a config may be made once for all; the agent's requests are its own session's.
+            client = client.client
         model = str(options_of(client).get("model") or model_of(config))
         return PrefixClient(client, users_session(self.session), model)
 

@@ -11,7 +11,7 @@ from ag2.network.policies import AGENT_CLIENT_DEP, CHANNEL_DEP
 from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY, MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY
 
 from cacheprefix import Session
-from cacheprefix.adapter import check_volatile, given_or_configured, instruction_of, texts_said
+from cacheprefix.adapter import check_volatile, given_or_configured, instruction_of, texts_said, users_session
 from cacheprefix.errors import check_id, check_text
 from cacheprefix_ag2.client import PrefixConfig, put_back
 from cacheprefix_ag2.layout import ConversationId, Plan, Tail, channel_of, conversation_id, tail_in
@@ -60,9 +60,16 @@ class PrefixPolicy:
         if session.mode == "observe":
             return prompts, events
         laid = tail_in(events)
-        ours = isinstance(context.dependencies.get(MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY), PrefixConfig)
-        if laid is None and not (self._bound or ours):
+        config = context.dependencies.get(MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY)
+        if laid is None and not self._bound and not isinstance(config, PrefixConfig):
             session.note("an agent's model config is no PrefixConfig: its requests are left as they are, unmeasured")
+            return prompts, events
+        if laid is None and not self._bound and config.session is not users_session(session):
+            # Privacy: the other session may be another user's, and so may the tools that it shares.
+            session.note(
+                "an agent's PrefixConfig is of another session than its PrefixPolicy: its requests are left as they "
+                "are, and are in the report of that one alone; give both the same session"
+            )
             return prompts, events
         # The application's own functions: their errors are raised to it.
         said = {key: str(text) for key, text in texts_said(self.volatile).items() if text}

@@ -471,10 +471,17 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return _unpickled, (self.client, self.role, self.member.settings())
 
     def __copy__(self) -> Self:
-        return type(self)(self.client, self.session, role=self.role)
+        return self._like(self.client)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = memo[id(self)] = type(self)(copy.deepcopy(self.client, memo), self.session, role=self.role)
+        made = memo[id(self)] = self._like(copy.deepcopy(self.client, memo))
+        return made
+
+    def _like(self, client: ChatCompletionClient) -> Self:
+        """One around another client, by itself, with the same options."""
+        made = type(self)(client, self.session, role=self.role)
+        # Privacy: its tenant's, as this one is.
+        made.member.options = self.member.options
         return made
 
     def dump_component(self) -> ComponentModel:

@@ -26,7 +26,7 @@ from cacheprefix.errors import SetupError, check_text, found_instead
 from cacheprefix_autogen.agent import clients_of, runners_of, tools_of
 from cacheprefix_autogen.binding import Binding, binding_of
 from cacheprefix_autogen.client import PrefixClient, note_moved, unwrapped
-from cacheprefix_autogen.member import Member, Options, ToolMemory, Volatile, system_texts
+from cacheprefix_autogen.member import DEFAULTS, Member, Options, ToolMemory, Volatile, system_texts
 from cacheprefix_autogen.provider_clients import name_of
 from cacheprefix_autogen.state import carry_over
 from cacheprefix_autogen.team import agents_in, bind_alone, bind_team, copied
@@ -63,8 +63,9 @@ def wrap(
     session one is made from the configuration, but for a team with agents of a wrapped one, which joins that;
     ``session_of`` finds it.
 
-    Raises ``SetupError`` for anything else, for what is wrapped already, for an unknown ``tool_memory``, and for an
-    AutoGen whose private names are not those this version knows.
+    Raises ``SetupError`` for anything else, for what is wrapped already, for what works as a tool of agents that are
+    wrapped with another session, ``scope`` or ``volatile``, for an unknown ``tool_memory``, and for an AutoGen whose
+    private names are not those this version knows.
     """
     if tool_memory not in get_args(ToolMemory):
         raise SetupError(f"tool_memory is one of {', '.join(map(repr, get_args(ToolMemory)))}, found {tool_memory!r}")
@@ -76,17 +77,20 @@ def wrap(
         raise SetupError(f"wrap takes an AutoGen agent, team or model client, {found_instead(target)}")
     if isinstance(target, PrefixClient):
         raise SetupError("the client is wrapped already; unwrap it first")
+    options = Options(tool_memory, volatile, volatile_role, scope)
     if isinstance(target, ChatCompletionClient):
-        return PrefixClient(target, session)  # type: ignore[return-value]
+        client = PrefixClient(target, session)
+        client.member.options = options
+        return client  # type: ignore[return-value]
     if binding_of(target) is not None:
         name = getattr(target, "name", type(target).__name__)
         raise SetupError(f"{name!r} is wrapped already; unwrap it first, or wrap with copy=True before")
-    options = Options(tool_memory, volatile, volatile_role, scope)
     if isinstance(target, BaseAgent):
         _bind_core_agent(target, given_or_configured(session), options)
         return target
     if copy:
         target = copied(target)
+    _check_tools(target, session, options)
     joined = _free(target, session)
     bound = given_or_configured(session) if joined is None else joined
     bind(target, bound, options)
@@ -144,6 +148,37 @@ def _free(target: Any, session: Session | None) -> AdapterSession | None:
         for root in [] if known is None else list(known.roots):
             root.undo()
     return joined
+
+
+def _check_tools(target: Any, session: Session | None, options: Options) -> None:
+    """Raise ``SetupError`` where what works as a tool in ``target`` was wrapped with somebody else's agent."""
+    for caller in (target, *_inside(target)):
+        for runner in runners_of(caller):
+            known = binding_of(runner)
+            other = "" if known is None else _others(known, session, options)
+            if other:
+                raise SetupError(
+                    f"{runner.name!r} works as a tool of {caller.name!r}, and is wrapped already with another {other}: "
+                    "make one for each user, or unwrap what it was wrapped with first"
+                )
+            if known is None:
+                _check_tools(runner, session, options)
+
+
+def _others(known: Binding, session: Session | None, options: Options) -> str:
+    """What a tool's agent or team was wrapped with that its new caller is not; empty for nothing."""
+    # Privacy: it would go on under the first user's scope, and with what only that one is to be told.
+    held, root = DEFAULTS if known.joins is None else known.joins.options, next(iter(known.roots), known)
+    by_itself = known in known.roots
+    given = None if session is None else session.adapter
+    scopes = [one.scope if given is None or one.scope is not None else given.scope for one in (held, options)]
+    if scopes[0] != scopes[1] and not (by_itself and held.scope is None):
+        return "scope"
+    if by_itself:
+        return ""  # as its user has chosen
+    if given is not None and users_session(root.session) is not session:
+        return "session"
+    return "volatile" if held.volatile is not options.volatile else ""
 
 
 def _inside(target: Any) -> Iterator[Any]:

@@ -105,7 +105,7 @@ class Options:
     """The tenant whose conversation it is; None for the session's."""
 
 
-_DEFAULTS = Options()
+DEFAULTS = Options()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Member:
         *,
         context: ChatCompletionContext | None = None,
         alone: bool = False,
-        options: Options = _DEFAULTS,
+        options: Options = DEFAULTS,
     ) -> None:
         self.session = session
         self.name = name

@@ -112,11 +112,28 @@ class Binding:
         """What a crew's tasks held when its run began, by crew: of the run before."""
         self._earlier_runs: ByObject[Any, int] = ByObject()
         self._same_tools: ByObject[Any, bool] = ByObject()
+        self._made_before = _MADE.get()
+        """What those who make it had made before."""
 
-    def made(self) -> None:
-        """Whoever runs here has installed it, or joined it."""
-        others = (ref for ref in _MADE.get() if (one := ref()) is not None and one.active and one is not self)
+    def made(self) -> bool:
+        """Whoever runs here has installed it, or joined it; whether that is new here."""
+        before = _MADE.get()
+        others = (ref for ref in before if (one := ref()) is not None and one.active and one is not self)
         _MADE.set((*others, weakref.ref(self)))
+        return not any(ref() is self for ref in before)
+
+    def left(self) -> None:
+        """Whoever runs here has it no longer. Others may: a server's thread goes on with somebody else's request."""
+        _MADE.set(tuple(ref for ref in _MADE.get() if ref() is not self))
+
+    def stands_for(self, other: Binding) -> bool:
+        """Whether it may be in force in place of another one: the same made both, or it says nothing of its own."""
+        pairs = ((self, other), (other, self))
+        if any(ref() is one for one, later in pairs for ref in later._made_before):
+            return True
+        own, others = self.options, other.options
+        same = own.scope in (None, other.scope) and own.volatile in (None, others.volatile)
+        return same and self.given is other.given
 
     def joined_with(self, scope: str | None, volatile: Volatile | None) -> bool:
         """Whether who installs with these in the same session joins it; None for none asked for."""
@@ -229,9 +246,12 @@ class Bound:
     def __init__(self, *, flow: bool = False) -> None:
         self._flow = flow
         self._all: list[Binding] = []
+        self._flows = 0
+        """How many flows' installations there have been."""
 
     def add(self, binding: Binding) -> None:
         """One more installation, in force from now on."""
+        self._flows += binding.of_flow and binding not in self
         self._all = [*self._all, binding]
 
     def discard(self, binding: Binding) -> bool:
@@ -242,26 +262,38 @@ class Bound:
     def __contains__(self, binding: Binding) -> bool:
         return any(one is binding for one in self._all)
 
-    def found(self) -> Binding | None:
-        """The one in force here."""
-        alive = [one for one in self._all if one.active]
-        flow = FLOW.get()
-        here = next((one for one in (RUN.get(), None if flow is None else flow.binding) if one in alive), None)
+    @property
+    def installed(self) -> list[Binding]:
+        """Those in force outside of flows' runs, the newest last."""
         # Privacy: what the flows of two users start, an agent that is made once for all, is each one's in its own runs.
-        everywhere = [one for one in alive if self._flow or not one.of_flow]
-        # And requests of a server that install side by side on one object have each their own.
+        return [one for one in self._all if one.active and (self._flow or not one.of_flow)]
+
+    def found(self) -> Binding | None:
+        """The one in force here; None also where it is not known whose it would be."""
+        alive = [one for one in self._all if one.active]
+        flow, everywhere = FLOW.get(), self.installed
+        here = next((one for one in (RUN.get(), None if flow is None else flow.binding) if one in alive), None)
+        # Privacy: requests of a server that install side by side on one object have each their own.
         mine = (one for ref in reversed(_MADE.get()) if (one := ref()) is not None and one in everywhere)
-        return here or next(mine, everywhere[-1] if everywhere else None)
+        found = here or next(mine, None)
+        if found is not None or not everywhere:
+            return found
+        # Privacy: in a run what another request installed is not in force. Where several did, neither is anybody's: a
+        # thread of a pool knows nothing of the request that it works for.
+        run = _running()
+        left = [one for one in everywhere if run is None or one.stands_for(run)]
+        return left[-1] if left and all(left[-1].stands_for(one) for one in left) else None
 
     def only(self) -> Binding | None:
-        """The one in force here, or else the only one."""
+        """The one in force here, or else the only one that there has been."""
         alive = [one for one in self._all if one.active]
-        return self.found() or (alive[0] if len(alive) == 1 else None)
+        # Privacy: behind the runs of two users' flows, one of which has ended, it would be the other one's.
+        return self.found() or (alive[0] if len(alive) == 1 and self._flows <= 1 else None)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Bound:
         """A list of its own of the same installations."""
         made = Bound(flow=self._flow)
-        made._all = list(self._all)
+        made._all, made._flows = list(self._all), self._flows
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -369,6 +401,12 @@ def binding_of(target: Any) -> Binding | None:
     return found.found() if isinstance(found, Bound) else None
 
 
+def bindings_on(target: Any) -> list[Binding]:
+    """All installations on a crew, agent or flow that are in force outside of flows' runs."""
+    found = getattr(target, "__dict__", {}).get(KEY)
+    return found.installed if isinstance(found, Bound) else []
+
+
 def only_binding(target: Any) -> Binding | None:
     """The installation on a crew or agent, also behind the runs of the one flow that started it; None without one."""
     found = getattr(target, "__dict__", {}).get(KEY)
@@ -416,6 +454,13 @@ def binding_for(llm: Any, agent: Any) -> Binding | None:
     installed (a helper of CrewAI's, or one of a crew that a tool kicks off) asks for the run that it works in.
     """
     found = binding_of(agent) or _running()
+    if found is None and agent is not None:
+        for one in bindings_on(agent):
+            one.session.unseen(
+                f"agent {str(agent.role).strip()!r} was asked in a thread that none of those started who installed on "
+                "it side by side: whose request that is nobody knows, and it goes out as without us. Take the context "
+                "along (asyncio.to_thread, contextvars.copy_context().run), or make an agent for each"
+            )
     if found is not None or agent is not None:
         return found
     owners = owners_of(llm)

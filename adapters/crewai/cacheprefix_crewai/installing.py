@@ -22,7 +22,7 @@ from cacheprefix.adapter import (
 )
 from cacheprefix.errors import SetupError, check_text, found_instead
 from cacheprefix_crewai.asked_models import WATCH_MODELS
-from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of, bound_to
+from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of, bindings_on, bound_to
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
 from cacheprefix_crewai.delegation import FIND_COWORKERS
 from cacheprefix_crewai.flows import WATCH, WATCH_AGENTS, join, parts_in
@@ -44,7 +44,7 @@ class Installation:
         self._left = False
         with binding.lock:
             binding.holders += 1
-        binding.made()
+        self._made = binding.made()
 
     @property
     def session(self) -> Session:
@@ -81,6 +81,8 @@ class Installation:
             if self._left:
                 return
             self._left = True
+            if self._made:
+                binding.left()
             binding.holders -= 1
             if binding.holders:
                 return
@@ -210,7 +212,7 @@ def uninstall(target: Any) -> None:
     """Take an installation back, whoever made it. Does nothing where there is none."""
     crew, agents = parts_of(target)
     for one in (target if is_flow(target) else None, crew, *agents):
-        while (binding := binding_of(one)) is not None:
+        for binding in bindings_on(one):
             take_back(binding)
 
 
@@ -225,11 +227,11 @@ def callback(session: Session | None = None, **options: Any) -> Callable[[Any], 
     unknown = sorted(options.keys() - known)
     if unknown:
         raise SetupError(f"callback takes the options of install ({', '.join(known)}), found {', '.join(unknown)}")
-    _options(shared, **options)
+    asked = _options(shared, **options)
 
     def before_kickoff(inputs: Any) -> Any:
         crew = shared.attempt("callback", lambda: _caller(before_kickoff), None)
-        if crew is not None and binding_of(crew) is None:
+        if crew is not None and binding_of(crew) is None and all(one.options != asked for one in bindings_on(crew)):
             shared.attempt("install", lambda: install(crew, users_session(shared), **options), None)
         return inputs
 

@@ -58,7 +58,7 @@ def wrap(
     ``prefix_middleware``; ``role`` is by default the agent's name.
 
     Raises ``SetupError`` for anything but agents or a workflow, and for an agent that was wrapped with another session,
-    ``scope`` or ``volatile``.
+    ``scope``, ``volatile`` or ``conversation``.
     """
     if not known(target):
         kind = found_instead(target, several=True)
@@ -74,7 +74,7 @@ def wrap(
         if wrapped is None:
             found.append((agent, leads, asked))
         else:
-            _check_same(wrapped, asked, session)
+            _check_same(wrapped, replace(asked, conversation=conversation), session)
     bind(found, bound, together=bool(name))
     if not by_themselves:
         bound.attempt("run", lambda: _foresee(target, [agent for agent, leads, _ in found if not leads]), None)
@@ -89,6 +89,7 @@ def _check_same(wrapped: Member, asked: Member, session: Session | None) -> None
         "session": session is not None and users_session(wrapped.session) is not session,
         "scope": asked.scope not in (None, scope),
         "volatile": asked.volatile not in (None, wrapped.volatile),
+        "conversation": asked.conversation not in ("", wrapped.conversation),
     }
     other = next((name for name, differs in others.items() if differs), "")
     if other:
