@@ -95,7 +95,7 @@ class ToolCalls:
         if scope == self._own_scope:
             return self
         made = copy.copy(self)
-        made._own_scope = scope
+        made._own_scope = scope  # noqa: SLF001 - of its own kind
         return made
 
     @property
