@@ -96,6 +96,8 @@ class AdapterSession:
         state = self.shared
         roles = state.roles_of(scope)
         self.team = Team(name, scope, tail, prefix, partial(frozen, self.plugins), state.cards, roles)
+        # Privacy: a child of another tenant would be answered from what the parent's tools said.
+        self.tool_calls = self.tool_calls.of(scope)
         options, forks = self._options, self.mode != "observe"
         waits = self._gate is not None
         self._requests = Requests(self.team, state, self.plugins, forks=forks, off=self.off, waits=waits)

@@ -37,23 +37,20 @@ class Wrap:
 def claimed(target: Any, reach: Reach, session: AdapterSession, conversation: Conversation) -> Wrap:
     """What a part, and all that it reaches, are to be wrapped with.
 
-    Raises ``SetupError`` for one that is wrapped already, in another session or conversation, as a part of what this
-    one does not reach.
+    Raises ``SetupError`` for one that is wrapped already, in another session or conversation.
     """
-    team = list(reach(target))
-    inside, others = {id(one) for one in team}, {}
-    for one in team:
+    others = {}
+    for one in reach(target):
         by = _wrap_of(one)
-        same = by is not None and by.session is session and by.conversation == conversation
         for root in by.live() if by else ():
-            if same:
-                others[id(root)] = root
-            elif any(id(each) not in inside for each in reach(root)):
-                # Privacy: it would ask with this session's shared text in the other team's runs, too.
+            if by is not None and (by.session is not session or by.conversation != conversation):
+                # Privacy: runs under way, and another team's, would go on with this one's shared text and zones.
                 raise SetupError(
-                    f"{one.name!r} is wrapped already, with {root.name!r}: give both the same session and "
-                    "conversation, or unwrap that first"
+                    f"{one.name!r} is wrapped already, with {root.name!r}, in another session or conversation; unwrap "
+                    "that first, or give both the same. Of one that several users share, say whose a run is by "
+                    "conversation=<a function>; with sessions of their own wrap a provider for each run, and no agent"
                 )
+            others[id(root)] = root
     others[id(target)] = target
     return Wrap(session, conversation, reach, [weakref.ref(root) for root in others.values()])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -71,7 +72,8 @@ ToolCacheOption: TypeAlias = "ToolResultCache | Iterable[str | ToolSpec] | bool 
 class ToolCalls:
     """What an adapter calls around a tool; without a cache, and where it is not ``allowed``, the tool simply runs.
 
-    ``owner`` is the name of the session that it was made for; its children use it too. ``scope`` is that session's.
+    ``owner`` is the name of the session that it was made for; its children use it too. ``scope`` is that session's;
+    those of its children that are another tenant's have the same with their own (``of``).
     """
 
     def __init__(
@@ -87,6 +89,14 @@ class ToolCalls:
         self._scopes: set[str] = set()
         self._made: Bounded[str, None] = Bounded(_KEEP)
         self._lock = Lock()
+
+    def of(self, scope: str) -> ToolCalls:
+        """The same cache and counts for a session of this tenant; itself where it is that one's already."""
+        if scope == self._own_scope:
+            return self
+        made = copy.copy(self)
+        made._own_scope = scope  # noqa: SLF001 - of its own kind
+        return made
 
     @property
     def active(self) -> bool:

@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from langchain_core.messages import AnyMessage, HumanMessage, RemoveMessage, SystemMessage
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from cacheprefix import Caching, Compaction, Session, SharedPrefix
+from cacheprefix.errors import SetupError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply
 from cacheprefix_langgraph import PrefixState, forked, wrap_model
@@ -377,3 +378,81 @@ def test_a_tool_that_is_bound_in_one_tenants_run_is_in_no_other_tenants_prompt(b
     assert sent == [who == "alice" for who in (first, *others) for _ in range(2)]
     assert not session.failures
     assert {call.layout for call in session.calls} == {"fork"}
+
+
+def _secrets(chat, start=0):
+    """Whose secrets stand in each request, by who asked it."""
+    found = []
+    for body in _bodies(chat, start):
+        asker = re.search("I am (alice|bob)", body)
+        found.append((asker and asker[1], sorted(set(re.findall("SECRET-(alice|bob)", body)))))
+    return found
+
+
+def _theirs(state):
+    """What a user alone is to be told, in volatile text."""
+    user = re.search("I am (alice|bob)", str(state["messages"]))[1]
+    return {"word": f"SECRET-{user}"}
+
+
+def _told(role, state):
+    return [SystemMessage(f"{HANDBOOK}\n\nYou are {role}."), *state["messages"]]
+
+
+@pytest.mark.parametrize("kind", ["lambda", "chain"])
+def test_a_run_that_a_node_starts_for_another_user_is_that_ones(chat, kind):
+    """In one compiled graph: bob's run joined the fork of alice's node, with her volatile text and conversation."""
+    session = chat.session(HANDBOOK)
+    model = wrap_model(chat.model(), session)
+
+    def first(state):
+        if "alice" in str(state["messages"]):
+            graph.invoke({"messages": [HumanMessage("I am bob.")]}, _thread("bob"))
+        return _told("helper", state)
+
+    def both(state):
+        return {"messages": [model.invoke(first(state))]}
+
+    chain = RunnableLambda(first) | model | RunnableLambda(lambda answer: {"messages": [answer]})
+    node = forked(session, role="helper", volatile=_theirs)(chain if kind == "chain" else RunnableLambda(both))
+    graph = StateGraph(MessagesState).add_node("helper", node).add_edge(START, "helper").compile()
+    graph.invoke({"messages": [HumanMessage("I am alice.")]}, _thread("alice"))
+    assert _secrets(chat) == [("bob", ["bob"]), ("alice", ["alice"])]
+    assert [call.conversation for call in session.calls] == ["bob", "alice"]
+    assert session.failures == {}
+
+
+def test_a_model_that_is_bound_once_asks_for_the_tenant_in_whose_node_it_is(chat):
+    """Tenants are children of one session: bob's request held what alice's conversation was told, or nothing of his."""
+    session = chat.session(HANDBOOK)
+    tenants = {user: session.child(user, scope=user) for user in ("alice", "bob")}
+    for user, its in tenants.items():
+        its.conversation("one").set_zone("memories", f"SECRET-{user}")
+    for model in (wrap_model(chat.model(), one, role="helper") for one in (session, tenants["alice"])):
+        start = len(chat.bodies)
+        for user, its in tenants.items():
+
+            def node(state, model=model):
+                return {"messages": [model.invoke(_told("helper", state))]}
+
+            graph = StateGraph(MessagesState).add_node("lead", forked(its)(node)).add_edge(START, "lead").compile()
+            graph.invoke({"messages": [HumanMessage(f"I am {user}.")]}, _thread("one"))
+        assert _secrets(chat, start) == [("alice", ["alice"]), ("bob", ["bob"])]
+
+
+@pytest.mark.parametrize("differs", ["session", "volatile"])
+@pytest.mark.parametrize("kind", ["function", "object", "chain"])
+def test_a_node_that_is_forked_already_is_forked_for_nobody_else(chat, kind, differs):
+    """The inner fork counted: bob's requests went out in alice's session, with what alice alone was to be told."""
+
+    class Node:
+        def __call__(self, state):
+            return state
+
+    plain = {"function": lambda state: state, "object": Node(), "chain": RunnableLambda(str) | str.upper}[kind]
+    its = {"session": chat.session(HANDBOOK), "volatile": _theirs}
+    node = forked(its["session"], role="helper", volatile=_theirs)(plain)
+    other = {**its, differs: chat.session(HANDBOOK) if differs == "session" else lambda _: {}}
+    with pytest.raises(SetupError, match="'helper' is forked already, in another session or with another volatile"):
+        forked(other["session"], role="helper", volatile=other["volatile"])(node)
+    assert forked(its["session"], role="helper", volatile=_theirs)(node) is not node

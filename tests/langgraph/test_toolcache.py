@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
+from contextvars import ContextVar
 from typing import Annotated, Any
 
 import pytest
@@ -482,6 +484,32 @@ async def test_two_users_tools_of_one_name_answer_each_their_own_question(option
         said = await aanswers(graph, READ) if later else answers(graph, READ)
         assert said[0].content == f"{user}'s secret a"
     assert session.report().tool_cache.total.hits == 2
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_tool_that_is_made_once_for_all_answers_each_tenants_agent_its_own(later):
+    """Tenants are children of one session: bob's requests held what the tool had said to alice."""
+    who = ContextVar("who")
+
+    @tool
+    def read(path: str) -> str:
+        """Read a file of whoever asks."""
+        return f"{who.get()}'s secret {path}"
+
+    users = ("alice", "bob")
+    script = Queue([Reply(tool_calls=(ToolCall("read", {"path": "a"}),)), "I read it."] * 2 * len(users))
+    with SimulatedProvider("openai", script) as provider:
+        session = Session(tool_cache=["read"])
+        llm = ChatOpenAI(model="gpt-5.6", base_url=provider.openai_base_url, api_key="k", max_retries=0)
+        model = wrap_model(llm, session)
+        for user in users * 2:
+            who.set(user)
+            own = PrefixMiddleware(session.child(user, scope=user), role="reader")
+            agent, asked = create_agent(model, [read], middleware=[own]), {"messages": [HumanMessage("Read a.")]}
+            await agent.ainvoke(asked) if later else agent.invoke(asked)
+        told = [re.findall("(?:alice|bob)'s secret", record.body.decode()) for record in provider.requests[1::2]]
+    assert told == [[f"{user}'s secret"] for user in users * 2]
+    assert session.report().tool_cache.total.hits == len(users)
 
 
 @pytest.mark.parametrize("made_of", ["a coroutine beside a function that all share", "a schema with defaults"])

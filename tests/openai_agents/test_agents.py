@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -213,8 +214,68 @@ def test_an_agent_of_two_teams_asks_for_one_session_and_conversation_alone(provi
         wrap(two, session() if differs == "session" else own, conversation="one" if differs == "session" else "two")
     assert shared.model is asking
     assert two.model is model
-    # What reaches the whole team takes it over.
-    wrap(agent("head", model, handoffs=[one, two]), session())
+    # What reaches the whole team would take it over, with runs that are under way.
+    with pytest.raises(SetupError, match="wrapped already"):
+        wrap(agent("head", model, handoffs=[one, two]), session())
+    wrap(agent("head", model, handoffs=[unwrap(one), two]), session())
+
+
+@pytest.mark.parametrize("differs", ["session", "conversation"])
+def test_an_agent_that_is_made_once_for_all_is_wrapped_for_one(provider, differs):
+    """Wrapped for bob while alice's run was under way it told that run what only bob was to know."""
+    own, model = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE)), model_for(APIS[0], provider)
+    its = {user: own.child(user, scope=user) if differs == "session" else own for user in ("alice", "bob")}
+    team = [agent(name, model) for name in ("planner", "critic")]
+    for user, one in its.items():
+        one.conversation(user).set_zone("memories", f"The word of {user} is secret.")
+
+    async def go():
+        for one in team:
+            wrap(one, its["alice"], conversation="alice")
+        await Runner.run(team[0], "I am alice.")
+        for one in team:
+            with pytest.raises(SetupError, match=r"is wrapped already, with .*unwrap that first"):
+                wrap(one, its["bob"], conversation="bob")
+        await Runner.run(team[1], "I am alice.")
+        for one in team:
+            await Runner.run(wrap(unwrap(one), its["bob"], conversation="bob"), "I am bob.")
+
+    asyncio.run(go())
+    told = [re.findall("The word of (?:alice|bob)", record.body.decode()) for record in provider.requests]
+    assert told == [["The word of alice"]] * 2 + [["The word of bob"]] * 2
+
+
+@pytest.mark.parametrize("what", ["a model", "a provider", "an agent's model", "an agent's provider"])
+def test_what_is_wrapped_again_for_another_user_asks_for_that_one(provider, what):
+    """The conversation that it was wrapped with first stood in front: bob was shown what only alice was to be told."""
+
+    class Mine(ModelProvider):
+        def get_model(self, model_name):
+            return model_for("openai-chat", provider)
+
+    own = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE))
+    first, given = {"model": model_for("openai-chat", provider), "provider": Mine()}[what.split()[-1]], {}
+    for user in ("alice", "bob"):
+        own.conversation(user).set_zone("memories", f"The word of {user} is secret.")
+        first = given[user] = wrap(first, own, conversation=user)
+
+    def asks(user, name):
+        if what == "an agent's model":
+            return Runner.run(wrap(agent(name, given["alice"]), own, conversation=user), f"I am {user}.")
+        if what == "an agent's provider":
+            one = wrap(agent(name, "gpt-5.6"), own, conversation=user, provider=given["alice"])
+            return Runner.run(one, f"I am {user}.")
+        how = {"model" if what == "a model" else "model_provider": given[user]}
+        return Runner.run(agent(name, None), f"I am {user}.", run_config=RunConfig(**how))
+
+    async def go():
+        for user in given:
+            for name in ("planner", "critic"):
+                await asks(user, name)
+
+    asyncio.run(go())
+    told = [re.findall("The word of (?:alice|bob)", record.body.decode()) for record in provider.requests]
+    assert told == [["The word of alice"]] * 2 + [["The word of bob"]] * 2
 
 
 def test_an_agent_of_two_teams_is_undone_with_the_last_of_them(provider):

@@ -100,6 +100,25 @@ def test_children_use_their_parents_cache(tool):
     assert child.tool_calls.owner == session.name != child.name
 
 
+@pytest.mark.parametrize("made", ["child", "edition"])
+def test_a_tenants_child_reads_its_own_results_alone(tool, made):
+    """It was answered from the parent's, and emptied that by a reset."""
+    session = Session(tool_cache=DEFAULT_ALLOW, caching=Caching(scope="alice"))
+    adapter = session.adapter
+    bob = adapter.child("team", scope="bob") if made == "child" else adapter.edition("bob")
+    for calls in (session.tool_calls, bob.tool_calls, session.tool_calls, bob.tool_calls):
+        calls.run(use(), tool)
+    assert tool.runs == 2
+    bob.tool_calls.run(use(scope="alice"), tool)
+    bob.child("inner").tool_calls.run(use(), tool)
+    assert tool.runs == 2
+    bob.tool_calls.reset()
+    session.tool_calls.run(use(), tool)
+    assert tool.runs == 2
+    bob.tool_calls.run(use(), tool)
+    assert tool.runs == 3
+
+
 def test_scopes_are_the_calls_the_sessions_or_the_caches(tool):
     """The narrowest that is named counts, and tenants with one conversation id have counts of their own."""
     session = Session(

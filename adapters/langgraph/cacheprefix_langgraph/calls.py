@@ -210,7 +210,9 @@ def _frame(model: Any, session: AdapterSession, config: RunnableConfig, given: A
     if frame is not None and not session.related(frame.session):
         frame = None
     if wrapping(model).role is not None:
-        frame = session.attempt("role", lambda: _bound(model, session, config, given), frame)
+        # Privacy: a model that is bound once for all asks for the tenant in whose fork it is called.
+        whose = session if frame is None or frame.session.scope == session.scope else frame.session
+        frame = session.attempt("role", lambda: _bound(model, whose, config, given), frame)
     return frame
 
 

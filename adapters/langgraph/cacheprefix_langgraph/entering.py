@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables.utils import AddableDict
 
-from cacheprefix_langgraph.fork_context import run_of, scope_of, within_run
+from cacheprefix_langgraph.fork_context import run_of, scope_of, task_of, within_run
 from cacheprefix_langgraph.state import CHANNEL, conversation_of, handed_on, ledger_in, messages_in, with_update
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ def entered(fork: ForkSettings, state: Any, config: Any = None) -> Frame | None:
         talk = conversation_of(session, config, ledger, shared or (), key=fork.messages_key)
         return fork.frame(talk, said, shared=shared, scope=scope_of(config))
 
-    return session.attempt("forked", frame, fork.unlaid(said))
+    made = session.attempt("forked", frame, fork.unlaid(said))
+    if made is not None:
+        made.task = task_of(config)
+    return made
 
 
 def left(fork: ForkSettings, frame: Frame | None, state: Any, result: Any, config: Any = None) -> Any:

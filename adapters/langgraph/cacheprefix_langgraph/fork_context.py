@@ -60,6 +60,8 @@ class Frame:
     """False where the fork could not be made: the layout is the application's, with what it left to us to say."""
     node: object = None
     """The Runnable that this fork is."""
+    task: str | None = None
+    """The graph's task that it was entered in; None outside of a graph."""
     answers: bool = False
     """Whether it is an agent of LangChain's, which answers a call of a tool that it does not have, and goes on."""
 
@@ -288,6 +290,12 @@ def run_of(config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     if configurable(config, "__pregel_task_id") is not None:
         return config
     return var_child_runnable_config.get() or config
+
+
+def task_of(config: Mapping[str, Any] | None) -> str | None:
+    """The graph's task that the code here runs in, given this configuration; None outside of a graph."""
+    task = configurable(run_of(config), "__pregel_task_id")
+    return None if task is None else str(task)
 
 
 @contextmanager

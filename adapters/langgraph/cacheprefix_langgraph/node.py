@@ -92,7 +92,8 @@ def forked(
     the graph's node, inside another graph behind that one's (``answer/critic``), and not by ``role``.
     ``forked`` without a session makes one by ``Session.from_config()``, and attaches it as ``cacheprefix_session`` to
     whatever it does not give back as it is.
-    Raises ``SetupError`` for anything else.
+    Raises ``SetupError`` for anything else, and for a node that is forked already, in another session or with another
+    ``volatile``.
     """
     if not isinstance(session, Session) and (callable(session) or isinstance(session, Runnable)):
         return forked()(session)
@@ -139,6 +140,13 @@ def forked(
                 f"{todo}"
             )
         name = role or _name_of(given, len(bound.team.roles))
+        known = getattr(given, FORK, None)
+        if isinstance(known, ForkSettings) and (known.session is not bound or volatile not in (None, known.volatile)):
+            # Privacy: the inner fork would count, whose session and volatile text may be another user's.
+            raise SetupError(
+                f"{name!r} is forked already, in another session or with another volatile: decorate the node itself, "
+                "once for each user"
+            )
         note_unwrapped(bound, name, given)
         # In ``observe`` too: the day of the switch is too late for it.
         usable(bound, name, allowed, bound.attempt("tools", lambda: names_bound(given), []) if allowed else ())

@@ -24,6 +24,7 @@ from cacheprefix_langgraph.fork_context import (
     aunder,
     configurable,
     run_of,
+    task_of,
     under,
     within_frame,
 )
@@ -38,7 +39,7 @@ def forked_runnable(node: Runnable[Any, Any], fork: ForkSettings) -> Any:
 
     class ForkedRunnable(base):  # type: ignore[misc]
         def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            if _runs(self):
+            if _runs(self, config):
                 return base.invoke(self, input, config, **kwargs)
             frame = _entered(self, fork, input, config)
             with within_frame(frame):
@@ -46,7 +47,7 @@ def forked_runnable(node: Runnable[Any, Any], fork: ForkSettings) -> Any:
             return left(fork, frame, input, result, config)
 
         async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            if _runs(self):
+            if _runs(self, config):
                 return await base.ainvoke(self, input, config, **kwargs)
             frame = _entered(self, fork, input, config)
             with within_frame(frame):
@@ -54,7 +55,7 @@ def forked_runnable(node: Runnable[Any, Any], fork: ForkSettings) -> Any:
             return left(fork, frame, input, result, config)
 
         def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            if _runs(self):
+            if _runs(self, config):
                 return base.stream(self, input, config, **kwargs)
             frame = _entered(self, fork, input, config)
             # A wrapped model lays its request out where the stream is asked for, a generator where it is read.
@@ -63,7 +64,7 @@ def forked_runnable(node: Runnable[Any, Any], fork: ForkSettings) -> Any:
             return _until_left(fork, frame, input, items, config)
 
         def astream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            if _runs(self):
+            if _runs(self, config):
                 return base.astream(self, input, config, **kwargs)
             frame = _entered(self, fork, input, config)
             with within_frame(frame):
@@ -71,7 +72,7 @@ def forked_runnable(node: Runnable[Any, Any], fork: ForkSettings) -> Any:
             return _auntil_left(fork, frame, input, items, config)
 
         def transform(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            if _runs(self):
+            if _runs(self, config):
                 yield from base.transform(self, input, config, **kwargs)
                 return
             # What a fork shares is known when all of its input is there.
@@ -81,7 +82,7 @@ def forked_runnable(node: Runnable[Any, Any], fork: ForkSettings) -> Any:
             yield from _until_left(fork, frame, added(parts), items, config)
 
         async def atransform(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
-            if _runs(self):
+            if _runs(self, config):
                 items = base.atransform(self, input, config, **kwargs)
             else:
                 parts = [part async for part in input]
@@ -127,10 +128,16 @@ def _entered(node: Any, fork: ForkSettings, state: Any, config: Any) -> Frame | 
     return frame
 
 
-def _runs(node: Any) -> bool:
+def _runs(node: Any, config: Any) -> bool:
     """Whether the code here runs in the fork that a Runnable is: many of its methods go on to another of them."""
     now = FRAME.get()
-    return now is not None and now.node is node
+    return now is not None and now.node is node and _in_its_run(now, config)
+
+
+def _in_its_run(now: Frame, config: Any) -> bool:
+    """Whether what is called runs for the fork in force, and not in a graph that a node's code runs by itself."""
+    # Privacy: that may be another user's run, which would ask in this one's conversation and with its volatile text.
+    return now.task == task_of(config)
 
 
 def _holding_a_fork(node: Any, base: Any, fork: ForkSettings) -> Any:
@@ -187,7 +194,8 @@ class _Passing:
     def known(self, config: Any) -> _Known | None:
         """The fork that a step runs in; None where the first step of its run is still to come."""
         now = FRAME.get()
-        if now is not None and now.session is self.fork.session and now.role == self.fork.role:
+        same = now is not None and now.session is self.fork.session and now.role == self.fork.role
+        if now is not None and same and _in_its_run(now, config):
             return now, None, None
         run = _run_of(config)
         with self._lock:

@@ -72,8 +72,9 @@ def _have_asked(router: Any, session: adapter.AdapterSession, role: adapter.Role
         if held is not None and held != (session, role):
             # Privacy: both would ask by this one object, and a tenant's requests go to whose session came last.
             raise SetupError(
-                "this router is wrapped already, in another session, role or conversation: unwrap(router) first, or "
-                "say whose a call is in a block around it, with install(session) or role(...): each task has its own"
+                "this router is wrapped already, in another session, role or conversation: unwrap(router) first. Leave "
+                "one that several users share unwrapped, and say whose a call is in a block around it, with "
+                "install(session) and role(...): each task has its own, and a wrapped router goes by its own instead"
             )
         if held is not None or session.off:
             return

@@ -51,7 +51,7 @@ def wrap(
         provider: of models that agents name; by default as the Agents SDK finds them.
 
     Raises ``SetupError`` for anything else, for a conversation that is no id, and for an agent that is wrapped already,
-    in another session or conversation, as a part of what this one does not reach.
+    in another session or conversation. A model or a provider that was wrapped is copied as what it was before.
     """
     if not known(target):
         raise SetupError(f"wrap takes an agent, a model or a provider of models, {found_instead(target)}")
@@ -62,7 +62,7 @@ def wrap(
     adapter.compacts_by(agents.memory.OpenAIResponsesCompactionSession, joined)
     if isinstance(target, agents.Agent):
         by = adapter.claimed(target, team_of, joined, conversation)
-        bind([*team_of(target)], by, provider or agents.MultiProvider())
+        bind([*team_of(target)], by, _plain(provider or agents.MultiProvider()))
         return target
     made: T = (_provider if isinstance(target, agents.ModelProvider) else _model)(target, joined, "", conversation)
     return made
@@ -128,8 +128,17 @@ def _declared(agent: Any, model: agents.Model) -> list[Any]:
     return list(openai_responses.Converter.convert_tools([*functions], handoffs).tools)
 
 
+def _plain(given: Any) -> Any:
+    """A copy of a model or a provider, as it was before ``wrap``."""
+    made = copy.copy(given)
+    # Privacy: what an earlier ``wrap`` said, one user's conversation, would count behind what a later one says.
+    made.__class__ = vars(type(given)).get("__unwrapped__", type(given))
+    return made
+
+
 def _provider(given: Any, session: adapter.AdapterSession, role: str, conversation: Conversation) -> Any:
-    base, made = type(given), copy.copy(given)
+    made = _plain(given)
+    base = type(made)
 
     def get_model(self: Any, model_name: str | None) -> Any:
         return _model(base.get_model(self, model_name), session, role, conversation)
@@ -140,7 +149,8 @@ def _provider(given: Any, session: adapter.AdapterSession, role: str, conversati
 
 def _model(given: Any, session: adapter.AdapterSession, role: str, conversation: Conversation) -> Any:
     """A copy of a model whose requests are in ``role``; if that is empty, in the role of the agent that runs."""
-    base, made = type(given), copy.copy(given)
+    made = _plain(given)
+    base = type(made)
 
     def asking() -> AbstractContextManager[None]:
         name = _whole(role or _speaker())
