@@ -25,7 +25,7 @@ class _Read(list):
 
 def test_no_installation_is_lost_where_threads_make_some_at_once():
     """One that was lost would have another crew's session answer for its requests."""
-    first, others = SimpleNamespace(active=True), [SimpleNamespace(active=True) for _ in range(2)]
+    first, *others = [SimpleNamespace(active=True, of_flow=False) for _ in range(3)]
     agent, found = SimpleNamespace(), Bound()
     found._all = _Read(first)
     vars(agent)[KEY] = found
