@@ -61,10 +61,11 @@ class PrefixPolicy:
             return prompts, events
         laid = tail_in(events)
         config = context.dependencies.get(MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY)
-        if laid is None and not self._bound and not isinstance(config, PrefixConfig):
+        by_hand = laid is None and not self._bound
+        if by_hand and not isinstance(config, PrefixConfig):
             session.note("an agent's model config is no PrefixConfig: its requests are left as they are, unmeasured")
             return prompts, events
-        if laid is None and not self._bound and config.session is not users_session(session):
+        if by_hand and isinstance(config, PrefixConfig) and config.session is not users_session(session):
             # Privacy: the other session may be another user's, and so may the tools that it shares.
             session.note(
                 "an agent's PrefixConfig is of another session than its PrefixPolicy: its requests are left as they "
