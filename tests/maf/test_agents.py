@@ -93,14 +93,15 @@ async def test_an_agent_in_its_own_layout_is_told_the_shared_text(servers, api):
     assert all(one in text for one, text in zip(texts.values(), systems, strict=True))
 
 
-@pytest.mark.parametrize("other", ["session", "scope", "volatile"])
+@pytest.mark.parametrize("other", ["session", "scope", "no scope", "volatile"])
 async def test_an_agent_that_is_made_once_for_all_is_wrapped_for_one(servers, other):
     """Wrapped for a second user it would go on under the first scope, and be told what only the first is to know."""
     first, again = Session(), {"scope": "alice", "volatile": lambda: {"me": "I am alice."}}
     async with served(servers, "openai-chat") as (client, _):
         agent = wrap(role(client, "planner"), first, **again)
         assert wrap(agent, first, **again) is wrap(agent) is agent
-        changed = {"session": Session(), "scope": "bob", "volatile": lambda: {"me": "I am bob."}}[other]
+        changed = {"session": Session(), "scope": "bob", "volatile": lambda: {"me": "I am bob."}}.get(other)
+        other = other.removeprefix("no ")
         options = {"session": first, **again, other: changed}
         with pytest.raises(SetupError, match=f"wrapped already with another {other}; unwrap it first"):
             wrap(agent, **options)

@@ -84,10 +84,11 @@ def wrap(
 def _check_same(wrapped: Member, asked: Member, session: Session | None) -> None:
     """Raise ``SetupError`` where an agent is to be wrapped for somebody else than it was."""
     # Privacy: it would go on under the first one's scope, and with what only that one is to be told.
-    scope = wrapped.session.scope if wrapped.scope is None else wrapped.scope
+    # Where a session is given and no scope, it is that session's.
+    scopes = [one.session.scope if one.scope is None else one.scope for one in (wrapped, asked)]
     others = {
         "session": session is not None and users_session(wrapped.session) is not session,
-        "scope": asked.scope not in (None, scope),
+        "scope": (session is not None or asked.scope is not None) and scopes[0] != scopes[1],
         "volatile": asked.volatile not in (None, wrapped.volatile),
         "conversation": asked.conversation not in ("", wrapped.conversation),
     }
