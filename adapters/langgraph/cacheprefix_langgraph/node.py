@@ -140,7 +140,8 @@ def forked(
                 f"{todo}"
             )
         name = role or _name_of(given, len(bound.team.roles))
-        known = getattr(given, FORK, None)
+        # Not by the attribute: a model that is made by its configuration would be made to look for it.
+        known = inspect.getattr_static(given, FORK, None)
         if isinstance(known, ForkSettings) and (known.session is not bound or volatile not in (None, known.volatile)):
             # Privacy: the inner fork would count, whose session and volatile text may be another user's.
             raise SetupError(
