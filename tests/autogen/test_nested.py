@@ -17,7 +17,7 @@ from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, se
 from cacheprefix import Session
 from cacheprefix.errors import SHOW, SetupError
 from cacheprefix.server import Fault, Reply, ToolCall
-from cacheprefix_autogen import session_of, unwrap, wrap
+from cacheprefix_autogen import PrefixClient, session_of, unwrap, wrap
 
 
 async def test_a_society_of_mind_shares_the_outer_prefix_and_keeps_the_task(provide, new_client):
@@ -272,3 +272,16 @@ async def test_what_works_as_a_tool_may_be_wrapped_by_itself_for_all(provide, ne
     reader = wrap(role("reader", new_client(provider)), session, scope="alice")
     with pytest.raises(SetupError, match="another scope"):
         wrap(lead(), session, scope="bob")
+
+
+def test_agents_that_are_each_others_tools_are_wrapped_and_unwrapped(provide, new_client):
+    """Neither is inside the other one without an end."""
+    provider = provide("openai", lambda _: "said")
+    first = role("first", new_client(provider))
+    second = role("second", new_client(provider), tools=[AgentTool(first)])
+    first._workbench[0]._tools.append(AgentTool(second))
+    models = [first._model_client, second._model_client]
+    wrap(first, Session())
+    assert all(isinstance(one._model_client, PrefixClient) for one in (first, second))
+    unwrap(first)
+    assert [first._model_client, second._model_client] == models

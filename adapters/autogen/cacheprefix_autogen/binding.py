@@ -145,8 +145,15 @@ class Binding:
     @property
     def whole(self) -> list[Binding]:
         """This one and all inside, each once."""
-        found = {id(one): one for inner in self.inner for one in inner.whole}
-        return [self, *found.values()]
+        found: dict[int, Binding] = {}
+        left = [self]
+        while left:
+            one = left.pop()
+            # Agents may be each other's tools.
+            if id(one) not in found:
+                found[id(one)] = one
+                left += reversed(one.inner)
+        return [*found.values()]
 
     @property
     def joins(self) -> Group | None:

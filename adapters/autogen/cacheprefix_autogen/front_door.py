@@ -150,10 +150,12 @@ def _free(target: Any, session: Session | None) -> AdapterSession | None:
     return joined
 
 
-def _check_tools(target: Any, session: Session | None, options: Options) -> None:
+def _check_tools(target: Any, session: Session | None, options: Options, above: tuple[Any, ...] = ()) -> None:
     """Raise ``SetupError`` where what works as a tool in ``target`` was wrapped with somebody else's agent."""
     for caller in (target, *_inside(target)):
         for runner in runners_of(caller):
+            if any(runner is one for one in above):
+                continue  # agents that are each other's tools
             known = binding_of(runner)
             other = "" if known is None else _others(known, session, options)
             if other:
@@ -162,7 +164,7 @@ def _check_tools(target: Any, session: Session | None, options: Options) -> None
                     "make one for each user, or unwrap what it was wrapped with first"
                 )
             if known is None:
-                _check_tools(runner, session, options)
+                _check_tools(runner, session, options, (*above, target, runner))
 
 
 def _others(known: Binding, session: Session | None, options: Options) -> str:
