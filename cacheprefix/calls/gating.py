@@ -109,7 +109,7 @@ class Gating:
         """
         if leave is not FOLLOW:
             with self._lock:
-                before, now = self.use, self.use.and_pass(leave.leader, leave.ahead, leave.followed, leave.waited)
+                before, now = self.use, self.use.and_pass(leave)
                 self.use = now
                 leave.number = self._fan_out_of(leave, keys)
                 known = self._fan_outs.of(leave.number, FanOut)

@@ -19,10 +19,11 @@ from cacheprefix.prompt import Layout, Reason
 from cacheprefix.prompt.reasons import Unsure
 
 if TYPE_CHECKING:
+    from cacheprefix.layout.gate import Pass
     from cacheprefix.toolcache import CacheStats
 
 _NOTICED = 0.001
-"""Seconds at the gate from which on a request has waited."""
+"""Seconds at the gate from which on they are told."""
 _UNSURE = 0.02
 """Share of the unmodified cost that may be unsure; beyond it the cost is unknown."""
 _FEW = 5
@@ -161,18 +162,17 @@ class GateUse:
     fan_outs: tuple[FanOut, ...] = ()
     """The newest ones with siblings, oldest first: what each cost and saved."""
 
-    # A pass, taken apart.
-    def and_pass(self, leader: bool, ahead: bool, followed: bool, seconds: float) -> GateUse:  # noqa: FBT001
-        """With one more request that came through: ``leader`` of some, ``ahead`` of all it shares something with."""
-        alone = not ahead and not followed
-        gave_up = alone and seconds > _NOTICED
+    def and_pass(self, leave: Pass) -> GateUse:
+        """With one more request that came through."""
+        alone = not leave.ahead and not leave.followed
+        gave_up = alone and leave.stood
         return replace(
             self,
-            led=self.led + leader,
-            followed=self.followed + followed,
+            led=self.led + leave.leader,
+            followed=self.followed + leave.followed,
             gave_up=self.gave_up + gave_up,
             at_once=self.at_once + (alone and not gave_up),
-            seconds=self.seconds + seconds,
+            seconds=self.seconds + leave.waited,
         )
 
     def and_saved(self, units: float) -> GateUse:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from cacheprefix.effects import Flow, Promise, Until, drive
+from cacheprefix.effects import Flow, MayBlock, Promise, Until, drive
 from cacheprefix.locks import RLock, reset_in_child
 
 LIMIT = 10.0
@@ -113,8 +113,8 @@ class Pass:
     """
 
     __slots__ = (
-        "__weakref__", "_dropped", "_release", "_wider", "ahead", "far", "flight", "followed", "number", "waited",
-        "worth",
+        "__weakref__", "_dropped", "_release", "_wider", "ahead", "far", "flight", "followed", "number", "stood",
+        "waited", "worth",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +125,7 @@ class Pass:
         flight: Flight | None = None,
         worth: Worth = ALWAYS,
         waited: float = 0.0,
+        stood: bool = False,
         followed: bool = False,
         far: bool = False,
     ) -> None:
@@ -140,6 +141,8 @@ class Pass:
         """What waiting would have brought."""
         self.waited = waited
         """Seconds spent at the gate."""
+        self.stood = stood
+        """Whether it waited for another request there, for however short."""
         self.followed = followed
         """Whether a leader wrote what this request is to read."""
         self.far = far
@@ -163,6 +166,7 @@ class Pass:
             self.followed, self.worth = wider.followed, replace(wider.worth, streams=self.worth.streams)
             self.ahead = False
         self.waited += wider.waited
+        self.stood = self.stood or wider.stood
         return self
 
     @property
@@ -319,28 +323,28 @@ class ProcessGate:
         """
         began, stood = self._clock(), False
         while True:
-            flight = self._lead(key, worth, began)
+            flight = self._lead(key, worth, began, stood=stood)
             if isinstance(flight, Pass):
                 return flight
             left = self._left(flight, worth, began)
+            # In a thread that runs an event loop the leader may be a task of that loop, which would stand still.
+            if left > 0 and not (yield MayBlock()):
+                left = 0.0
             ok = False
             if left > 0:
                 stood = True
-                look, since = self._wait(flight, 1), time.monotonic()
-                ends = since + left
+                look, ends = self._wait(flight, 1), time.monotonic() + left
                 try:
                     while left > 0 and not self._given_up(key, flight):
                         if (yield Until(flight.done, min(left, look))):
                             ok = flight.done.result()
                             break
-                        now = time.monotonic()
-                        # What did not wait at all is a thread that runs an event loop, and goes at once.
-                        left, since = ends - now if now - since >= min(left, look) / 2 else 0.0, now
+                        left = ends - time.monotonic()
                 finally:
                     self._wait(flight, -1)
             if ok or left <= 0:
-                # Who went at once waited for nobody, however busy the machine was meanwhile.
-                return Pass(worth=worth, waited=self._clock() - began if stood else 0.0, followed=ok)
+                waited = self._clock() - began if stood else 0.0
+                return Pass(worth=worth, waited=waited, stood=stood, followed=ok)
 
     def _left(self, flight: Flight, worth: Worth, began: float) -> float:
         """Seconds that one who came at ``began`` still waits for a leader; behind several it is no more in all."""
@@ -363,7 +367,7 @@ class ProcessGate:
         flight.land(ok=False)
         return True
 
-    def _lead(self, key: bytes, worth: Worth, began: float) -> Pass | Flight:
+    def _lead(self, key: bytes, worth: Worth, began: float, *, stood: bool) -> Pass | Flight:
         """Let a request lead those of its key; the flight of another one where that leads already."""
         now = self._clock()
         mine = Flight(now, worth, self._lock)
@@ -375,7 +379,8 @@ class ProcessGate:
             mine.land(ok=ok)
 
         # Before anybody can wait for it: Ctrl-C in between would leave a leader that nobody can release.
-        leave = Pass(release, dropped=lambda: release(False), flight=mine, worth=worth, waited=now - began)  # noqa: FBT003
+        waited = now - began if stood else 0.0
+        leave = Pass(release, dropped=lambda: release(False), flight=mine, worth=worth, waited=waited, stood=stood)  # noqa: FBT003
         with self._lock:
             flight = self._flights.get(key)
             if flight is None or now - flight.started >= self.limit:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import threading
 import time
 from math import inf
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.adapter import Request
+from cacheprefix.calls.gating import Gating
 from cacheprefix.effects import Until, adrive, drive
-from cacheprefix.layout import Pace, ProcessGate, StoreGate, Worth
+from cacheprefix.layout import Pace, Pass, ProcessGate, StoreGate, Worth
 from cacheprefix.stores import MemoryStore
 
 
@@ -575,3 +577,19 @@ def test_nobody_waits_for_a_summary_whose_loop_stands_still():
         held.__exit__(None, None, None)
     finally:
         loop.close()
+
+
+@pytest.mark.parametrize("loop", [True, False])
+def test_who_goes_at_once_has_waited_for_nobody_however_slow_the_machine(loop):
+    """In a thread that runs an event loop, and behind a leader who takes longer than pays; each look takes a second."""
+    ticks = itertools.count()
+    gate, gating = ProcessGate(60.0, clock=lambda: float(next(ticks))), Gating()
+    leader = drive(gate.entering(b"wide"))
+
+    async def asks() -> Pass:
+        return drive(gate.entering(b"wide"))
+
+    wide = asyncio.run(asks()) if loop else drive(gate.entering(b"wide", Worth(0.0)))
+    gating.came_through(drive(gate.entering(b"long")).within(wide), b"long", b"wide")
+    assert (gating.use.at_once, gating.use.gave_up, gating.use.seconds) == (1, 0, 0.0)
+    leader.release(ok=True)
