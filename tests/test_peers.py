@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.peers.__main__ import Ran, by_chance, differing
+from tests.peers import __main__ as peers
+from tests.peers.__main__ import SUITES, Ran, alone, by_chance, differing, unlisted
 
 A, B, C = "POST /a 1", "POST /a 2", "POST /a 3"
 FAILED = None
@@ -45,3 +46,26 @@ def test_what_differs_is_chance_only_where_plain_differs_from_plain(bodies, chan
     first, *more = ran(*bodies)
     assert differing(first["plain"], first["observed"]) == {"t"}
     assert by_chance("t", first, more) is chance
+
+
+@pytest.mark.parametrize(
+    ("alone_it", "chance"), [((True, True, True), True), ((True, False, True), False), ((False,) * 3, False)]
+)
+def test_what_a_fork_loses_is_chance_where_it_passes_each_time_that_it_is_run_alone(monkeypatch, alone_it, chance):
+    """A test that holds a clock to half a second is lost on a busy machine; one that our text breaks always is."""
+    suite = SUITES["langgraph-swarm"]
+    outcomes = iter(alone_it)
+
+    def one(layer: str, passed: bool) -> Ran:  # noqa: FBT001 - of a table
+        outcome = "passed" if passed else "failed"
+        return Ran(layer, {"t": {"outcome": outcome, "bodies": [], "prompt": False}}, 0.0, "")
+
+    def again(suite, layer, *, sample, only, name):
+        assert (layer, only) == ("forked", ["t"])
+        return one(layer, next(outcomes))
+
+    monkeypatch.setattr(peers, "run", again)
+    first = {layer: one(layer, layer != "forked") for layer in suite.layers}
+    lost = unlisted(suite, first)
+    assert lost == {"forked": {"t"}, "shared": set(), "answered": set()}
+    assert alone(suite, lost) == ({"t"} if chance else set())
