@@ -143,10 +143,6 @@ ABOUT: dict[str, tuple[str, str]] = {
             "refuse."
         ),
     ),
-    "scenarios": (
-        "Long sessions",
-        ("Four scripted sessions; `stock` is an append-only reference that an expert would write by hand."),
-    ),
     "engine": (
         "Real engines",
         (

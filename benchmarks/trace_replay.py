@@ -20,9 +20,10 @@ from benchmarks.traces_at_hand import traces_folder
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.adapter import Request
 from cacheprefix.audit.formats.text import split
+from cacheprefix.bodies import Role, fork_body
 from cacheprefix.layout import ForkPolicy, TailPlacement
 from cacheprefix.profiles import Profile
-from cacheprefix.prompt import ESTIMATE, Marker, Prompt, digest_of, estimate_tokens, section
+from cacheprefix.prompt import ESTIMATE, Marker, Prompt, estimate_tokens, section
 from cacheprefix.wire import Memo, decode
 
 SECONDS_A_STEP = 8.0
@@ -240,7 +241,10 @@ def ours(run: Run, profile: Profile, *, tail: TailPlacement = "tail") -> Iterato
 
 
 def _as_forks(run: Run, profile: Profile, tail: TailPlacement) -> Iterator[Prompt]:
-    """Every request begins with the transcript, once that is long enough to be cached; else it is left alone."""
+    """Every request as the SDK clients' front door lays it out: a fork of one conversation where that pays.
+
+    What the others and the agent itself said stands there in one role, as the adapters of teams send it.
+    """
     now = 0.0
     prefix = SharedPrefix(roles=run.roles) if tail == "cards" else SharedPrefix()
     session = Session(
@@ -251,27 +255,9 @@ def _as_forks(run: Run, profile: Profile, tail: TailPlacement) -> Iterator[Promp
     memo = Memo()
     for ask in run.asks:
         now = ask.at
-        said = sum(estimate_tokens(message["content"]) for message in ask.messages)
-        state, model = session.adapter.shared, _model(profile)
-        forks = state.sharing.holds(session.adapter.team, state.services, run.name, model, partial(int, said))
-        messages, system, limit = list(ask.messages), ask.system, None
-        told = session.adapter.tail_for(ask.agent, ask.system)
-        history = [{**message, "role": "user"} for message in messages]
-        at, continues = session.adapter.place(
-            session.conversation(run.name),
-            ask.agent,
-            told,
-            history,
-            _model(profile),
-            digest=lambda message: digest_of(message["content"]),
-            tokens=lambda message: estimate_tokens(message["content"]),
-            shared=forks,
-        )
-        if at is not None:
-            messages = [*history[:at], {"role": "user", "content": told}, *history[at:]]
-            system, limit = session.prefix.text, at + bool(session.prefix.text)
-        body = _body([*_system(system), *messages], profile)
-        turn = session.adapter.begin(Request(body, _api(profile), agent=ask.agent, boundary=limit, continues=continues))
+        history = [{**message, "role": "user"} for message in ask.messages]
+        body = _body([*_system(ask.system), *history], profile)
+        turn = fork_body(session.adapter, body, _api(profile), Role(ask.agent, conversation=run.name)).begin()
         turn.finish(None, at=now + 1)
         yield decode(turn.body, _api(profile), memo=memo)
 
