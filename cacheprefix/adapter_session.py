@@ -9,8 +9,6 @@ from functools import partial
 from itertools import starmap
 from typing import Any, NoReturn, TypeVar
 
-from typing_extensions import Unpack
-
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache.lifetimes import Lifetimes
 from cacheprefix.cache.routing import RoutingKeys
@@ -41,7 +39,6 @@ from cacheprefix.layout import (
 from cacheprefix.layout.economics import Lane, Seat, SelectorChoice
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.prefix import tool_of
-from cacheprefix.layout.role_position import CountedHistory, RolePosition, RoleRequest, Told
 from cacheprefix.layout.team import MADE_WITH, Team, ToolSource, Whose
 from cacheprefix.mode import Mode
 from cacheprefix.notices import Notices
@@ -476,29 +473,6 @@ class AdapterSession:
     def told(self, asked: AgentRequest[M]) -> RoleTold:
         """What ``plan`` will tell the role, and its tools: for adapters that ask a model before (a summary)."""
         return self._planner.told(asked)
-
-    def place(
-        self,
-        conversation: Conversation,
-        role: str,
-        text: str,
-        history: Sequence[M],
-        model: str = "",
-        *,
-        digest: Callable[[M], str],
-        tokens: Callable[[M], int],
-        joined: Callable[[M, M], bool],
-        **how: Unpack[Told],
-    ) -> RolePosition:
-        """Where a role's text goes among the messages of ``history``, as they are sent; for adapters, once a request.
-
-        ``text`` is what the role is told and stays the same from request to request; ``digest`` and ``tokens`` are of
-        one message, ``joined`` is of ``CountedHistory``. Never raises.
-        """
-        state = self.shared
-        asked = RoleRequest(conversation, role, text, CountedHistory(history, digest, tokens, (), joined), model, **how)
-        work = partial(state.positions.place, self.team, state.services, asked)
-        return self.attempt("place", work, RolePosition(len(history) if how.get("shared", True) else None))
 
     def places(self, conversation: Conversation) -> dict[str, Any]:
         """Where the roles' texts stand in a conversation, as plain data for a framework's own state."""

@@ -628,8 +628,7 @@ def fork_body(
 ) -> ForkBody:
     """Lay a body out as a fork of ``role``: shared system text and tools, the conversation as it is, the role's text.
 
-    The role's text stands last; a long one stays where the role last had it while that costs less
-    (``AdapterSession.place``).
+    The role's text stands last; a long one stays where the role last had it while that costs less.
 
     ``body`` is JSON as ``openai-chat``, ``openai-responses`` or ``anthropic`` takes it, and is not changed. Without a
     role and in observe mode it is sent as it is. While less is shared than the provider caches, it keeps its own layout

@@ -27,8 +27,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from typing_extensions import TypedDict
-
 from cacheprefix.bounded import Bounded
 from cacheprefix.layout.own_text import Beginnings, beginnings_of, in_common
 from cacheprefix.layout.said import Beginning, Said, gone_on, length_gone_on, longest_of
@@ -339,19 +337,6 @@ class CountedHistory(Generic[M]):
     def since(self, point: _Point) -> int:
         """Tokens behind a point."""
         return sum(map(self.tokens, self.messages[point.index :]))
-
-
-class Told(TypedDict, total=False):
-    """How a role's request is sent."""
-
-    shared: bool
-    """False where the application's own layout is to be kept, which is remembered too; True by default."""
-    joint: bool
-    """False where the conversation is this role's alone, as far as is known; True by default."""
-    cached: bool
-    """Whether the framework itself marks requests in its own layout, so that a provider keeps them."""
-    lane: str
-    """Name of the role's tool set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,16 @@ def _told(found: griffe.Object | griffe.Alias, path: str) -> Iterator[str]:
         yield from _value(what, path.rpartition(".")[2])
 
 
+def _exported(what: griffe.Object | griffe.Alias) -> bool:
+    """Whether a module of its package, or the package, lists it."""
+    return any(what.name in (one.exports or ()) for one in (what.package, *what.package.modules.values()))
+
+
 def _class(what: griffe.Class, path: str) -> Iterator[str]:
     name = path.rpartition(".")[2]
-    bases = ", ".join(map(str, what.bases))
+    # Of ours only what a reader can look up.
+    inner = {one.name for one in what.resolved_bases if not _exported(one)}
+    bases = ", ".join(name for name in map(str, what.bases) if name not in inner)
     made = _called(what.parameters, "__init__")
     head = f"class {name}({bases})" if bases else f"class {name}"
     yield f"## {name}\n"
