@@ -8,6 +8,7 @@ import contextvars
 import random
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -200,9 +201,10 @@ class Trial(Driver):
                 @start()
                 def serve(self) -> Any:
                     """All of it."""
-                    return ask(turn, person)
+                    return stage()._asked(turn, person)  # type: ignore[union-attr]
 
-            ask, flow = self._asked, Board(suppress_flow_events=True)
+            # CrewAI's own loop keeps the flow in its context.
+            stage, flow = weakref.ref(self), Board(suppress_flow_events=True)
             flow.memory = None
             with self._installed(flow, person):
                 return flow.kickoff()  # type: ignore[no-any-return]
@@ -222,9 +224,10 @@ class Trial(Driver):
                 @start()
                 async def serve(self) -> Any:
                     """All of it."""
-                    return await ask(turn, person, way)
+                    return await stage()._aasked(turn, person, way)  # type: ignore[union-attr]
 
-            ask, flow = self._aasked, Board(suppress_flow_events=True)
+            # CrewAI's own loop keeps the flow in its context.
+            stage, flow = weakref.ref(self), Board(suppress_flow_events=True)
             flow.memory = None
             with self._installed(flow, person):
                 return await getattr(flow, way)()  # type: ignore[no-any-return]
