@@ -126,14 +126,10 @@ class Binding:
         """Whoever runs here has it no longer. Others may: a server's thread goes on with somebody else's request."""
         _MADE.set(tuple(ref for ref in _MADE.get() if ref() is not self))
 
-    def stands_for(self, other: Binding) -> bool:
-        """Whether it may be in force in place of another one: the same made both, or it says nothing of its own."""
+    def made_with(self, other: Binding) -> bool:
+        """Whether one who had made one of the two has made the other one too."""
         pairs = ((self, other), (other, self))
-        if any(ref() is one for one, later in pairs for ref in later._made_before):
-            return True
-        own, others = self.options, other.options
-        same = own.scope in (None, other.scope) and own.volatile in (None, others.volatile)
-        return same and self.given is other.given
+        return self is other or any(ref() is one for one, later in pairs for ref in later._made_before)
 
     def joined_with(self, scope: str | None, volatile: Volatile | None) -> bool:
         """Whether who installs with these in the same session joins it; None for none asked for."""
@@ -269,20 +265,17 @@ class Bound:
         return [one for one in self._all if one.active and (self._flow or not one.of_flow)]
 
     def found(self) -> Binding | None:
-        """The one in force here; None also where it is not known whose it would be."""
-        alive = [one for one in self._all if one.active]
-        flow, everywhere = FLOW.get(), self.installed
-        here = next((one for one in (RUN.get(), None if flow is None else flow.binding) if one in alive), None)
+        """This run's, else this context's, else the only one there is; None where nobody knows whose it would be."""
+        runs, everywhere = _runs(), self.installed
         # Privacy: requests of a server that install side by side on one object have each their own.
-        mine = (one for ref in reversed(_MADE.get()) if (one := ref()) is not None and one in everywhere)
-        found = here or next(mine, None)
-        if found is not None or not everywhere:
-            return found
+        mine = [one for ref in reversed(_MADE.get()) if (one := ref()) is not None and one in everywhere]
+        for one in (*runs, *mine):
+            if one in self:
+                return one
         # Privacy: in a run what another request installed is not in force. Where several did, neither is anybody's: a
         # thread of a pool knows nothing of the request that it works for.
-        run = _running()
-        left = [one for one in everywhere if run is None or one.stands_for(run)]
-        return left[-1] if left and all(left[-1].stands_for(one) for one in left) else None
+        left = [one for one in everywhere if not runs or one.made_with(runs[0])]
+        return left[-1] if left and all(left[-1].made_with(one) for one in left) else None
 
     def only(self) -> Binding | None:
         """The one in force here, or else the only one that there has been."""
@@ -474,8 +467,13 @@ def asks_for(llm: Any, binding: Binding) -> bool:
     return _running() is binding or (owners is not None and owners.remembers)
 
 
+def _runs() -> list[Binding]:
+    """The installations that run here: the crew's or agent's, then the flow's."""
+    flow = FLOW.get()
+    runs: tuple[Binding | None, ...] = (RUN.get(), None if flow is None else flow.binding)
+    return [one for one in runs if one is not None and one.active]
+
+
 def _running() -> Binding | None:
     """The installation whose crew or agent runs here, or else whose flow; None without one."""
-    flow = FLOW.get()
-    found: Binding | None = RUN.get() or (None if flow is None else flow.binding)
-    return found if found is not None and found.active else None
+    return next(iter(_runs()), None)
