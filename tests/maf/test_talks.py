@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
 
 import pytest
 from agent_framework import AgentSession, FunctionTool, Message
@@ -149,6 +150,57 @@ async def test_a_tool_that_is_told_anew_is_shown_as_it_is(servers, api, whose, f
     assert [[user for user in USERS if user in body] for body in bodies] == [[u] for u in USERS for _ in NAMES[:2]]
     asked = bodies[first == "critic" :: 2]
     assert all(f"The files of {person}." in body for person, body in zip(USERS, asked, strict=True))
+    assert not session.failures
+
+
+@pytest.mark.parametrize("first", ["planner", "writer"])
+@pytest.mark.parametrize("way", ["workflows", "sessions", "messages"])
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_agents_made_once_carry_nothing_of_the_workflow_that_they_were_wrapped_in(servers, api, way, first):
+    """Into a workflow of another person, or where they are asked by themselves: bob was shown what alice's files are.
+
+    The conversation of the first workflow was theirs for good, and with it what belongs to its user.
+    """
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None)
+    own = FunctionTool(name="files", description=f"The files of {USERS[0]}.", func=lambda query: query)
+    async with served(servers, api) as (client, provider):
+        agents = [role(client, name, tools=[own] if name == "planner" else [], **options) for name in NAMES]
+        agents = agents if first == "planner" else agents[::-1]
+        for person in USERS[:2]:
+            own.description = f"The files of {person}."
+            if way == "workflows" or person == USERS[0]:
+                await wrap(SequentialBuilder(participants=agents).build(), session).run(f"{person} asks.")
+                continue
+            for each in agents:
+                await each.run(f"{person} asks.", session=AgentSession() if way == "sessions" else None)
+        bodies = [record.body.decode() for record in provider.requests]
+    assert [[user for user in USERS if user in body] for body in bodies] == [[u] for u in USERS[:2] for _ in NAMES]
+    assert not session.failures
+
+
+async def test_each_of_two_workflows_with_the_same_agents_is_a_conversation_of_its_own(servers):
+    """Side by side, and wrapped again."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None)
+    async with served(servers, "openai-chat") as (client, _):
+        agents = [role(client, name) for name in NAMES]
+        flows = [wrap(SequentialBuilder(participants=agents).build(), session) for _ in USERS[:2]]
+        for _ in range(2):
+            asked = zip(USERS, flows, strict=False)
+            await asyncio.gather(*(wrap(flow, session).run(f"{user} asks.") for user, flow in asked))
+    assert list(Counter(call.conversation for call in session.calls).values()) == [2 * len(NAMES)] * 2
+    assert not session.failures
+
+
+async def test_an_agent_in_a_workflow_and_in_one_inside_of_it_is_wrapped_once(servers):
+    """Else its requests are laid out, and counted, twice."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None)
+    async with served(servers, "openai-chat") as (client, provider):
+        planner, critic = (role(client, name) for name in NAMES[:2])
+        inner = SequentialBuilder(participants=[planner, critic]).build()
+        await wrap(SequentialBuilder(participants=[inner.as_agent("inner"), planner]).build(), session).run("Go on.")
+    assert len(planner.middleware) == len(critic.middleware) == 2
+    assert len(provider.requests) == len(session.calls) == 3
     assert not session.failures
 
 
