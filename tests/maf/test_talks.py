@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections import Counter
+from contextvars import ContextVar
 
 import pytest
 from agent_framework import AgentSession, FunctionTool, Message
@@ -14,7 +15,8 @@ from maf_driver import RULES
 from maf_teams import HANDBOOK, NAMES, role, served
 
 from cacheprefix import Caching, Compaction, Session, SharedPrefix
-from cacheprefix.server import Reply
+from cacheprefix.errors import SetupError
+from cacheprefix.server import Reply, ToolCall
 from cacheprefix_maf import wrap
 from tests.talks import BOUNDS, LONG, USERS, asking, check, played, question
 
@@ -82,6 +84,93 @@ def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(
 
     asyncio.run(go())
     assert compacted or given_turns is not LONG or "compaction" not in bounds
+    assert not session.failures
+
+
+WHO = ContextVar("who")
+"""Whose question is answered."""
+
+
+def looks(request):
+    """The model looks first, and answers in the words of who asks."""
+    number = re.findall(r"asks (\d)", request.text)[-1]
+    if f"'s log {number}" not in request.text:
+        return Reply(tool_calls=(ToolCall("look", {"query": number}),))
+    return answer(request)
+
+
+async def look(query: str) -> str:
+    """The log of who asks."""
+    await asyncio.sleep(0.01)
+    return f"{WHO.get()}'s log {query}"
+
+
+def retrieved():
+    """What was found for who asks."""
+    return {"found": f"Found for {WHO.get()}."}
+
+
+async def two_ask(provider, agents, way, *, held=True):
+    """Two people ask their agents side by side, twice; whose words stand in each one's requests."""
+    provider.simulator.script = looks
+
+    async def asks(user):
+        WHO.set(user)
+        session, said = AgentSession() if held else None, []
+        for number in range(2):
+            for agent in agents[user]:
+                # Equal for both, where it is not the first one.
+                said.append(Message("user", [f"{user} asks 0." if not said else f"One asks {number}."]))
+                asked = said[-1] if held else list(said)
+                if way == "stream":
+                    stream = agent.run(asked, session=session, stream=True)
+                    async for _ in stream:
+                        pass
+                    gave = await stream.get_final_response()
+                else:
+                    gave = await agent.run(asked, session=session)
+                said.append(Message("assistant", [gave.text], author_name=agent.name))
+
+    await asyncio.gather(*(asyncio.create_task(asks(user)) for user in USERS[:2]))
+    return [[user for user in USERS if user in record.body.decode()] for record in provider.requests]
+
+
+@pytest.mark.parametrize("way", ["whole", "stream"])
+@pytest.mark.parametrize("held", [True, False], ids=["sessions", "messages"])
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_agents_made_once_tell_nobody_what_is_anothers(servers, api, held, way):
+    """Neither their words, nor volatile text, nor what a tool told them, while two people ask side by side."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None)
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    async with served(servers, api) as (client, provider):
+        agents = [role(client, name, tools=[look], **options) for name in NAMES[:2]]
+        wrap(agents, session, volatile=retrieved)
+        seen = await two_ask(provider, dict.fromkeys(USERS[:2], agents), way, held=held)
+        bodies = [record.body.decode() for record in provider.requests]
+    assert sorted(seen) == [[user] for user in USERS[:2] for _ in range(len(seen) // 2)]
+    assert all(body.count("Found for ") == 1 for body in bodies)
+    assert any("'s log 0" in body for body in bodies)
+    assert not session.failures
+
+
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_agents_that_are_refused_for_a_second_user_are_made_for_each(servers, api):
+    """As the error says: then neither reads the other's scope, volatile text or kept tool results."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None, tool_cache=["look"])
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    told = FunctionTool(name="look", description="The log of who asks.", func=look)
+    async with served(servers, api) as (client, provider):
+        agents = {user: [role(client, name, tools=[told], **options) for name in NAMES[:2]] for user in USERS[:2]}
+        for user, own in agents.items():
+            said = {"scope": user, "volatile": lambda user=user: {"found": f"Found for {user}."}}
+            for one in agents[USERS[0]] if user != USERS[0] else ():
+                with pytest.raises(SetupError, match=r"wrapped already with another .*make an agent for each user"):
+                    wrap(one, session, **said)
+            wrap(own, session, **said)
+        seen = await two_ask(provider, agents, "whole")
+        bodies = [record.body.decode() for record in provider.requests]
+    assert sorted(seen) == [[user] for user in USERS[:2] for _ in range(len(seen) // 2)]
+    assert all(body.count("Found for ") == 1 for body in bodies)
     assert not session.failures
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -26,7 +25,7 @@ from cacheprefix.layout.framing import unframed
 from cacheprefix_maf import wrap
 from tests.maf.maf_driver import RULES, close, make_client
 from tests.transparent.test_maf import Agents, streamed, told
-from tests.trial.applications import IMAGE, RETRIEVED, Built, Person, Role, Turn, hooks, whose
+from tests.trial.applications import IMAGE, RETRIEVED, Built, Person, Role, Turn, hooks
 from tests.trial.checks import Framing
 from tests.trial.talks import Talks
 
@@ -77,7 +76,7 @@ class Trial(Talks):
             self.framing = replace(self.framing, goes_on=self.kind != "workflow")
             # What is decided on messages that have neither a name nor a session no other process is told.
             unsaved = self.kind == "messages" and self.app.resumed
-            self.for_all = random.Random(f"once/{self.app.seed}").random() < 0.5 and not unsaved
+            self.for_all = self.for_all and not unsaved
             if self.for_all and self.kind == "messages":
                 self.framing = replace(self.framing, named=False)
             self.clients = {
@@ -87,21 +86,18 @@ class Trial(Talks):
         self.agents: dict[tuple[str, str], Any] = {}
         for person in self.app.people if self.kind != "workflow" or self.for_all else ():
             for role in self.app.roles:
-                if (self._of(person), role.name) in self.agents:
+                if (self.of(person), role.name) in self.agents:
                     continue
                 made = self._agent(role, person)
-                more: dict[str, Any] = {"volatile": self._found} if self.for_all else {}
-                if self.app.named and not self.for_all:
-                    more["conversation"] = person.thread
-                wraps = not (self.unmodified or self.kind == "workflow")
-                self.agents[self._of(person), role.name] = (
-                    wrap(made, self.session_of(person), **more) if wraps else made
-                )
+                named = {"conversation": person.thread} if self.app.named and not self.for_all else {}
+                if not (self.unmodified or self.kind == "workflow"):
+                    self._wrapped(made, person, **named)
+                self.agents[self.of(person), role.name] = made
         if self.kind == "workflow" and self.app.resumed and not self.unmodified:
             # A conversation goes on where the same tools are known: those of workflows that are built later, too.
             for person in self.app.people:
                 made = SequentialBuilder(participants=[self._whole(role, person) for role in self.app.roles])
-                wrap(made.build(), self.session_of(person))
+                self._wrapped(made.build(), person)
 
     async def end(self) -> None:
         """Close the clients."""
@@ -137,7 +133,7 @@ class Trial(Talks):
         asked = Message("user", parts)
         if self.kind == "workflow":
             return await self._flow(turn, person, role, [*talk, asked])
-        agent = self.agents[self._of(person), role.name]
+        agent = self.agents[self.of(person), role.name]
         kept = self.kind == "sessions"
         more: dict[str, Any] = {"session": talk} if kept else {}
         if turn.form:
@@ -159,37 +155,23 @@ class Trial(Talks):
             return None
         kind = ConcurrentBuilder if turn.together else SequentialBuilder
         flow = kind(participants=[self._whole(one, person) for one in turn.roles]).build()
-        if not self.unmodified:
-            wrap(flow, self.session_of(person), **({"volatile": self._found} if self.for_all else {}))
-        result = await flow.run(said)
+        result = await (flow if self.unmodified else self._wrapped(flow, person)).run(said)
         outputs = [str(getattr(one, "text", one)) for one in result.get_outputs()]
         return sorted(outputs) if turn.together else outputs
 
-    def _of(self, person: Person) -> str:
-        """Whose a person's agents are: the tenant's, where these are made once for all."""
-        return person.tenant if self.for_all else person.name
-
-    def _now(self, person: Person) -> Person:
-        """Who asks, where a person's agents serve others too."""
-        asks = whose()["x-cacheprefix-session"].partition("/")[0] if self.for_all else person.name
-        return next(one for one in self.app.people if one.name == asks)
-
-    def _found(self) -> dict[str, str]:
-        """Volatile text of who asks."""
-        name, number = whose()["x-cacheprefix-session"].split("/")[:2]
-        turn, person = self.app.turns[int(number)], next(one for one in self.app.people if one.name == name)
-        return {RETRIEVED: self.app.retrieved(turn, person)} if turn.volatile else {}
+    def _wrapped(self, target: Any, person: Person, **more: Any) -> Any:
+        return wrap(target, self.session_of(person), volatile=self.found if self.for_all else None, **more)
 
     def _whole(self, role: Role, person: Person) -> Agent:
         """An agent of a workflow's."""
-        return self.agents[self._of(person), role.name] if self.for_all else self._agent(role, person)
+        return self.agents[self.of(person), role.name] if self.for_all else self._agent(role, person)
 
     def _agent(self, role: Role, person: Person) -> Agent:
         tools = []
         for tool in self.app.tools(role, person):
 
             def run(at: str, name: str = tool.name) -> str:
-                return self.app.run_tool(name, self._now(person), at)
+                return self.app.run_tool(name, self.now(person), at)
 
             schema = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
             tools.append(FunctionTool(name=tool.name, description=tool.says, func=run, input_model=schema))
@@ -198,9 +180,9 @@ class Trial(Talks):
         if self.for_all:
             says = replace(self.app, memory=False).system(role, person)
             if self.app.memory:
-                more["context_providers"] = [Memory(lambda: self.app.remembered(self._now(person)))]
+                more["context_providers"] = [Memory(lambda: self.app.remembered(self.now(person)))]
             if self.mode != "forked":
-                more["middleware"] = [Retrieved(lambda: self._found().get(RETRIEVED, ""))]
+                more["middleware"] = [Retrieved(lambda: self.found().get(RETRIEVED, ""))]
         else:
             says = self.app.system(role, person)
         return Agent(self.clients[role.name], says, name=role.name, tools=tools, default_options=options, **more)
