@@ -23,6 +23,11 @@ class ByObject(Generic[K, V]):
         found = self._of.get(id(key))
         return None if found is None or found[0]() is not key else found[1]
 
+    def items(self) -> list[tuple[K, V]]:
+        """All objects that are still there, with their values."""
+        found = [(held(), value) for held, value in list(self._of.values())]
+        return [(key, value) for key, value in found if key is not None]
+
     def pop(self, key: K) -> V | None:
         """Let an object's value go, and give it; None without one."""
         found = self.get(key)

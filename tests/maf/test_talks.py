@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
+from contextvars import ContextVar
 
 import pytest
 from agent_framework import AgentSession, FunctionTool, Message
@@ -13,7 +15,8 @@ from maf_driver import RULES
 from maf_teams import HANDBOOK, NAMES, role, served
 
 from cacheprefix import Caching, Compaction, Session, SharedPrefix
-from cacheprefix.server import Reply
+from cacheprefix.errors import SetupError
+from cacheprefix.server import Reply, ToolCall
 from cacheprefix_maf import wrap
 from tests.talks import BOUNDS, LONG, USERS, asking, check, played, question
 
@@ -84,6 +87,93 @@ def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(
     assert not session.failures
 
 
+WHO = ContextVar("who")
+"""Whose question is answered."""
+
+
+def looks(request):
+    """The model looks first, and answers in the words of who asks."""
+    number = re.findall(r"asks (\d)", request.text)[-1]
+    if f"'s log {number}" not in request.text:
+        return Reply(tool_calls=(ToolCall("look", {"query": number}),))
+    return answer(request)
+
+
+async def look(query: str) -> str:
+    """The log of who asks."""
+    await asyncio.sleep(0.01)
+    return f"{WHO.get()}'s log {query}"
+
+
+def retrieved():
+    """What was found for who asks."""
+    return {"found": f"Found for {WHO.get()}."}
+
+
+async def two_ask(provider, agents, way, *, held=True):
+    """Two people ask their agents side by side, twice; whose words stand in each one's requests."""
+    provider.simulator.script = looks
+
+    async def asks(user):
+        WHO.set(user)
+        session, said = AgentSession() if held else None, []
+        for number in range(2):
+            for agent in agents[user]:
+                # Equal for both, where it is not the first one.
+                said.append(Message("user", [f"{user} asks 0." if not said else f"One asks {number}."]))
+                asked = said[-1] if held else list(said)
+                if way == "stream":
+                    stream = agent.run(asked, session=session, stream=True)
+                    async for _ in stream:
+                        pass
+                    gave = await stream.get_final_response()
+                else:
+                    gave = await agent.run(asked, session=session)
+                said.append(Message("assistant", [gave.text], author_name=agent.name))
+
+    await asyncio.gather(*(asyncio.create_task(asks(user)) for user in USERS[:2]))
+    return [[user for user in USERS if user in record.body.decode()] for record in provider.requests]
+
+
+@pytest.mark.parametrize("way", ["whole", "stream"])
+@pytest.mark.parametrize("held", [True, False], ids=["sessions", "messages"])
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_agents_made_once_tell_nobody_what_is_anothers(servers, api, held, way):
+    """Neither their words, nor volatile text, nor what a tool told them, while two people ask side by side."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None)
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    async with served(servers, api) as (client, provider):
+        agents = [role(client, name, tools=[look], **options) for name in NAMES[:2]]
+        wrap(agents, session, volatile=retrieved)
+        seen = await two_ask(provider, dict.fromkeys(USERS[:2], agents), way, held=held)
+        bodies = [record.body.decode() for record in provider.requests]
+    assert sorted(seen) == [[user] for user in USERS[:2] for _ in range(len(seen) // 2)]
+    assert all(body.count("Found for ") == 1 for body in bodies)
+    assert any("'s log 0" in body for body in bodies)
+    assert not session.failures
+
+
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_agents_that_are_refused_for_a_second_user_are_made_for_each(servers, api):
+    """As the error says: then neither reads the other's scope, volatile text or kept tool results."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None, tool_cache=["look"])
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    told = FunctionTool(name="look", description="The log of who asks.", func=look)
+    async with served(servers, api) as (client, provider):
+        agents = {user: [role(client, name, tools=[told], **options) for name in NAMES[:2]] for user in USERS[:2]}
+        for user, own in agents.items():
+            said = {"scope": user, "volatile": lambda user=user: {"found": f"Found for {user}."}}
+            for one in agents[USERS[0]] if user != USERS[0] else ():
+                with pytest.raises(SetupError, match=r"wrapped already with another .*make an agent for each user"):
+                    wrap(one, session, **said)
+            wrap(own, session, **said)
+        seen = await two_ask(provider, agents, "whole")
+        bodies = [record.body.decode() for record in provider.requests]
+    assert sorted(seen) == [[user] for user in USERS[:2] for _ in range(len(seen) // 2)]
+    assert all(body.count("Found for ") == 1 for body in bodies)
+    assert not session.failures
+
+
 class ByName(FunctionTool):
     """A tool that is equal to any other of its name."""
 
@@ -149,6 +239,57 @@ async def test_a_tool_that_is_told_anew_is_shown_as_it_is(servers, api, whose, f
     assert [[user for user in USERS if user in body] for body in bodies] == [[u] for u in USERS for _ in NAMES[:2]]
     asked = bodies[first == "critic" :: 2]
     assert all(f"The files of {person}." in body for person, body in zip(USERS, asked, strict=True))
+    assert not session.failures
+
+
+@pytest.mark.parametrize("first", ["planner", "writer"])
+@pytest.mark.parametrize("way", ["workflows", "sessions", "messages"])
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_agents_made_once_carry_nothing_of_the_workflow_that_they_were_wrapped_in(servers, api, way, first):
+    """Into a workflow of another person, or where they are asked by themselves: bob was shown what alice's files are.
+
+    The conversation of the first workflow was theirs for good, and with it what belongs to its user.
+    """
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None)
+    own = FunctionTool(name="files", description=f"The files of {USERS[0]}.", func=lambda query: query)
+    async with served(servers, api) as (client, provider):
+        agents = [role(client, name, tools=[own] if name == "planner" else [], **options) for name in NAMES]
+        agents = agents if first == "planner" else agents[::-1]
+        for person in USERS[:2]:
+            own.description = f"The files of {person}."
+            if way == "workflows" or person == USERS[0]:
+                await wrap(SequentialBuilder(participants=agents).build(), session).run(f"{person} asks.")
+                continue
+            for each in agents:
+                await each.run(f"{person} asks.", session=AgentSession() if way == "sessions" else None)
+        bodies = [record.body.decode() for record in provider.requests]
+    assert [[user for user in USERS if user in body] for body in bodies] == [[u] for u in USERS[:2] for _ in NAMES]
+    assert not session.failures
+
+
+async def test_each_of_two_workflows_with_the_same_agents_is_a_conversation_of_its_own(servers):
+    """Side by side, and wrapped again."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None)
+    async with served(servers, "openai-chat") as (client, _):
+        agents = [role(client, name) for name in NAMES]
+        flows = [wrap(SequentialBuilder(participants=agents).build(), session) for _ in USERS[:2]]
+        for _ in range(2):
+            asked = zip(USERS, flows, strict=False)
+            await asyncio.gather(*(wrap(flow, session).run(f"{user} asks.") for user, flow in asked))
+    assert list(Counter(call.conversation for call in session.calls).values()) == [2 * len(NAMES)] * 2
+    assert not session.failures
+
+
+async def test_an_agent_in_a_workflow_and_in_one_inside_of_it_is_wrapped_once(servers):
+    """Else its requests are laid out, and counted, twice."""
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None)
+    async with served(servers, "openai-chat") as (client, provider):
+        planner, critic = (role(client, name) for name in NAMES[:2])
+        inner = SequentialBuilder(participants=[planner, critic]).build()
+        await wrap(SequentialBuilder(participants=[inner.as_agent("inner"), planner]).build(), session).run("Go on.")
+    assert len(planner.middleware) == len(critic.middleware) == 2
+    assert len(provider.requests) == len(session.calls) == 3
     assert not session.failures
 
 

@@ -153,9 +153,13 @@ class Application:
 
     def system(self, role: Role, person: Person) -> str:
         """A role's system text, as the application writes it."""
-        memory = f"Remember of them: {self.words(person, 'memory', 12)}" if self.memory else ""
+        memory = self.remembered(person) if self.memory else ""
         parts = (role.duty, memory, self.handbook) if self.last else (self.handbook, role.duty, memory)
         return "\n\n".join(part for part in parts if part)
+
+    def remembered(self, person: Person) -> str:
+        """What system texts hold of a person, where the application has ``memory``."""
+        return f"Remember of them: {self.words(person, 'memory', 12)}"
 
     def tools(self, role: Role, person: Person) -> tuple[Tool, ...]:
         """Those of a role that a person's tenant has."""

@@ -7,7 +7,7 @@ import contextlib
 import random
 from typing import Any
 
-from tests.trial.applications import Person, Role, Turn, asking
+from tests.trial.applications import RETRIEVED, Person, Role, Turn, asking, whose
 from tests.trial.playing import Driver
 
 
@@ -16,6 +16,8 @@ class Talks(Driver):
 
     talks: dict[str, Any]
     """Each person's conversation, in the framework's own form."""
+    for_all = False
+    """Whether agents are made once, and serve several people at the same time."""
 
     async def begin(self) -> None:
         """Make the clients, and the agents of this ``process``; called again when all is made anew."""
@@ -46,12 +48,30 @@ class Talks(Driver):
         """What the application saw of one agent's answer; the conversation goes on with it."""
         raise NotImplementedError
 
+    def of(self, person: Person) -> str:
+        """Whose a person's agents are: the tenant's, where these are made once for all."""
+        return person.tenant if self.for_all else person.name
+
+    def now(self, person: Person) -> Person:
+        """Who asks, where a person's agents serve others too."""
+        return self._asks()[1] if self.for_all else person
+
+    def found(self) -> dict[str, str]:
+        """Volatile text of who asks."""
+        turn, person = self._asks()
+        return {RETRIEVED: self.app.retrieved(turn, person)} if turn.volatile else {}
+
+    def _asks(self) -> tuple[Turn, Person]:
+        name, number = whose()["x-cacheprefix-session"].split("/")[:2]
+        return self.app.turns[int(number)], next(one for one in self.app.people if one.name == name)
+
     def run(self) -> Any:
         """Each turn's people at once, or one after the other."""
         return self.later(self._main())
 
     async def _main(self) -> Any:
         self.rng = random.Random(f"{self.framework}/{self.app.seed}")
+        self.for_all = random.Random(f"for all/{self.app.seed}").random() < 0.5
         await self.begin()
         self.talks = {person.name: self.new(person) for person in self.app.people}
         states: dict[str, list[Any]] = {person.name: [] for person in self.app.people}

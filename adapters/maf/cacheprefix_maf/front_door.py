@@ -11,7 +11,14 @@ from typing import Any, TypeVar
 from agent_framework import Agent, Workflow, WorkflowAgent
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configured, majority_text, users_session
+from cacheprefix.adapter import (
+    AdapterSession,
+    ByObject,
+    VolatileRole,
+    given_or_configured,
+    majority_text,
+    users_session,
+)
 from cacheprefix.errors import SetupError, found_instead
 from cacheprefix_maf.member import Member, ToolMemory, Volatile
 from cacheprefix_maf.middleware import is_ours, middleware_of
@@ -66,17 +73,19 @@ def wrap(
         raise SetupError(f"wrap takes an agent, a list of them, or a workflow of agent_framework, {kind}{todo}")
     bound = given_or_configured(session)
     by_themselves = isinstance(target, (Agent, list, tuple, dict))
-    name = conversation if by_themselves else conversation or secrets.token_hex(16)
-    asked = Member(bound, role, "", name, tool_memory, volatile, volatile_role, scope)
+    asked = Member(bound, role, "", conversation, tool_memory, volatile, volatile_role, scope)
+    if not (by_themselves or conversation):
+        asked.runners = ByObject()
     found: list[tuple[Agent, bool, Member]] = []
     for agent, leads in agents_of(target):
         wrapped = member_of(agent)
         if wrapped is None:
             found.append((agent, leads, asked))
         else:
-            _check_same(wrapped, replace(asked, conversation=conversation), session)
-    bind(found, bound, together=bool(name))
+            _check_same(wrapped, asked, session)
+    bind(found, bound, together=bool(conversation) or not by_themselves)
     if not by_themselves:
+        _name_runners(target)
         bound.attempt("run", lambda: _foresee(target, [agent for agent, leads, _ in found if not leads]), None)
     return target
 
@@ -97,6 +106,16 @@ def _check_same(wrapped: Member, asked: Member, session: Session | None) -> None
         raise SetupError(
             f"{wrapped.name!r} is wrapped already with another {other}; unwrap it first, or make an agent for each user"
         )
+
+
+def _name_runners(target: Any) -> None:
+    """Make the runs of a workflow one conversation, where it has no name; wrapped again, it keeps the one it has."""
+    members = ((runner, member_of(agent)) for runner, agent, _ in _runners_of(target))
+    found = [(runner, member.runners) for runner, member in members if member and member.runners is not None]
+    known = (runners.get(runner) for runner, runners in found)
+    made = next(filter(None, known), None) or secrets.token_hex(16)
+    for runner, runners in found:
+        runners[runner] = runners.get(runner) or made
 
 
 def _foresee(target: Any, agents: Sequence[Any]) -> None:
@@ -179,21 +198,28 @@ def without_ours(agent: Any) -> list[Any]:
 def agents_of(target: Any) -> Iterator[tuple[Any, bool]]:
     """The agents inside, each once, and whether it leads the others; nested workflows included."""
     if isinstance(target, (list, tuple, dict)):
-        yield from ((agent, False) for agent in {id(agent): agent for agent in _each(target)}.values())
-        return
-    if isinstance(target, Agent):
-        yield target, False
-        return
-    workflow = target.workflow if isinstance(target, WorkflowAgent) else target
+        found = [(agent, False) for agent in _each(target)]
+    elif isinstance(target, Agent):
+        found = [(target, False)]
+    else:
+        found = [(agent, leads) for _, agent, leads in _runners_of(target)]
     seen: set[int] = set()
+    for agent, leads in found:
+        if id(agent) not in seen:
+            seen.add(id(agent))
+            yield agent, leads
+
+
+def _runners_of(target: Any) -> Iterator[tuple[Any, Any, bool]]:
+    """What runs a workflow's agents (executors, managers), with the agent, and whether that leads the others."""
+    workflow = target.workflow if isinstance(target, WorkflowAgent) else target
     for executor in getattr(workflow, "executors", {}).values():
         led = hasattr(executor, "_participant_registry")
-        manager = getattr(executor, "_manager", None)
-        for agent in (getattr(executor, "_agent", None), getattr(manager, "_agent", None)):
-            if isinstance(agent, Agent) and id(agent) not in seen:
-                seen.add(id(agent))
-                yield agent, led
+        for runner in (executor, getattr(executor, "_manager", None)):
+            agent = getattr(runner, "_agent", None)
+            if isinstance(agent, Agent):
+                yield runner, agent, led
             elif isinstance(agent, WorkflowAgent):
-                yield from agents_of(agent)
+                yield from _runners_of(agent)
         if isinstance(inner := getattr(executor, "workflow", None), Workflow):
-            yield from agents_of(inner)
+            yield from _runners_of(inner)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from agent_framework import Agent
+from agent_framework import Agent, AgentSession
 
-from cacheprefix.adapter import AdapterSession, VolatileRole, check_volatile, texts_said
+from cacheprefix.adapter import AdapterSession, ByObject, VolatileRole, check_volatile, texts_said
 from cacheprefix.errors import SetupError, check_text
 from cacheprefix_maf.run_plan import WorkflowRun
 
@@ -29,6 +29,7 @@ class Member:
     role: str
     name: str = ""
     conversation: str = ""
+    """The name that the application gave; empty where each session, or workflow, is a conversation."""
     tool_memory: ToolMemory = "keep"
     volatile: Volatile | None = None
     volatile_role: VolatileRole = "user"
@@ -36,6 +37,8 @@ class Member:
     layout: bool = True
     run: WorkflowRun | None = None
     """What is known beforehand of the workflow that it is in; None where nothing is."""
+    runners: ByObject[Any, str] | None = None
+    """By what runs the agent in a workflow that was given no name: its conversation. None outside of workflows."""
     differing: tuple[str, ...] = ()
     """Set where a tool of the agent's clashes with others' of the same name: its tools stay out of the union."""
     agent: weakref.ref[Agent] | None = None
@@ -49,6 +52,13 @@ class Member:
             check_text(option, getattr(self, option), optional=True)
         check_text("role", self.role)
         check_volatile(self.volatile, self.volatile_role)
+
+    def named(self, held: AgentSession | None) -> str:
+        """The name of the conversation that several agents have, by the session of one's run; empty without any."""
+        # Privacy: the agent may be in another workflow, of another user, and may be asked by itself.
+        runners = () if self.runners is None or held is None else self.runners.items()
+        mine = (name for runner, name in runners if any(one is held for one in list(vars(runner).values())))
+        return self.conversation or next(mine, "")
 
     def lasting(self, tools: Sequence[Any]) -> Sequence[Any]:
         """Those of a request's tools that the agent itself has; none where the agent is not known."""

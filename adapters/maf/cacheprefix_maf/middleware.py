@@ -202,7 +202,7 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
             tool.name,
             dict(context.arguments) if isinstance(context.arguments, Mapping) else context.arguments.model_dump(),
             "mcp" if any(key.startswith("_mcp") for key in tool.additional_properties or ()) else "local",
-            conversation=member.conversation or (held.session_id if held else None),
+            conversation=member.named(held) or (held.session_id if held else None),
             agent=member.role,
             call=str(context.metadata.get("call_id", "")),
             scope=member.scope,

@@ -224,13 +224,14 @@ async def _prepared(
     writes = session.mode != "observe" and not stored
     if stored:
         session.note(f"agent {member.role!r} is only measured: the service keeps its history (store=False shares)")
-    name = member.conversation or (held.session_id if held else "")
+    named = member.named(held)
+    name = named or (held.session_id if held else "")
     made = Outgoing(None, given, body_of(given))
     if writes:
         name = name or _continued(member, given, api)
         session.attempt("tools", lambda: part_told_anew(session), None)
         adopt(member, member.lasting(own), of_run=True)
-        made = await _composed(asked, name, messages, options, made, rest)
+        made = await _composed(asked, name, messages, options, made, rest, several=bool(named))
     if made.layout is not None and made.layout.plan.unasked:
         # Text for this request alone would be something to answer, where the provider answers nothing.
         volatile = ""
@@ -282,14 +283,19 @@ async def _composed(
     options: Mapping[str, Any],
     made: Outgoing,
     rest: Mapping[str, Any],
+    *,
+    several: bool,
 ) -> Outgoing:
-    """Lay out and shorten a request of the conversation ``name``; ``made`` is the application's own."""
+    """Lay out and shorten a request of the conversation ``name``, which may be ``several`` agents'.
+
+    ``made`` is the application's own.
+    """
     member, client, held = asked.member, asked.context.client, asked.context.session
     session, api, model = member.session, api_of(client) or "openai-chat", str(made.prepared.get("model", ""))
-    conversation = _conversation(asked, name)
+    conversation = _conversation(asked, name, several=several)
     if not asked.bounded:
         # Privacy: an ``AgentSession`` outside of a named conversation holds a history that no other role has.
-        private = held is not None and not member.conversation
+        private = held is not None and not several
         over = made.prepared.get("extra_body") or {}
         layout = laid_out(member, conversation, messages, options, api, model, private=private, over=over)
         prepared = made.prepared
@@ -303,7 +309,7 @@ async def _composed(
         short = condensed(session, conversation, body, api, layout.tail, messages)
         made = Outgoing(layout, prepared, short, layout.changed or short is not body)
     if held is not None:
-        _save(held, session, conversation, several=bool(member.conversation))
+        _save(held, session, conversation, several=several)
     return made
 
 
@@ -314,7 +320,7 @@ def _continued(member: Member, given: Mapping[str, Any], api: Api) -> str:
     return session.unnamed(() if prompt is None else prompt.digests[prompt.head :], member.scope)
 
 
-def _conversation(asked: Asked, name: str) -> Conversation:
+def _conversation(asked: Asked, name: str, *, several: bool) -> Conversation:
     """The conversation with the decisions so far, after loading what its ``AgentSession`` has saved.
 
     Without a named conversation, what was saved replaces what is known. In a named one each agent has an
@@ -327,7 +333,6 @@ def _conversation(asked: Asked, name: str) -> Conversation:
     if held is None:
         return conversation
     taken, saved = _TAKEN.get(held), held.state.get(_STATE)
-    several = bool(member.conversation)
     roles = _HELD.setdefault(conversation, {}) if several else {}
     forgets = member.session.forgets(name, member.scope)
     if taken is not None and taken.name == name and taken.forgets < forgets:
