@@ -55,6 +55,8 @@ async def test_the_tools_of_a_server_are_in_the_union_from_the_first_request(pro
     steps = {"critic": (ToolCall("z_lookup", {"query": "q"}), "looked")}
     provider = provide("openai", Says(steps))
     async with mcp.McpWorkbench(server) as workbench:
+        # Until its process is up: on a busy machine that alone takes longer than a team waits for a server.
+        await workbench.list_tools()
         agents = [
             role("planner", new_client(provider), tools=[search()]),
             role("critic", new_client(provider), workbench=workbench, reflect_on_tool_use=True),

@@ -301,6 +301,11 @@ def whose() -> dict[str, str]:
     return {"x-cacheprefix-session": session, "x-cacheprefix-agent": agent}
 
 
+def who() -> str:
+    """The name of the person who asks."""
+    return _ASKING.get()[0].partition("/")[0]
+
+
 def hooks(role: str = "", *, later: bool = False) -> dict[str, list[Any]]:
     """``event_hooks`` for an httpx client: it says in headers who asks, which the simulated provider records.
 

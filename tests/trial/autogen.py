@@ -1,6 +1,7 @@
 """AutoGen: single agents, round robins, selectors, swarms and graphs, each person's team on clients that all share.
 
-And agents of the application's own class on such clients, as with AutoGen's core alone.
+Or a tenant's people take turns at one team, whose state is loaded for whoever comes; and agents of the application's
+own class on such clients, as with AutoGen's core alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -47,7 +48,21 @@ from cacheprefix_autogen import ForkContext, PrefixClient, wrap
 from cacheprefix_autogen.messages import ABOVE, ANSWER, MEMORY, STANDS
 from cacheprefix_autogen.settings import forget_sessions
 from tests.transparent.test_autogen import Characters
-from tests.trial.applications import IMAGE, Answers, Application, Built, Person, Role, Tool, Turn, asking, hooks
+from tests.trial.applications import (
+    IMAGE,
+    RETRIEVED,
+    Answers,
+    Application,
+    Built,
+    Person,
+    Role,
+    Tool,
+    Turn,
+    asking,
+    hooks,
+    who,
+    whose,
+)
 from tests.trial.checks import Framing
 from tests.trial.playing import Driver
 
@@ -55,6 +70,8 @@ KINDS = ("agent", "round", "round", "selector", "swarm", "graph", "core", "core"
 SELECTOR = "selector"
 _SPOKEN = re.compile(r"^\[(?:tool \w+|\w+ calls (?P<tool>\w+)|\w+)\](?:\s|$)")
 _EARLIER = re.compile(r'<earlier_call tool="(\w+)">|</?result>|</earlier_call>')
+_RETRIEVED = re.compile(rf"<{RETRIEVED}>.*?</{RETRIEVED}>", re.DOTALL)
+"""AutoGen itself knows no text for one request alone."""
 _OURS = re.compile("|".join(map(re.escape, (STANDS, ANSWER, ABOVE, *(part for part in MEMORY.split("\n{}\n"))))))
 
 
@@ -68,7 +85,7 @@ def _words(text: str) -> str:
                 text = f"{call['name']} {call.get('arguments', call.get('input'))}"
             elif part.get("type") == "tool_result":
                 text = str(part["content"])
-    text = unframed(text)
+    text = unframed(_RETRIEVED.sub("", text))
     text = _SPOKEN.sub(lambda found: f"{found['tool'] or ''} ", text)
     text = _EARLIER.sub(lambda found: f" {found[1] or ''} ", text)
     # JSON's own signs and white space are none of what is said.
@@ -107,7 +124,7 @@ class Script(Answers):
 
 
 class Trial(Driver):
-    """A team of each person's own; its state is saved, loaded and reset by AutoGen's own methods."""
+    """A team of each person's own, or of each tenant's; its state is saved, loaded and reset by AutoGen's methods."""
 
     framework: ClassVar[str] = "autogen"
     apis: ClassVar[tuple[str, ...]] = ("openai-chat", "anthropic")
@@ -130,6 +147,8 @@ class Trial(Driver):
             if not few:
                 asks = (replace(one, act="ask" if one.act == "resume" else one.act) for one in self.app.turns)
                 self.app = replace(self.app, turns=tuple(asks))
+        # What is remembered of a person stands in the system texts of that one's own agents.
+        self.turns = self.common and not self.app.memory and self.kind != "core"
         self.streams = self.rng.random() < 0.3
         self.shape = {
             role.name: (self.rng.random() < 0.5, self.rng.choice((1, 1, 3)), self.rng.random() < 0.1)
@@ -155,6 +174,7 @@ class Trial(Driver):
         names = (SELECTOR, *(one.name for one in self.app.roles))
         self.clients = {(role, whose): self._client(role) for role in names for whose in {*self.whose.values()}}
         self.alone: dict[tuple[int, str, str, str], PrefixClient] = {}
+        self.tables: dict[str, _Table] = {}
         self.teams = {person.name: self._team(person) for person in self.app.people}
         self.states: dict[str, list[Any]] = {person.name: [] for person in self.app.people}
         saw: dict[str, list[Any]] = {person.name: [] for person in self.app.people}
@@ -164,6 +184,7 @@ class Trial(Driver):
                 if turn.act == "resume" and (self.resumes or any(one.fault for one in self.app.turns)):
                     saved = {name: json.dumps(await team.save_state()) for name, team in self.teams.items()}
                     self.process += self.resumes
+                    self.tables.clear()
                     for person in self.app.people:
                         self.teams[person.name] = self._team(person)
                         await self.teams[person.name].load_state(json.loads(saved[person.name]))
@@ -184,7 +205,8 @@ class Trial(Driver):
             del states[back:]
         elif turn.act == "reset" or self.kind == "graph":
             # Which of two branches was heard first would be in all that comes later.
-            await (team.on_reset(CancellationToken()) if self.kind == "agent" else team.reset())
+            alone = self.kind == "agent" and not self.turns
+            await (team.on_reset(CancellationToken()) if alone else team.reset())
             states.clear()
         states.append(json.dumps(await team.save_state()))
         gave: list[Any] = []
@@ -234,6 +256,10 @@ class Trial(Driver):
     def _team(self, person: Person) -> Any:
         if self.kind == "core":
             return _Core(self, person)
+        return _Seat(self, person) if self.turns else self.made(person)
+
+    def made(self, person: Person) -> Any:
+        """A team of a person's, or for all of that one's tenant."""
         agents = [self._agent(role, person) for role in self.app.roles]
         turns, client = len(agents) + 1, self.clients[SELECTOR, self.whose[person.name]]
         made: Any = agents[0]
@@ -253,7 +279,13 @@ class Trial(Driver):
             for agent in agents[1:]:
                 graph.add_edge(agents[0], agent)
             made = GraphFlow(agents, graph.build())
-        return made if self.unmodified else wrap(made, self.session_of(person))
+        told = self._volatile if self.apart else None
+        return made if self.unmodified else wrap(made, self.session_of(person), volatile=told)
+
+    def _volatile(self) -> dict[str, str]:
+        name, turn = whose()["x-cacheprefix-session"].split("/")[:2]
+        asks, now = next(one for one in self.app.people if one.name == name), self.app.turns[int(turn)]
+        return {RETRIEVED: self.app.retrieved(now, asks)} if now.volatile else {}
 
     def _agent(self, role: Role, person: Person) -> AssistantAgent:
         reflect, iterations, bounded = self.shape[role.name]
@@ -289,7 +321,8 @@ class Trial(Driver):
 
     def _tool(self, tool: Tool, person: Person) -> FunctionTool:
         def run(at: str) -> str:
-            return self.app.run_tool(tool.name, person, at)
+            asks = next(one for one in self.app.people if one.name == who()) if self.turns else person
+            return self.app.run_tool(tool.name, asks, at)
 
         return FunctionTool(run, name=tool.name, description=tool.says)
 
@@ -319,7 +352,97 @@ class Trial(Driver):
         self.patched.undo()
         forget_sessions()
         self.teams.clear()
+        self.tables.clear()
         self.alone.clear()
+
+
+class _Table:
+    """A team at which a tenant's people take turns."""
+
+    def __init__(self, trial: Trial, person: Person) -> None:
+        self.lock = asyncio.Lock()
+        self.team: Any = trial.made(person)
+        self.sits: _Seat | None = None
+        """Whose conversation it goes on with; None where it has to be loaded first."""
+
+
+class _Seat:
+    """One person's place there: what was said is loaded when they come behind somebody else, or a team anew for it."""
+
+    def __init__(self, trial: Trial, person: Person) -> None:
+        self.trial, self.person = trial, person
+        self.state = ""
+        """As it was saved; empty before anything was said."""
+        self._table()
+
+    async def save_state(self) -> Any:
+        """What was said to this person's team."""
+        async with self._sits():
+            pass
+        return json.loads(self.state)
+
+    async def load_state(self, state: Any) -> None:
+        """Go on from what was saved, once it is this one's turn."""
+        self.state = json.dumps(state)
+        self._rises()
+
+    async def reset(self) -> None:
+        """Begin anew, once it is this one's turn."""
+        self.state = ""
+        self._rises()
+
+    async def run(self, task: Any, cancellation_token: CancellationToken | None = None) -> Any:
+        """As a team does; what was cancelled nobody else is to find in its queues."""
+        try:
+            async with self._sits() as team:
+                return await team.run(task=task, cancellation_token=cancellation_token)
+        finally:
+            if cancellation_token is not None:
+                self.trial.tables.pop(self.person.tenant, None)
+
+    async def run_stream(self, task: Any) -> AsyncGenerator[Any, None]:
+        """As a team does."""
+        async with self._sits() as team, contextlib.aclosing(team.run_stream(task=task)) as events:
+            async for one in events:
+                yield one
+
+    def _table(self) -> _Table:
+        tables = self.trial.tables
+        if self.person.tenant not in tables:
+            tables[self.person.tenant] = _Table(self.trial, self.person)
+        return tables[self.person.tenant]
+
+    def _rises(self) -> None:
+        table = self._table()
+        if table.sits is self:
+            table.sits = None
+
+    @contextlib.asynccontextmanager
+    async def _sits(self) -> AsyncIterator[Any]:
+        table = self._table()
+        await table.lock.acquire()
+        while table is not self._table():
+            # Somebody's run at that one was cancelled.
+            table.lock.release()
+            table = self._table()
+            await table.lock.acquire()
+        try:
+            if table.sits is not self:
+                table.sits = None
+                if self.state:
+                    await table.team.load_state(json.loads(self.state))
+                elif self.trial.kind == "agent":
+                    await table.team.on_reset(CancellationToken())
+                else:
+                    await table.team.reset()
+                table.sits = self
+            yield table.team
+            self.state = json.dumps(await table.team.save_state())
+        except BaseException:
+            table.sits = None
+            raise
+        finally:
+            table.lock.release()
 
 
 class _Core:

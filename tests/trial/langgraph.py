@@ -7,6 +7,7 @@ import functools
 import inspect
 import operator
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -45,7 +46,10 @@ class State(MessagesState, PrefixState):
 
 
 class Trial(Driver):
-    """One graph a tenant, or one for all; each person has a thread of it, or a history that it is given whole."""
+    """One graph a tenant, or one for all; each person has a thread of it, or a history that it is given whole.
+
+    Tenants' graphs may have one wrapped model, and be made of the very same functions, chains and agents.
+    """
 
     framework: ClassVar[str] = "langgraph"
     # A thread goes back to a checkpoint that has messages.
@@ -80,6 +84,9 @@ class Trial(Driver):
         self.at: dict[str, Any] = {}
         """Where a person's thread is to go on from, if not from its newest checkpoint."""
         self.graphs: dict[tuple[int, str], Any] = {}
+        own = any(tool.tenant for role in app.roles for tool in role.tools)
+        self.nodes: dict[tuple[int, str], Any] | None = {} if self.common and not own else None
+        """What nodes are made of, where it is the same for all tenants."""
         self.savers: dict[str, Any] = {}
         """Each tenant's, where each has its own graph: their threads have the same ids."""
         kept = [person.tenant for person in app.people] if self.by_tenant else [""]
@@ -273,7 +280,10 @@ class Trial(Driver):
             return self.graphs[key]
 
     def _built(self, of: Person, session: Any) -> Any:
-        llm = self.llm if session is None else wrap_model(self.llm, session)
+        def wrapped() -> Any:
+            return wrap_model(self.llm, self.session_of_all() if self.common else session)
+
+        llm = self.llm if session is None else self._everybodys("the model", wrapped)
         graph = StateGraph(State)
         for role in self.app.roles:
             graph.add_node(role.name, self._node(role, of, llm, session))
@@ -312,7 +322,11 @@ class Trial(Driver):
         if kind in ("agent", "subgraph"):
             # A dynamic prompt: an agent's own is the same for everybody.
             ours = [PrefixMiddleware(session, role=role.name)] if session is not None and kind == "agent" else []
-            agent = create_agent(llm, tools, middleware=[self._prompt(role), *ours], name=role.name)
+
+            def made() -> Any:
+                return create_agent(llm, tools, middleware=[self._prompt(role), *ours], name=role.name)
+
+            agent = made() if ours else self._everybodys(role.name, made)
             return agent if session is None or kind == "agent" else subgraph(agent, session, role=role.name)
         told = self._volatile if self.volatile and self.mode == "forked" and kind != "chain" else None
         fork = (lambda node: node) if session is None else forked(session, role=role.name, volatile=told)
@@ -326,12 +340,25 @@ class Trial(Driver):
                 # One round: what it calls is answered, and not asked with again.
                 return {"messages": [answer, *self._results(answer, config)]}
 
-            return fork(RunnableLambda(sent) | asks | RunnableLambda(done))
-        node = self._asking(role, llm, tools, streams=kind == "streamed", generates=kind == "generator")
+            return fork(self._everybodys(role.name, lambda: RunnableLambda(sent) | asks | RunnableLambda(done)))
+
+        def function() -> Any:
+            return self._asking(role, llm, tools, streams=kind == "streamed", generates=kind == "generator")
+
+        node = self._everybodys(role.name, function)
         if kind != "inner":
             return fork(node)
         inner = StateGraph(State).add_node("within", fork(node))
         return inner.add_edge(START, "within").add_edge("within", END).compile()
+
+    def _everybodys(self, name: str, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives, once for all graphs of this process where they share such things."""
+        if self.nodes is None:
+            return make()
+        key = self.process, name
+        if key not in self.nodes:
+            self.nodes[key] = make()
+        return self.nodes[key]
 
     def _asking(self, role: Role, llm: Any, tools: list[Any], *, streams: bool, generates: bool) -> Any:
         """A function that asks a model, in as many rounds as it takes."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import inspect
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -18,15 +19,15 @@ import openai
 from litellm.router import Router
 
 from cacheprefix.wire.answers import read_answer
+from cacheprefix_litellm import install, unwrap, wrap
 from cacheprefix_litellm import role as in_role
-from cacheprefix_litellm import unwrap, wrap
 from tests.trial.applications import Answers, Person, Role, Turn, asking, whose
 from tests.trial.checks import Framing
 from tests.trial.loops import Loops
 
 
 class Trial(Loops):
-    """Wrapped functions, or a wrapped router a tenant."""
+    """Wrapped functions, or a wrapped router a tenant, or one that all share, with ``install`` around each call."""
 
     framework: ClassVar[str] = "litellm"
     apis: ClassVar[tuple[str, ...]] = ("openai-chat", "anthropic")
@@ -52,7 +53,10 @@ class Trial(Loops):
         gc.disable()  # a stream that is collected inside httpcore's pool waits for itself: tests/collecting.py
         self.vendor = "anthropic" if self.app.api == "anthropic" else "openai"
         self.routed = self.app.kind == "router" if self.app.kind else self.app.seed % 3 == 0
+        # Not awaited where a loop runs, as it does here, one that is not wrapped asks in a thread of LiteLLM's own.
+        self.everybodys = self.routed and self.common and self.app.later
         self.routers: dict[tuple[int, str], Any] = {}
+        self.functions: dict[tuple[int, str], Any] = {}
         if self.routed and not self.app.later:
             # Behind a stream that breaks off a router asks again, without us too, and here each would break off.
             kept = (replace(one, fault="" if one.fault == "cut" else one.fault) for one in self.app.turns)
@@ -75,12 +79,13 @@ class Trial(Loops):
         name = "acompletion" if self.app.later else "completion"
         if not self.routed:
             plain = getattr(litellm, name)
-            return plain if self.unmodified else wrap(plain, self.session_of(person))
-        key = self.process, person.tenant
+            made = plain if self.unmodified else wrap(plain, self.session_of(person))
+            return self.functions.setdefault((self.process, person.tenant), made) if self.common else made
+        key = self.process, "" if self.everybodys else person.tenant
         if key not in self.routers:
             made = Router([{"model_name": "team", "litellm_params": {"model": MODELS[self.vendor], **self._place}}],
                           num_retries=0)  # fmt: skip
-            self.routers[key] = made if self.unmodified else wrap(made, self.session_of(person))
+            self.routers[key] = made if self.unmodified or self.everybodys else wrap(made, self.session_of(person))
         return getattr(self.routers[key], name)
 
     @property
@@ -94,10 +99,12 @@ class Trial(Loops):
     ) -> tuple[Any, Any]:
         """What was seen of one request, and the answer; None where it did not come to its end."""
         body = {**self.body(turn, person, role, history), **({} if self.routed else self._place)}
-        ask, named = self._function(person), person.thread if self.app.named else ""
-        doing = contextlib.nullcontext() if self.unmodified else in_role(role.name, conversation=named)
+        ask = self._function(person)
         way = turn.way if not turn.form else "whole"
-        with asking(person, turn, f"{role.name}#cancelled" if way == "cancelled" else role.name, attempt), doing:
+        with (
+            asking(person, turn, f"{role.name}#cancelled" if way == "cancelled" else role.name, attempt),
+            self._doing(turn, person, role),
+        ):
             body["extra_headers"] = whose()
             if way == "cancelled":
                 task = asyncio.create_task(ask(**body))
@@ -121,9 +128,21 @@ class Trial(Loops):
             whole = litellm.stream_chunk_builder(chunks)
             return [chunks, whole], read_answer(whole, "openai-chat")
 
+    @contextlib.contextmanager
+    def _doing(self, turn: Turn, person: Person, role: Role) -> Iterator[None]:
+        """The blocks around a call: in whose session, where a router is everybody's, and in which role."""
+        if self.unmodified:
+            yield
+            return
+        named, told = person.thread if self.app.named else "", self.volatile(turn, person)
+        whose = install(self.session_of(person)) if self.everybodys else contextlib.nullcontext()
+        with whose, in_role(role.name, conversation=named, volatile=told):
+            yield
+
     def close(self) -> None:
         """Routers are the application's own again."""
-        for one in self.routers.values() if not self.unmodified else ():
+        for one in self.routers.values() if not (self.unmodified or self.everybodys) else ():
             unwrap(one)
         self.routers.clear()
+        self.functions.clear()
         gc.collect()

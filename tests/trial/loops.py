@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from cacheprefix import SharedPrefix
 from cacheprefix.wire.answers import result_messages, user_message
 from cacheprefix.wire.apis import chat_of
-from tests.trial.applications import IMAGE, SCHEMA, Person, Role, Tool, Turn
+from tests.trial.applications import IMAGE, RETRIEVED, SCHEMA, Person, Role, Tool, Turn
 from tests.trial.playing import Driver
 
 
@@ -134,7 +134,7 @@ class Loops(Driver):
     def body(self, turn: Turn, person: Person, role: Role, history: list[Any]) -> dict[str, Any]:
         api, shape = self.form, chat_of(self.form)
         sent = list(history)
-        if turn.volatile:
+        if turn.volatile and not self.apart:
             sent.append(user_message(self.app.retrieved(turn, person)))
         body: dict[str, Any] = {"model": self.model}
         if shape.FIELDS.system is None:
@@ -150,6 +150,10 @@ class Loops(Driver):
             return body | self._form()
         tools = [shape.tool(_declared(one)) for one in self.app.tools(role, person)]
         return {**body, "tools": tools} if tools else body
+
+    def volatile(self, turn: Turn, person: Person) -> dict[str, str]:
+        """Text of this turn alone, where it stands in no body."""
+        return {RETRIEVED: self.app.retrieved(turn, person)} if turn.volatile and self.apart else {}
 
     def _form(self) -> dict[str, Any]:
         named = {"name": "built", "schema": SCHEMA, "strict": True}

@@ -7,6 +7,7 @@ import gc
 import importlib
 import importlib.util
 import logging
+import random
 import re
 import sys
 import threading
@@ -62,6 +63,11 @@ class Driver(Stage):
         self.app = app
         self.resumes = resumes
         """Whether a ``resume`` is one, or nothing."""
+        rng = random.Random(f"common/{app.seed}")
+        self.common = rng.random() < 0.5
+        """Whether clients, agents and graphs are made once, for all people who can use them, or for each of these."""
+        self.apart = rng.random() < 0.5 and mode == "forked" and app.broken is None
+        """Whether text of one turn alone is given as volatile text, which only a fork knows, or stands in requests."""
         self.process = 0
         """How often all sessions were made anew: add one, and ``session_of`` gives new ones."""
         self.left: list[str] = []

@@ -1,4 +1,4 @@
-"""OpenAI's and Anthropic's own clients: one a session, that serves all people."""
+"""OpenAI's and Anthropic's own clients, wrapped once for a tenant's people or for each request."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class Trial(Loops):
 
     def run(self) -> Any:
         """By clients of the kind that the application is."""
+        self.wrapped: dict[tuple[int, str], Any] = {}
 
         async def main() -> Any:
             self.client = make_client(self.app.api, self.provider, later=True, hooks=hooks(later=True))
@@ -60,14 +61,24 @@ class Trial(Loops):
         with make_client(self.app.api, self.provider, hooks=hooks()) as self.client, ThreadPoolExecutor(9) as pool:
             return asyncio.run(self.play(pool))
 
+    def _wrapped(self, person: Person) -> Any:
+        if self.unmodified:
+            return self.client
+        made, key = wrap(self.client, self.session_of(person)), (self.process, person.tenant)
+        return self.wrapped.setdefault(key, made) if self.common else made
+
+    def close(self) -> None:
+        """Let go of the clients."""
+        self.wrapped.clear()
+
     async def request(
         self, turn: Turn, person: Person, role: Role, history: list[Any], attempt: int
     ) -> tuple[Any, Any]:
         """What was seen of one request, and the answer; None where it did not come to its end."""
         api, body = self.app.api, self.body(turn, person, role, history)
-        client = self.client if self.unmodified else wrap(self.client, self.session_of(person))
-        named = person.thread if self.app.named else ""
-        doing = contextlib.nullcontext() if self.unmodified else in_role(role.name, conversation=named)
+        client, named = self._wrapped(person), person.thread if self.app.named else ""
+        told = self.volatile(turn, person)
+        doing = contextlib.nullcontext() if self.unmodified else in_role(role.name, conversation=named, volatile=told)
         way = turn.way if not turn.form else "whole"
         agent = f"{role.name}#cancelled" if way == "cancelled" else role.name
         with asking(person, turn, agent, attempt), doing:
