@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from langchain_core.messages import AnyMessage, HumanMessage, RemoveMessage, SystemMessage
@@ -441,7 +442,7 @@ def test_a_model_that_is_bound_once_asks_for_the_tenant_in_whose_node_it_is(chat
 
 
 @pytest.mark.parametrize("differs", ["session", "volatile"])
-@pytest.mark.parametrize("kind", ["function", "object", "chain"])
+@pytest.mark.parametrize("kind", ["function", "object", "chain", "partial", "coroutine", "lambda", "bound lambda"])
 def test_a_node_that_is_forked_already_is_forked_for_nobody_else(chat, kind, differs):
     """The inner fork counted: bob's requests went out in alice's session, with what alice alone was to be told."""
 
@@ -449,9 +450,15 @@ def test_a_node_that_is_forked_already_is_forked_for_nobody_else(chat, kind, dif
         def __call__(self, state):
             return state
 
-    plain = {"function": lambda state: state, "object": Node(), "chain": RunnableLambda(str) | str.upper}[kind]
+    async def later(state):
+        return state
+
+    plain = {"object": Node(), "chain": RunnableLambda(str) | str.upper, "coroutine": later}
+    around = {"partial": partial, "bound lambda": lambda node: RunnableLambda(node).with_config(tags=["one"])}
+    around |= dict.fromkeys(("coroutine", "lambda"), RunnableLambda)
     its = {"session": chat.session(HANDBOOK), "volatile": _theirs}
-    node = forked(its["session"], role="helper", volatile=_theirs)(plain)
+    node = forked(its["session"], role="helper", volatile=_theirs)(plain.get(kind, lambda state: state))
+    node = around[kind](node) if kind in around else node
     other = {**its, differs: chat.session(HANDBOOK) if differs == "session" else lambda _: {}}
     with pytest.raises(SetupError, match="'helper' is forked already, in another session or with another volatile"):
         forked(other["session"], role="helper", volatile=other["volatile"])(node)

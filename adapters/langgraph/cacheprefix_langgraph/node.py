@@ -92,8 +92,8 @@ def forked(
     the graph's node, inside another graph behind that one's (``answer/critic``), and not by ``role``.
     ``forked`` without a session makes one by ``Session.from_config()``, and attaches it as ``cacheprefix_session`` to
     whatever it does not give back as it is.
-    Raises ``SetupError`` for anything else, and for a node that is forked already, in another session or with another
-    ``volatile``.
+    Raises ``SetupError`` for anything else, and for a node that is forked already (or a partial or a ``RunnableLambda``
+    of such a function), in another session or with another ``volatile``.
     """
     if not isinstance(session, Session) and (callable(session) or isinstance(session, Runnable)):
         return forked()(session)
@@ -140,8 +140,7 @@ def forked(
                 f"{todo}"
             )
         name = role or _name_of(given, len(bound.team.roles))
-        # Not by the attribute: a model that is made by its configuration would be made to look for it.
-        known = inspect.getattr_static(given, FORK, None)
+        known = _known(given)
         if isinstance(known, ForkSettings) and (known.session is not bound or volatile not in (None, known.volatile)):
             # Privacy: the inner fork would count, whose session and volatile text may be another user's.
             raise SetupError(
@@ -300,6 +299,19 @@ def _asks_for_config(wrapped: Any, function: Callable[..., Any]) -> None:
         at = len(given) - (given[-1].kind is inspect.Parameter.VAR_KEYWORD)
         asked = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=RunnableConfig)
         wrapped.__signature__ = inspect.Signature([*given[:at], asked, *given[at:]])
+
+
+def _known(node: Any) -> Any:
+    """How a node is forked already, or the function that a partial, a lambda or its bindings are of; None where not."""
+    while node is not None:
+        # Not by the attribute: a model that is made by its configuration would be made to look for it.
+        if (found := inspect.getattr_static(node, FORK, None)) is not None:
+            return found
+        if isinstance(node, functools.partial):
+            node = node.func
+        else:
+            node = held(node, "func") or held(node, "afunc") if isinstance(node, Runnable) else None
+    return None
 
 
 def _name_of(node: Any, others: int) -> str:
