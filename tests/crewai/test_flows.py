@@ -596,10 +596,11 @@ def test_what_a_thread_asks_that_knows_nothing_of_its_request_is_told_nothing(se
     assert any("asyncio.to_thread" in note for note in session.report().notes)
 
 
-@pytest.mark.parametrize("what", ["an_agent", "a_flow"])
+@pytest.mark.parametrize("what", ["an_agent", "a_crew", "a_flow"])
 @pytest.mark.parametrize("within", ["flow", "crew"])
 def test_in_a_run_nothing_is_in_force_that_another_request_installed(servers, new_llm, what, within) -> None:
     """What the run starts is its own, whoever has installed on that meanwhile."""
+    from crewai import Task
     from crewai.flow.flow import Flow, start
 
     server, session = servers("openai", CrewModel(tools=False)), Session()
@@ -620,20 +621,24 @@ def test_in_a_run_nothing_is_in_force_that_another_request_installed(servers, ne
         @start()
         def go(self) -> str:
             """It."""
-            return str(inner.kickoff() if what == "a_flow" else lead.kickoff(f"alice asks. {BRIEF}"))
+            return str(lead.kickoff(f"alice asks. {BRIEF}") if what == "an_agent" else inner.kickoff())
 
-    inner, outer = Board(), Outer()
+    own = crew([lead], [Task(description=f"alice asks. {BRIEF}", expected_output="A text.", agent=lead)])
+    inner, outer = own if what == "a_crew" else Board(), Outer()
     team.tasks[0].callback = lambda _: outer.go()
     bobs: dict[str, Any] = {"scope": "bob", "volatile": lambda: {"me": "I am bob-secret."}}
     alices: dict[str, Any] = {"scope": "alice", "volatile": lambda: {"me": "I am alice-secret."}}
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(install, inner if what == "a_flow" else lead, session, **bobs).result()
+        other = pool.submit(install, lead if what == "an_agent" else inner, session, **bobs).result()
         with install(outer if within == "flow" else team, session, **alices):
             outer.kickoff() if within == "flow" else team.kickoff(inputs={"brief": BRIEF})
         pool.submit(other.undo).result()
     bodies = raw(server)
     assert any(b"alice asks" in one for one in bodies)
-    assert all(b"alice-secret" in one and b"bob-secret" not in one for one in bodies)
+    assert not any(b"bob-secret" in one for one in bodies)
+    # A crew that a callback starts, and that she has not installed, is counted alone.
+    mine = [one for one in bodies if (within, what) != ("crew", "a_crew") or b"alice asks" not in one]
+    assert all(b"alice-secret" in one for one in mine)
 
 
 def test_a_thread_that_has_left_an_installation_joins_it_no_more(servers, new_llm) -> None:
