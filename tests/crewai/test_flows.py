@@ -62,6 +62,29 @@ def flow_of(llm: Any, *, kind: str = "crews", tools: bool = False) -> Any:
     return made
 
 
+def board_of(lead: Any, team: Any = None) -> Any:
+    """The class of a flow that asks an agent, then a crew if there is one, both made once for all users."""
+    from crewai.flow.flow import Flow, listen, start
+
+    class Board(Flow):  # type: ignore[misc, type-arg]
+        """One after the other."""
+
+        def said(self) -> str:
+            return f"{self.state.get('user', 'alice')} asks. {BRIEF}"
+
+        @start()
+        def ask(self) -> str:
+            """By itself."""
+            return str(lead.kickoff(self.said()).raw)
+
+        @listen(ask)
+        def work(self) -> str:
+            """Together."""
+            return "" if team is None else str(team.kickoff(inputs={"brief": self.said()}).raw)
+
+    return Board
+
+
 def units(server: Any, rules: str = "openai") -> float:
     """What the requests cost."""
     profile = default_registry().get(rules)
@@ -468,31 +491,18 @@ def test_zones_and_a_handbook_reach_every_crew_of_a_flow(servers, new_llm) -> No
 def test_what_the_flows_of_two_users_start_is_each_ones_in_its_own_run(servers, new_llm, made) -> None:
     """A crew and an agent that are made once for all: nobody is told what only the other one is to know."""
     from crewai import Crew
-    from crewai.flow.flow import Flow, listen, start
 
     server = servers("openai", CrewModel(tools=False))
     all_of_them = agents(lambda: new_llm(server), tools=False)
     lead, team = all_of_them[0], crew(all_of_them[1:], tasks(all_of_them)[1:])
 
-    class Board(Flow):  # type: ignore[misc, type-arg]
-        """Asks an agent, then a crew."""
-
-        @start()
-        def ask(self) -> str:
-            """By itself."""
-            return str(lead.kickoff(f"{self.state['user']} asks. {BRIEF}").raw)
-
-        @listen(ask)
-        def work(self) -> str:
-            """Together."""
-            return str(team.kickoff(inputs={"brief": f"{self.state['user']} asks. {BRIEF}"}).raw)
-
+    board = board_of(lead, team)
     if made == "in_the_class":
-        Board.lead, Board.team = lead, team
+        board.lead, board.team = lead, team
     session, users, flows = Session(), ("alice", "bob"), {}
     with ExitStack() as stack:
         for user in users:
-            flows[user] = Board()
+            flows[user] = board()
             told = {"me": f"I am {user}-secret."}
             stack.enter_context(install(flows[user], session, scope=user, volatile=lambda told=told: told))
         for user in (*users, "alice"):
@@ -596,23 +606,16 @@ def test_what_a_thread_asks_that_knows_nothing_of_its_request_is_told_nothing(se
     assert any("asyncio.to_thread" in note for note in session.report().notes)
 
 
-@pytest.mark.parametrize("what", ["an_agent", "a_flow"])
+@pytest.mark.parametrize("what", ["an_agent", "a_crew", "a_flow"])
 @pytest.mark.parametrize("within", ["flow", "crew"])
 def test_in_a_run_nothing_is_in_force_that_another_request_installed(servers, new_llm, what, within) -> None:
     """What the run starts is its own, whoever has installed on that meanwhile."""
+    from crewai import Task
     from crewai.flow.flow import Flow, start
 
     server, session = servers("openai", CrewModel(tools=False)), Session()
     all_of_them = agents(lambda: new_llm(server), tools=False)
     lead, team = all_of_them[0], crew(all_of_them[1:], tasks(all_of_them)[1:])
-
-    class Board(Flow):  # type: ignore[misc, type-arg]
-        """Asks an agent."""
-
-        @start()
-        def ask(self) -> str:
-            """By itself."""
-            return str(lead.kickoff(f"alice asks. {BRIEF}").raw)
 
     class Outer(Flow):  # type: ignore[misc, type-arg]
         """Starts what is made once for all."""
@@ -620,20 +623,24 @@ def test_in_a_run_nothing_is_in_force_that_another_request_installed(servers, ne
         @start()
         def go(self) -> str:
             """It."""
-            return str(inner.kickoff() if what == "a_flow" else lead.kickoff(f"alice asks. {BRIEF}"))
+            return str(lead.kickoff(f"alice asks. {BRIEF}") if what == "an_agent" else inner.kickoff())
 
-    inner, outer = Board(), Outer()
+    own = crew([lead], [Task(description=f"alice asks. {BRIEF}", expected_output="A text.", agent=lead)])
+    inner, outer = own if what == "a_crew" else board_of(lead)(), Outer()
     team.tasks[0].callback = lambda _: outer.go()
     bobs: dict[str, Any] = {"scope": "bob", "volatile": lambda: {"me": "I am bob-secret."}}
     alices: dict[str, Any] = {"scope": "alice", "volatile": lambda: {"me": "I am alice-secret."}}
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(install, inner if what == "a_flow" else lead, session, **bobs).result()
+        other = pool.submit(install, lead if what == "an_agent" else inner, session, **bobs).result()
         with install(outer if within == "flow" else team, session, **alices):
             outer.kickoff() if within == "flow" else team.kickoff(inputs={"brief": BRIEF})
         pool.submit(other.undo).result()
     bodies = raw(server)
     assert any(b"alice asks" in one for one in bodies)
-    assert all(b"alice-secret" in one and b"bob-secret" not in one for one in bodies)
+    assert not any(b"bob-secret" in one for one in bodies)
+    # A crew that a callback starts, and that she has not installed, is counted alone.
+    mine = [one for one in bodies if (within, what) != ("crew", "a_crew") or b"alice asks" not in one]
+    assert all(b"alice-secret" in one for one in mine)
 
 
 def test_a_thread_that_has_left_an_installation_joins_it_no_more(servers, new_llm) -> None:
@@ -657,20 +664,10 @@ def test_a_thread_that_has_left_an_installation_joins_it_no_more(servers, new_ll
 
 def test_nobody_asks_behind_anothers_flow(servers, new_llm) -> None:
     """Several flows have started the agent, of which one has ended: the question would go on from the other's."""
-    from crewai.flow.flow import Flow, start
-
     server, session = servers("openai", CrewModel(tools=False)), Session()
     lead = agents(lambda: new_llm(server), tools=False)[0]
 
-    class Board(Flow):  # type: ignore[misc, type-arg]
-        """Asks an agent."""
-
-        @start()
-        def ask(self) -> str:
-            """By itself."""
-            return str(lead.kickoff(f"{self.state['user']} asks. {BRIEF}").raw)
-
-    alices, bobs = Board(), Board()
+    alices, bobs = board_of(lead)(), board_of(lead)()
     with install(alices, session, scope="alice"):
         alices.kickoff(inputs={"user": "alice"})
         assert ask(lead, "Who asked?").text

@@ -270,10 +270,10 @@ class Bound:
         # Privacy: requests of a server that install side by side on one object have each their own.
         mine = [one for ref in reversed(_MADE.get()) if (one := ref()) is not None and one in everywhere]
         for one in (*runs, *mine):
-            if one in self:
+            if one.active and one in self:
                 return one
-        # Privacy: in a run what another request installed is not in force. Where several did, neither is anybody's: a
-        # thread of a pool knows nothing of the request that it works for.
+        # Privacy: in a run, also where its own was taken back, what another request installed is not in force. Where
+        # several did, neither is anybody's: a thread of a pool knows nothing of the request that it works for.
         left = [one for one in everywhere if not runs or one.made_with(runs[0])]
         return left[-1] if left and all(left[-1].made_with(one) for one in left) else None
 
@@ -468,12 +468,12 @@ def asks_for(llm: Any, binding: Binding) -> bool:
 
 
 def _runs() -> list[Binding]:
-    """The installations that run here: the crew's or agent's, then the flow's."""
+    """The installations that run here, be they taken back or not: the crew's or agent's, then the flow's."""
     flow = FLOW.get()
     runs: tuple[Binding | None, ...] = (RUN.get(), None if flow is None else flow.binding)
-    return [one for one in runs if one is not None and one.active]
+    return [one for one in runs if one is not None]
 
 
 def _running() -> Binding | None:
     """The installation whose crew or agent runs here, or else whose flow; None without one."""
-    return next(iter(_runs()), None)
+    return next((one for one in _runs()[:1] if one.active), None)

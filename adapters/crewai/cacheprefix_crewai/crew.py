@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
 from typing import Any
 
 from cacheprefix.adapter import APPLICATIONS
@@ -293,13 +294,59 @@ def run_inside(
 
     def run(self: Any, *given: Any, **named: Any) -> Any:
         with entered(self, given, named):
-            return bound(self)(*given, **named)
+            return _read_in_run(self, bound(self)(*given, **named))
 
     async def arun(self: Any, *given: Any, **named: Any) -> Any:
         with entered(self, given, named):
-            return await bound(self)(*given, **named)
+            return _read_in_run(self, await bound(self)(*given, **named))
 
     return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
+
+
+def _read_in_run(crew: Any, result: Any) -> Any:
+    """What a method of a crew gave; a stream runs the crew where it is read, in the installation that kicked it off.
+
+    Privacy: who reads it may know nothing of that, and another request may have installed on the crew meanwhile.
+    """
+    binding = binding_of(crew) if _streams(crew) else None
+    if binding is not None:
+        for name, read in (("_sync_iterator", _read), ("_async_iterator", _aread)):
+            if getattr(result, name, None) is not None:
+                setattr(result, name, read(binding, getattr(result, name)))
+    return result
+
+
+def _read(binding: Binding, stream: Any) -> Iterator[Any]:
+    """A stream as it comes. CrewAI starts the run, in a copy of the context, where the first piece is asked for."""
+    run = RUN.stretched(binding)
+    try:
+        with RUN.stretch(run):
+            begun = list(islice(stream, 1))
+        yield from begun
+        yield from stream
+    finally:
+        stream.close()
+        run.end()
+
+
+async def _aread(binding: Binding, stream: Any) -> AsyncIterator[Any]:
+    """``_read`` of an asynchronous one."""
+    run = RUN.stretched(binding)
+    try:
+        with RUN.stretch(run):
+            first = await anext(stream, None)
+        if first is not None:
+            yield first
+        async for one in stream:
+            yield one
+    finally:
+        await stream.aclose()
+        run.end()
+
+
+def _streams(crew: Any) -> bool:
+    """Whether a kickoff of it gives a stream, and kicks it off once more where that is read."""
+    return bool(getattr(crew, "tasks", None)) and bool(getattr(crew, "stream", False))
 
 
 @contextmanager
@@ -337,11 +384,9 @@ def _running(crew: Any, *_: Any) -> Iterator[None]:
     binding = binding_of(crew)
     if binding is not None:
         binding.session.attempt("late parts", lambda: bind_late(binding, crew, *agents_of(crew)), None)
-    token = RUN.set(binding)
-    try:
+    # Privacy: what nobody installed here runs for the run around it, and not for whoever else installed on its agents.
+    with nullcontext() if binding is None else RUN.within(binding):
         yield
-    finally:
-        RUN.reset(token)
 
 
 @contextmanager
@@ -350,6 +395,10 @@ def _kickoff(crew: Any, name: str, asked: Mapping[str, Any]) -> Iterator[None]:
     binding = binding_of(crew)
     if binding is None:
         with _running(crew):
+            yield
+        return
+    if _streams(crew):
+        with resuming(binding, asked):
             yield
         return
     binding.session.attempt("kickoff", lambda: binding.began(crew), None)
