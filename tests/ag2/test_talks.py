@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextvars import ContextVar
 
 import pytest
-from ag2 import MemoryStream
+from ag2 import MemoryStream, tool
 from ag2_driver import RULES, agent, configured
 from test_layout import session
 
-from cacheprefix.server import Reply
+from cacheprefix.server import Reply, ToolCall
 from cacheprefix_ag2 import PrefixState, session_of, wrap
 from tests.talks import BOUNDS, LONG, USERS, asking, check, played, question
 
@@ -19,6 +20,61 @@ def answer(request):
     """What the model says to someone: their own words, where it was told any."""
     number, named = request.index, re.search("|".join(USERS), request.text)
     return Reply(f"{named.group()} is answered: {named.group()}-answer-{number}." if named else f"Well {number}.")
+
+
+WHO = ContextVar("who")
+"""Whose question is answered."""
+
+
+def looks(request):
+    """The model looks first, and answers in the words of who asks."""
+    number = re.findall(r"asks (\d)", request.text)[-1]
+    if f"'s log {number}" not in request.text:
+        return Reply(tool_calls=(ToolCall("look", {"query": number}),))
+    return answer(request)
+
+
+@tool
+async def look(query: str) -> str:
+    """The log of who asks."""
+    await asyncio.sleep(0.01)
+    return f"{WHO.get()}'s log {query}"
+
+
+def retrieved():
+    """What was found for who asks."""
+    return {"found": f"Found for {WHO.get()}."}
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "streams"])
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_agents_made_once_tell_nobody_what_is_anothers(fresh, servers, api, named):
+    """Neither their words, nor volatile text, nor what a tool told them, while two people ask side by side."""
+    server, script = fresh(api), servers[api].simulator.script
+    server.simulator.script = looks
+    async with configured(api, server, streaming=api == "openai-responses") as config:
+        agents = [agent("planner", config, tools=[look]), agent("critic", config, tools=[look])]
+        wrap(agents, session(), volatile=retrieved, conversation=(lambda _: WHO.get()) if named else None)
+
+        async def asks(user):
+            WHO.set(user)
+            stream = MemoryStream()
+            for number in range(2):
+                for each in agents:
+                    # Equal for both, where it is not the first one.
+                    first = not number and each is agents[0]
+                    await each.ask(f"{user} asks 0." if first else f"One asks {number}.", stream=stream)
+
+        try:
+            await asyncio.gather(*(asyncio.create_task(asks(user)) for user in USERS[:2]))
+        finally:
+            server.simulator.script = script
+    bodies = [record.body.decode() for record in server.requests]
+    seen = [[user for user in USERS if user in body] for body in bodies]
+    assert sorted(seen) == [[user] for user in USERS[:2] for _ in range(len(seen) // 2)]
+    assert all(body.count("Found for ") == 1 for body in bodies)
+    assert any("'s log 0" in body for body in bodies)
+    assert not session_of(agents).failures
 
 
 async def moved(stream):
