@@ -27,7 +27,8 @@ PYTEST := -m pytest -ra --durations=5
 # helps the others.
 WORKERS ?= $(shell expr $(JOBS) + 1)
 SPREAD := -n $(WORKERS) --dist worksteal
-# Which of the tests: what pytest's -m chooses. Those marked slow take more than three seconds together, or are what
+# Which of the tests: what pytest's -m chooses. Those marked slow take more than three seconds, all cases together, are half
+# of the cases where a test has many (tests/conftest.py), or are what
 # `make test-more` makes more of. ONLY= takes all.
 ONLY ?= -m 'not slow'
 

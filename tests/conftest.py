@@ -14,6 +14,7 @@ import socket
 import subprocess
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from cacheprefix.notices import MADE
 from cacheprefix.server import idle_threads
 from cacheprefix.stores import RedisStore
 from tests.blocking import Detector
-from tests.drawn import PART, examples, in_part
+from tests.drawn import MANY, PART, examples, in_part
 from tests.syntax import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,14 +48,23 @@ os.environ.setdefault("CACHEPREFIX_SHOW_ERRORS", "1")
 _DIGITS = itertools.cycle("0123456789")
 
 
-@pytest.hookimpl(trylast=True)  # Hypothesis marks its tests in this hook, too
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the slow tests only those that are in this run's part; property tests and daily ones are in each."""
+@pytest.hookimpl(wrapper=True)  # before pytest's own choice by marks, and after Hypothesis has marked its tests
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Of tests with many cases half are slow; of the slow ones only those in this run's part, but the daily ones."""
+    cases = Counter(_test(item) for item in items)
+    for item in items:
+        if cases[_test(item)] > MANY and not in_part(f"a case of many: {item.nodeid}", "1/2"):
+            item.add_marker("slow")
+    yield
     if PART:
         left = [item for item in items if _in_halves(item) and not in_part(item.nodeid, PART)]
         config.hook.pytest_deselected(items=left)
         gone = set(left)
         items[:] = [item for item in items if item not in gone]
+
+
+def _test(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 def _in_halves(item: pytest.Item) -> bool:

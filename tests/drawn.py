@@ -18,6 +18,10 @@ PART = os.environ.get("CACHEPREFIX_PART", "")
 """Which part of the slow tests that are no property tests, ``1/2`` or ``2/2``; empty for all."""
 
 
+MANY = 4
+"""Cases of one test up to which ``make test`` runs all of them; of more it runs half, and ``make test-more`` the others."""
+
+
 def in_part(test: str, part: str) -> bool:
     """Whether a test, by its id, is in a part: each is in one, in every run the same."""
     number, _, parts = part.partition("/")
