@@ -27,9 +27,8 @@ PYTEST := -m pytest -ra --durations=5
 # helps the others.
 WORKERS ?= $(shell expr $(JOBS) + 1)
 SPREAD := -n $(WORKERS) --dist worksteal
-# Which of the tests: what pytest's -m chooses. Those marked slow take more than three seconds, all cases together, are half
-# of the cases where a test has many (tests/conftest.py), or are what
-# `make test-more` makes more of. ONLY= takes all.
+# Which of the tests: what pytest's -m chooses. Those marked slow take more than three seconds, all cases together, are what
+# `make test-more` makes more of, or are one half of a test's many cases (tests/conftest.py). ONLY= takes all.
 ONLY ?= -m 'not slow'
 
 # An adapter's environment is made only when there is something to run in it.

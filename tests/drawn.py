@@ -19,7 +19,7 @@ PART = os.environ.get("CACHEPREFIX_PART", "")
 
 
 MANY = 4
-"""Cases of one test up to which ``make test`` runs all of them; of more it runs half, and ``make test-more`` the others."""
+"""Cases of one test up to which ``make test`` runs all; of more it runs half, and ``make test-more`` the others."""
 
 
 def in_part(test: str, part: str) -> bool:
