@@ -429,12 +429,11 @@ class _Seat:
         try:
             if table.sits is not self:
                 table.sits = None
+                # Also before a state is loaded: what a selector was told is no part of it, and stays.
+                alone = self.trial.kind == "agent"
+                await (table.team.on_reset(CancellationToken()) if alone else table.team.reset())
                 if self.state:
                     await table.team.load_state(json.loads(self.state))
-                elif self.trial.kind == "agent":
-                    await table.team.on_reset(CancellationToken())
-                else:
-                    await table.team.reset()
                 table.sits = self
             yield table.team
             self.state = json.dumps(await table.team.save_state())
