@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+import contextvars
 from typing import Any
 
 import pytest
@@ -32,9 +32,10 @@ def test_a_streamed_kickoff_is_one_run(servers, new_llm, way) -> None:
     assert len(raw(server)) == 9
 
 
-def test_a_stream_that_is_read_in_another_thread_is_nobody_elses(servers, new_llm) -> None:
+@pytest.mark.parametrize("way", ["kickoff", "akickoff", "kickoff_async"])
+def test_a_stream_that_is_read_elsewhere_is_nobody_elses(servers, new_llm, way) -> None:
     """As a web framework reads it, when another request has installed on the crew that both share."""
-    server, session, users = servers("openai", CrewModel(tools=False)), Session(), ("alice", "bob")
+    server, session = servers("openai", CrewModel(tools=False)), Session()
     who = agents(lambda: new_llm(server, stream=True), tools=False)
     team = crew(who, tasks(who), stream=True)
 
@@ -42,11 +43,26 @@ def test_a_stream_that_is_read_in_another_thread_is_nobody_elses(servers, new_ll
         told = {"me": f"I am {user}-secret."}
         return install(team, session, scope=user, volatile=lambda: told)
 
-    with ThreadPoolExecutor(1) as alices, ThreadPoolExecutor(1) as bobs, ThreadPoolExecutor(1) as reader:
-        held = {user: pool.submit(installed, user).result() for user, pool in zip(users, (alices, bobs), strict=True)}
-        stream = alices.submit(team.kickoff, {"brief": f"alice asks. {BRIEF}"}).result()
-        alices.submit(held["alice"].undo).result()
-        reader.submit(list, stream).result()
-        bobs.submit(held["bob"].undo).result()
-    assert len(raw(server)) == 3
-    assert not any(b"bob-secret" in one for one in raw(server))
+    async def read(stream: Any) -> None:
+        if way == "kickoff":
+            list(stream)
+        else:
+            async for _ in stream:
+                pass
+
+    async def main() -> None:
+        request, other = contextvars.Context(), contextvars.Context()
+        held, beside = request.run(installed, "alice"), other.run(installed, "bob")
+        streams = []
+        for _ in range(2):
+            made = request.run(getattr(team, way), {"brief": f"alice asks. {BRIEF}"})
+            streams.append(await request.run(asyncio.ensure_future, made) if way != "kickoff" else made)
+        await contextvars.Context().run(asyncio.ensure_future, read(streams[0]))
+        request.run(held.undo)
+        await contextvars.Context().run(asyncio.ensure_future, read(streams[1]))
+        other.run(beside.undo)
+
+    asyncio.run(main())
+    bodies = raw(server)
+    assert not any(b"bob-secret" in one for one in bodies)
+    assert [b"alice-secret" in one for one in bodies] == [True] * 3 + [False] * 3
