@@ -320,7 +320,8 @@ class Trial(Driver):
         return [self._tool(tool, person) for tool in self.app.tools(role, person)]
 
     def _tool(self, tool: Tool, person: Person) -> FunctionTool:
-        def run(at: str) -> str:
+        # AutoGen runs what is not awaited in a thread that knows of nobody.
+        async def run(at: str) -> str:
             asks = next(one for one in self.app.people if one.name == who()) if self.turns else person
             return self.app.run_tool(tool.name, asks, at)
 
