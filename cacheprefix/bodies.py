@@ -26,7 +26,16 @@ from cacheprefix.errors import SetupError, ToolClashError, check_text
 from cacheprefix.history.joints import joined
 from cacheprefix.layout import FOLLOW, Pass, find_text, tail_text, with_volatile
 from cacheprefix.layout.known_runs import RunAhead
-from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, asked_again, failed
+from cacheprefix.layout.plan import (
+    AgentRequest,
+    Carried,
+    OwnTools,
+    RequestPlan,
+    RoleTold,
+    asked_again,
+    failed,
+    list_refused,
+)
 from cacheprefix.layout.prefix import Tool, tool_of
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
 from cacheprefix.layout.role_position import CountedHistory
@@ -274,6 +283,13 @@ class ForkBody:
         name = history_field(self.api)
         return replace(self, body={**self.body, name: [*self.body[name], *read.messages, *refusals]}, tries=1)
 
+    def without_list(self) -> ForkBody | None:
+        """The application's own request, where the endpoint has just refused this one's list of allowed tools."""
+        allowed = self.plan.restriction.allowed if self.plan is not None and self.plan.forks else None
+        if not allowed or self.session.shared.services.takes_lists(str(self.body.get("model", ""))):
+            return None
+        return replace(self, body=self.own(), plan=list_refused(), went_on="", tries=2)
+
     def ask(self, send: Callable[[Mapping[str, Any]], Any], streamed: Streamed, told: Told | None = None) -> Any:
         """Send this request with ``send(body)`` and return the answer; asked again where it calls another role's tool.
 
@@ -298,12 +314,18 @@ class ForkBody:
         asked = self
         while True:
             leave = yield WaitingFor(asked.aqueue if later else asked.queue)
-            with asked.begin(leave) as turn:
-                answer = yield WaitingFor(send, turn.body)
-            stream = asked._watched(turn, answer, streamed)
-            again = asked._finished(turn, answer, told) if stream is None else None
-            if again is None:
-                return answer if stream is None else stream
+            try:
+                with asked.begin(leave) as turn:
+                    answer = yield WaitingFor(send, turn.body)
+            except Exception:
+                again = asked.without_list()
+                if again is None:
+                    raise
+            else:
+                stream = asked._watched(turn, answer, streamed)
+                again = asked._finished(turn, answer, told) if stream is None else None
+                if again is None:
+                    return answer if stream is None else stream
             asked = again
 
     def _watched(self, turn: PendingCall, answer: Any, streamed: Streamed) -> Any:

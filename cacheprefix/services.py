@@ -34,6 +34,8 @@ class Services:
     notices: Notices
     scale: Callable[[str], float] = lambda _model: 1.0
     """What a model's provider counts for a token of ours, by its counts so far; 1.0 where we count about alike."""
+    takes_lists: Callable[[str], bool] = lambda _model: True
+    """Whether a model's endpoint takes a list of allowed tools as ``tool_choice``; False once it has refused one."""
 
 
 @lru_cache(256)

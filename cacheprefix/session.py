@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from typing_extensions import Unpack
+from typing_extensions import Never, Unpack
 
 from cacheprefix.adapter_session import AdapterSession, frozen
 from cacheprefix.cache import Verdict
@@ -99,7 +99,9 @@ class Session:
         gate: Gate | None = _GATE,
         caching: Caching = _CACHING,
         plugins: Sequence[object] = (),
+        **misplaced: Never,
     ) -> None:
+        _check_place(misplaced)
         _one_of("mode", mode, MODES)
         check_text("Session(name)", name)
         _check_caching(caching)
@@ -122,6 +124,12 @@ class Session:
         if override is not None and mode not in ("off", override):
             mode = override
             notices.note(f"{VARIABLE}={mode} is in force in place of the program's mode={asked!r}")
+            if prefix is not None and (prefix if isinstance(prefix, str) else prefix.system):
+                notices.warn_once(
+                    VARIABLE,
+                    f"{VARIABLE}={mode} is in force, in which nothing is added to a request: the text of SharedPrefix is "
+                    "sent only where the application's own messages say it too",
+                )
         if mode == "off":
             notices.note("the session is off: requests go out as the application makes them, and none is observed")
         rules = Profiles(registry, caching.provider, notices.note if mode == "observe" else None)
@@ -459,6 +467,19 @@ def _check_history(
 def _number(option: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise SetupError(f"{option} is a number, found {value!r}")
+
+
+def _check_place(misplaced: Iterable[str]) -> None:
+    """Refuse options that a session does not take, and name where they belong."""
+    for name in misplaced:
+        kinds = ((SharedPrefix, ""), (Gate, "gate="), (Caching, "caching="), (History, "history="))
+        places = (f"Session({to}{kind.__name__}({name}=...))" for kind, to in kinds if name in _names_of(kind))
+        where = next(places, f"it takes {', '.join(_names_of(Session.__init__)[1:-1])}")
+        raise SetupError(f"Session takes no {name}=: {where}")
+
+
+def _names_of(called: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(called).parameters)
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -602,6 +603,21 @@ class Requests:
             state.positions.answered(*seen.placed)
         state.notices.attempt("fail", lambda: state.model.fail(seen.observation), None)
         state.notices.attempt("estimate", lambda: state.unmodified.failed(seen.observation), None)
+        state.notices.attempt("refused", partial(self._learn_refused, turn.body, sys.exc_info()[1]), None)
+
+    def _learn_refused(self, body: Mapping[str, Any], error: BaseException | None) -> None:
+        """Send no more lists of allowed tools to a model whose endpoint refuses them, and say so."""
+        model, choice = str(body.get("model", "")), body.get("tool_choice")
+        listed = isinstance(choice, Mapping) and choice.get("type") == "allowed_tools"
+        # OpenAI takes a list; a gateway that serves a model by OpenAI's name may not, which only its answer tells.
+        if listed and _refuses_lists(error) and self.state.services.takes_lists(model):
+            self.state.without_lists[model] = True
+            said = (
+                f"the endpoint of {model!r} refused tool_choice 'allowed_tools', by which a fork keeps a role to its "
+                "own tools: from now on they are named in the role's text. Caching(provider='unknown') sends none at all"
+            )
+            self.state.notices.note(said)
+            self.state.notices.warn_once(f"lists {model}", said)
 
     def asked_again(self, seen: Started) -> Call:
         """What a request of a dry run comes to in a further conversation, whose messages are other ones; not counted.
@@ -738,6 +754,12 @@ class Requests:
         if unmodified is not None and not seen.profile.known and usage.cache_read_tokens is None:
             unsure = {"rules": unmodified}
         return unmodified, unsure
+
+
+def _refuses_lists(error: BaseException | None) -> bool:
+    """Whether a provider's error is about the ``tool_choice`` that it was sent."""
+    refused = getattr(error, "status_code", None) in (400, 422)
+    return refused and any(name in str(error) for name in ("tool_choice", "allowed_tools"))
 
 
 def _said_elsewhere(prompt: Prompt, tail: str) -> Prompt:

@@ -82,6 +82,8 @@ class SharedState:
     """How often conversations were forgotten because their messages are gone."""
     unanswered: Bounded[str, bool] = field(default_factory=lambda: Bounded(_KEEP))
     """Conversations of which a request failed, whose texts stand in no tree."""
+    without_lists: Bounded[str, bool] = field(default_factory=lambda: Bounded(_KEEP))
+    """Models whose endpoint has refused a list of allowed tools, as gateways do that serve them by OpenAI's names."""
     asked: bool = False
     """Whether a request was laid out: what the application makes from then on may be made for one user."""
     reads: bool = False
@@ -106,8 +108,10 @@ class SharedState:
             CacheModel(clock=services.clock, count=services.count, envelope=envelope) for _ in range(2)
         )
         own = Unmodified(unmodified, model)
-        services = replace(services, scale=own.scale)
-        return cls(services, envelope, model, own, gating=Gating(gate_price), arms=ForkShare(fork_share))
+        without = Bounded[str, bool](_KEEP)
+        services = replace(services, scale=own.scale, takes_lists=lambda name: without.get(name) is None)
+        gating, arms = Gating(gate_price), ForkShare(fork_share)
+        return cls(services, envelope, model, own, gating=gating, arms=arms, without_lists=without)
 
     @property
     def notices(self) -> Notices:

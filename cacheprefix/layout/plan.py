@@ -216,7 +216,7 @@ class RequestPlan(Generic[M]):
 
         Such a request is marked for the cache once an earlier one began alike (``Request.repeated``).
         """
-        not_by_costs = ("failed", "asked_again", "kept_by_provider", "own_prompt")
+        not_by_costs = ("failed", "asked_again", "list_refused", "kept_by_provider", "own_prompt")
         decided = self.at is None and self.layout == "own" and not self.left_alone
         return decided and self.reasons[-1].why not in not_by_costs
 
@@ -253,6 +253,11 @@ def failed(step: str) -> RequestPlan[M]:
 def asked_again(tools: Iterable[str]) -> RequestPlan[M]:
     """The plan of a request whose answers called ``tools`` of other roles: it goes out as the application made it."""
     return RequestPlan("own", (reason("asked_again", ", ".join(sorted(set(tools)))),))
+
+
+def list_refused() -> RequestPlan[M]:
+    """The plan of a request whose endpoint refused its list of tools: it goes out as the application made it."""
+    return RequestPlan("own", (reason("list_refused"),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,7 +523,8 @@ class Planner:
             return tools, Restriction(said=own.may_use)
         rules = self.services.profile(asked.model, asked.api)
         names = own.names if own.may_use is None else own.may_use
-        return tools, restrict(names, tools.tools, rules, free=own.free, lists=own.lists, calls=own.calls)
+        lists = own.lists and self.services.takes_lists(asked.model)
+        return tools, restrict(names, tools.tools, rules, free=own.free, lists=lists, calls=own.calls)
 
     def _shared(self, asked: AgentRequest[M], tools: ToolSet | None, history: CountedHistory[M]) -> int:
         """Tokens before the role's text: the system text, the tools that it carries, and the history."""

@@ -6,7 +6,7 @@ import copy
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from hashlib import blake2b
 from types import MappingProxyType
@@ -48,7 +48,7 @@ class Tool:
         return (dumps(self.native, self.name) if isinstance(self.native, dict) else self.schema).decode()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SharedPrefix:
     """What every agent of a team begins with. Immutable: later changes to what was passed in have no effect.
 
@@ -60,6 +60,7 @@ class SharedPrefix:
     """
 
     system: str = ""
+    _: KW_ONLY
     tools: Sequence[Any] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
     context: Mapping[str, str] = field(default_factory=dict)

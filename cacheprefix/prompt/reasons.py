@@ -38,6 +38,7 @@ Why = Literal[
     "marks_hidden",
     "rules_unknown",
     "asked_again",
+    "list_refused",
     # the application's own layout, since the user forks a share of the conversations
     "not_in_fork_share",
     "dearer_as_fork",
@@ -83,6 +84,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "marks_hidden": "its model class ({name}) shows no place for marks, without which nothing is cached",
         "rules_unknown": "how its provider caches is not known ({name})",
         "asked_again": "its answers called other roles' tools ({name}): asked anew as the application made it",
+        "list_refused": "the endpoint refused the list of allowed tools: asked anew as the application made it",
         "not_in_fork_share": "its conversation is one of those that fork_share leaves as they are",
         "dearer_as_fork": "as forks requests {name} cost {forked:,} cost units each, in the application's own layout "
         "{own:,}",

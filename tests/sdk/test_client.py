@@ -243,6 +243,51 @@ def test_what_parse_adds_to_an_answer_is_not_sent_back(api, session_for):
         assert b"parsed" not in provider.requests[1].body
 
 
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_gateway_that_takes_no_list_of_tools_gets_the_applications_own_request_and_no_list_again(
+    api, session_for, later
+):
+    """Behind OpenAI's name for a model may stand another server: its answer alone tells, and the call goes on."""
+    refused = Reply(fault=Fault(status=400, message="tool_choice: unknown type 'allowed_tools'"))
+
+    def script(request):
+        choice = request.body.get("tool_choice")
+        return refused if isinstance(choice, dict) else Reply("so be it")
+
+    def ask(provider, session):
+        if not later:
+            with make_client(api, provider) as client:
+                asking = creator(wrap(client, session, role="reader"), api)
+                return [str(asking(**_reading(api))) for _ in range(2)]
+
+        async def go():
+            async with make_client(api, provider, later=True) as client:
+                asking = creator(wrap(client, session, role="reader"), api)
+                return [str(await asking(**_reading(api))) for _ in range(2)]
+
+        return asyncio.run(go())
+
+    session = session_for(api, tools=[tool("write"), tool("read")])
+    with SimulatedProvider(RULES[api], script) as provider, pytest.warns(CacheprefixWarning, match="allowed_tools"):
+        assert all("so be it" in answer for answer in ask(provider, session))
+        choices = [record.json.get("tool_choice") for record in provider.requests]
+    assert [isinstance(choice, dict) for choice in choices] == [True, False, False]
+    assert [(call.layout, call.reasons[-1].why) for call in session.calls] == [("own", "list_refused"), ("fork", "shares")]
+    assert session.report().unanswered == 1
+
+
+def test_an_error_about_something_else_reaches_the_application_and_lists_go_on(session_for):
+    """A history that is too long says nothing of them."""
+    session = session_for("openai-chat", tools=[tool("write"), tool("read")])
+    script = Queue([Reply(fault=Fault(status=400, message="context_length_exceeded")), Reply("so be it")])
+    with SimulatedProvider(RULES["openai-chat"], script) as provider, make_client("openai-chat", provider) as client:
+        with pytest.raises(openai.BadRequestError):
+            _reader(client, "openai-chat", session)
+        _reader(client, "openai-chat", session)
+        assert [record.json["tool_choice"]["type"] for record in provider.requests] == ["allowed_tools"] * 2
+
+
 @pytest.mark.usefixtures("in_words")
 def test_a_second_refusal_sends_the_applications_own_request(api, session_for):
     """There the model sees no tool but the role's; and the handbook, which only the session knows."""

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+import warnings
 from dataclasses import replace
 
 import openai
@@ -261,3 +262,36 @@ def test_a_prefix_is_handed_to_another_process():
     prefix = SharedPrefix(system=LONG, tools=[tool], roles={"critic": "Be kind."}, context={"plan": "Go."})
     for made in (pickle.loads(pickle.dumps(prefix)), copy.deepcopy(prefix), copy.copy(prefix)):
         assert (made, made.key, made.text) == (prefix, prefix.key, prefix.text)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("fork_share", r"caching=Caching\(fork_share=\.\.\.\)"),
+        ("limit", r"gate=Gate\(limit=\.\.\.\)"),
+        ("request_budget", r"history=History\(request_budget=\.\.\.\)"),
+        ("tools", r"Session\(SharedPrefix\(tools=\.\.\.\)\)"),
+        ("promt", "it takes prefix, mode, name"),
+    ],
+)
+def test_an_option_that_a_session_does_not_take_is_refused_with_its_place(name, found):
+    """``TypeError`` would say that it is none, and not where it belongs."""
+    with pytest.raises(SetupError, match=f"Session takes no {name}=: .*{found}"):
+        Session(**{name: 1})
+
+
+def test_a_shared_text_may_be_given_by_place():
+    """As ``Session("text")`` takes it."""
+    assert SharedPrefix("text") == SharedPrefix(system="text")
+
+
+@pytest.mark.parametrize(("prefix", "warned"), [("text", True), (SharedPrefix("text"), True), (None, False)])
+@pytest.mark.parametrize("mode", ["observe", "off"])
+def test_an_override_says_that_a_text_which_the_session_alone_knows_is_not_sent(monkeypatch, mode, prefix, warned):
+    """Who leaves the handbook out of the nodes and then switches off would have no handbook, in silence."""
+    monkeypatch.setenv("CACHEPREFIX_MODE", mode)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Session(prefix)
+    said = [str(one.message) for one in caught if "sent only where the application's own messages" in str(one.message)]
+    assert bool(said) == warned
