@@ -127,8 +127,8 @@ class Session:
             if prefix is not None and (prefix if isinstance(prefix, str) else prefix.system):
                 notices.warn_once(
                     VARIABLE,
-                    f"{VARIABLE}={mode} is in force, in which nothing is added to a request: the text of SharedPrefix is "
-                    "sent only where the application's own messages say it too",
+                    f"{VARIABLE}={mode} is in force, in which nothing is added to a request: the text of SharedPrefix "
+                    "is sent only where the application's own messages say it too",
                 )
         if mode == "off":
             notices.note("the session is off: requests go out as the application makes them, and none is observed")

@@ -614,7 +614,7 @@ class Requests:
             self.state.without_lists[model] = True
             said = (
                 f"the endpoint of {model!r} refused tool_choice 'allowed_tools', by which a fork keeps a role to its "
-                "own tools: from now on they are named in the role's text. Caching(provider='unknown') sends none at all"
+                "own tools: from now on they are named in the role's text. Caching(provider='unknown') sends none"
             )
             self.state.notices.note(said)
             self.state.notices.warn_once(f"lists {model}", said)

@@ -37,7 +37,7 @@ from cacheprefix.layout.tool_sets import ToolsAsked, ToolSet, ToolSets
 from cacheprefix.layout.worth_sharing import WorthSharing, rules_in
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Api, digest_of
-from cacheprefix.prompt.reasons import LEFT_ALONE, Layout, Reason, Why, reason
+from cacheprefix.prompt.reasons import FIXES, LEFT_ALONE, Layout, Reason, Why, reason
 from cacheprefix.services import Services
 from cacheprefix.wire.apis import SHAPES
 from cacheprefix.wire.messages import ASKS, Asks
@@ -449,6 +449,13 @@ class Planner:
         if shared_text and (find_text(shared_text, asked.instruction) or mostly_holds(shared_text, asked.instruction)):
             # What was found in another team's requests is no text that the user gave amiss.
             mistakes.append(reason("text_not_found" if self._may_see(asked) else "text_taken", asked.role))
+            if self._may_see(asked):
+                # Money: an edit at one place alone costs both texts in each request from then on.
+                self.services.notices.warn_once(
+                    f"text {asked.role}",
+                    f"role {asked.role!r} holds the shared text in other words, or twice, so that both are sent: "
+                    f"{FIXES['text_not_found']}",
+                )
         own = asked.tools
         if own is not None and asked.base is None:
             differ = self.team.clashing if own.differ is None else own.differ

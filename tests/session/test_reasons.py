@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import get_args
 
 import pytest
 
-from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix import CacheprefixWarning, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.adapter import AgentRequest, CountedHistory, Request, Role, fork_body
 from cacheprefix.cli.files import read_run
 from cacheprefix.errors import NotSharedError, SetupError
@@ -145,8 +146,13 @@ def test_a_tool_that_a_conversation_carries_from_its_beginning_is_not_said_to_be
 def test_a_handbook_in_other_words_is_told_and_raised_for_when_strict():
     """It would be sent twice, in two versions."""
     older = "You read.\n\n" + HANDBOOK.replace(".", ", as of May.", 1)
-    call = asked(Session(SharedPrefix(system=HANDBOOK)), "reader", system=older)
+    session = Session(SharedPrefix(system=HANDBOOK))
+    with pytest.warns(CacheprefixWarning, match="'reader' holds the shared text in other words"):
+        call = asked(session, "reader", system=older)
     assert "text_not_found" in whys(call)[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asked(session, "reader", system=older)  # once
     with pytest.raises(NotSharedError, match="very text"):
         asked(Session(SharedPrefix(system=HANDBOOK), mode="strict"), "reader", system=older)
 
