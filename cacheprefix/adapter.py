@@ -78,7 +78,16 @@ from cacheprefix.layout import (
 from cacheprefix.layout.baseline import unmodified
 from cacheprefix.layout.economics import Lane, Seat, SelectorChoice, SelectorLane
 from cacheprefix.layout.known_runs import RunAhead, RunCall
-from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, asked_again, failed
+from cacheprefix.layout.plan import (
+    AgentRequest,
+    Carried,
+    OwnTools,
+    RequestPlan,
+    RoleTold,
+    asked_again,
+    failed,
+    list_refused,
+)
 from cacheprefix.layout.reflections import Reflections
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, merged_places
 from cacheprefix.layout.team import ToolSource, Whose
@@ -255,6 +264,7 @@ __all__ = [
     "inside",
     "instruction_of",
     "known_in_part",
+    "list_refused",
     "loads",
     "looks_like_error",
     "majority_text",

@@ -388,6 +388,10 @@ class AdapterSession:
         """The text that makes a request this role's: the only thing that differs between forks."""
         return self.team.tail_for(role, instruction, tools=tools, volatile=volatile)
 
+    def takes_lists(self, model: str) -> bool:
+        """Whether a model's endpoint takes a list of allowed tools; False once it has refused one, as a gateway may."""
+        return self.shared.services.takes_lists(model)
+
     def profile(self, model: str, api: Api | None = None, provider: str | None = None) -> Profile:
         """The provider rules in force for a model."""
         return self.shared.services.profile(model, api, provider)

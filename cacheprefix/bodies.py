@@ -286,7 +286,7 @@ class ForkBody:
     def without_list(self) -> ForkBody | None:
         """The application's own request, where the endpoint has just refused this one's list of allowed tools."""
         allowed = self.plan.restriction.allowed if self.plan is not None and self.plan.forks else None
-        if not allowed or self.session.shared.services.takes_lists(str(self.body.get("model", ""))):
+        if not allowed or self.session.takes_lists(str(self.body.get("model", ""))):
             return None
         return replace(self, body=self.own(), plan=list_refused(), went_on="", tries=2)
 

@@ -16,6 +16,7 @@ from test_equal_information import words
 from benchmarks.crewai_workloads import BRIEF, COWORKERS, CrewModel, StyleTool, agents, crew, tasks
 from cacheprefix import Session, SharedPrefix, preview
 from cacheprefix.prompt import common_prefix
+from cacheprefix.server import Fault, Reply
 from cacheprefix.wire import decode
 from cacheprefix_crewai import install
 from cacheprefix_crewai.framing import SYSTEM
@@ -242,6 +243,30 @@ def test_a_call_of_another_roles_tool_costs_what_it_costs_and_is_seen_by_nobody(
     )
     assert not [call for call in session.calls if call.verdict.alarm]
     assert report.failures == {}
+
+
+@pytest.mark.filterwarnings("ignore:the endpoint of")
+@pytest.mark.parametrize("way", ["kickoff", "akickoff"])
+def test_a_gateway_that_takes_no_list_of_tools_costs_one_request_and_no_crew(provide, new_llm, way) -> None:
+    """It serves a model by OpenAI's name: refused, a request goes out as the crew made it, and no list comes again."""
+    model = CrewModel()
+
+    def gateway(request: Any) -> Any:
+        refused = isinstance(request.body.get("tool_choice"), dict)
+        return Reply(fault=Fault(status=400, message="tool_choice: unknown")) if refused else model(request)
+
+    provider = provide("openai", gateway)
+    who = agents(lambda: new_llm(provider), own_tools=True)
+    team, session = crew(who, tasks(who)), Session()
+    with install(team, session):
+        run = getattr(team, way)(inputs={"brief": BRIEF})
+        output = asyncio.run(run) if way == "akickoff" else run
+    assert all(one.raw for one in output.tasks_output)
+    assert [record.status for record in provider.requests].count(400) == 1
+    assert "list_refused" in {call.reasons[0].why for call in session.calls}
+    assert session.calls[-1].layout == "fork"
+    assert session.report().unanswered == 1
+    assert any("refused tool_choice" in note for note in session.report().notes)
 
 
 def test_tool_call_ids_follow_from_their_place(ran) -> None:

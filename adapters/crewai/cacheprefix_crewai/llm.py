@@ -283,13 +283,19 @@ def asking_methods(base: Any) -> dict[str, Any]:
             return base.call(self, *given, **named)
         request.enter()
         while True:
-            with _sending(request):
-                places, names = taken.changed(request, given, named)
-                result = base.call(self, *places, **names)
-            request.answered(result)
-            again = request.refused(result)
-            if again is None:
-                return result
+            try:
+                with _sending(request):
+                    places, names = taken.changed(request, given, named)
+                    result = base.call(self, *places, **names)
+            except Exception:
+                again = request.without_list()
+                if again is None:
+                    raise
+            else:
+                request.answered(result)
+                again = request.refused(result)
+                if again is None:
+                    return result
             request = again
 
     @functools.wraps(base.acall)
@@ -299,13 +305,19 @@ def asking_methods(base: Any) -> dict[str, Any]:
             return await base.acall(self, *given, **named)
         await request.aenter()
         while True:
-            with _sending(request):
-                places, names = ataken.changed(request, given, named)
-                result = await base.acall(self, *places, **names)
-            request.answered(result)
-            again = request.refused(result)
-            if again is None:
-                return result
+            try:
+                with _sending(request):
+                    places, names = ataken.changed(request, given, named)
+                    result = await base.acall(self, *places, **names)
+            except Exception:
+                again = request.without_list()
+                if again is None:
+                    raise
+            else:
+                request.answered(result)
+                again = request.refused(result)
+                if again is None:
+                    return result
             request = again
 
     return {"call": call, "acall": acall}

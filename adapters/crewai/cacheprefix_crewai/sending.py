@@ -20,6 +20,7 @@ from cacheprefix.adapter import (
     asked_again,
     digest_of,
     failed,
+    list_refused,
     overlaid,
     reason,
     restrict,
@@ -213,6 +214,9 @@ class PendingRequest:
                 offered = Offer(list(tools) if tools else None)
             else:
                 offered = offer(self.binding, model, self.call.llm, tools)
+        if offered.choice and not session.takes_lists(model):
+            # The task's text was laid out before: it names no tools, and a call of another role's is refused.
+            offered = replace(offered, choice=None)
         laid = replace(self, messages=layout.fork_messages(self.call.messages), tools=offered.tools, offer=offered)
         names = tuple(map(name_of, offered.tools or ()))
         laid.messages = shortened(self.binding, laid.messages, model, names)
@@ -267,8 +271,18 @@ class PendingRequest:
             # request would not; and no third answer is refused.
             again.offer = replace(offer, choice=())
             return again
-        plan: RequestPlan[Any] = asked_again(called)
-        again = replace(again, messages=_clean(self, self.given), tools=call.tools, plan=plan, layout=None, offer=None)
+        return self._as_asked(asked_again(called))
+
+    def without_list(self) -> PendingRequest | None:
+        """The application's own request, where the endpoint has just refused this one's list of allowed tools."""
+        lists = self.offer is not None and bool(self.offer.choice)
+        takes = self.binding.session.takes_lists(self.call.model)
+        return self._as_asked(list_refused()) if lists and not takes else None
+
+    def _as_asked(self, plan: RequestPlan[Any]) -> PendingRequest:
+        """The request as the application made it, to be asked in this one's place."""
+        again = replace(self, pending=None, usage=None, leave=None, tries=self.tries + 1, plan=plan)
+        again = replace(again, messages=_clean(self, self.given), tools=self.call.tools, layout=None, offer=None)
         return replace(again, execution=None, volatile="", key=b"")
 
     # ------------------------------------------------------------------ the gate

@@ -366,7 +366,7 @@ def offer(binding: Binding, model: str, llm: Any, tools: Sequence[Any] | None) -
     if late:
         session.note(f"tools that came late stand behind the shared union: {', '.join(late)}")
     # LiteLLM 1.88.6 refuses a ``tool_choice`` that is a list; the limits are then said in the tail.
-    lists = not getattr(llm, "is_litellm", False)
+    lists = not getattr(llm, "is_litellm", False) and session.takes_lists(model)
     limits = restrict(own, names, session.profile(model), lists=lists)
     if limits.allowed is not None and any(kind.__module__ in KEPT_IN_WORDS for kind in type(llm).__mro__):
         limits = replace(limits, allowed=None, said=tuple(own))
