@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from autogen_core.model_context import BufferedChatCompletionContext
 from autogen_core.models import CreateResult, RequestUsage, SystemMessage, UserMessage
 from autogen_core.tools import FunctionTool, Workbench
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
 from cacheprefix.adapter import AdapterSession
@@ -268,6 +269,41 @@ async def test_a_structured_answer_stands_once_in_the_next_request_of_its_agent(
     types = [StructuredMessage[Verdict]]
     await wrap(RoundRobinGroupChat(agents, max_turns=4, custom_message_types=types), Session()).run(task=TASK)
     assert provider.requests[-1].body.count(b"good-0") == 1
+
+
+class Dated(BaseModel):
+    """An answer that pydantic writes in other words than a model does, and one with a field that it leaves out."""
+
+    thoughts: str = Field(default="", exclude=True)
+    when: datetime | None = None
+    word: str
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+@pytest.mark.parametrize(
+    "written",
+    ['{"when": "2030-11-30T08:00:00.000+00:00", "word": "good-0"}', '{"thoughts": "hm", "word": "good-0"}'],
+)
+async def test_an_answer_whose_class_tells_it_otherwise_stands_once_and_in_its_place(provide, new_client, written):
+    """The agent is shown what it said, in its own words and before what was said to that (invariant 9)."""
+    # A tool's result that is a part of the answer says nothing about all of it.
+    steps = {"critic": (ToolCall("search", {"query": "q"}), written, '{"word": "good-1"}')}
+    provider = provide("openai", Says(steps))
+
+    def search(query: str) -> str:
+        """Looks things up."""
+        return '{"word": "good-0"}'
+
+    tool = FunctionTool(search, description="Looks things up.", strict=True)
+    structured = {"output_content_type": Dated, "tools": [tool], "reflect_on_tool_use": True}
+    agents = [role("planner", new_client(provider)), role("critic", new_client(provider), **structured)]
+    types = [StructuredMessage[Dated]]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=4, custom_message_types=types), session := Session())
+    await team.run(task=TASK)
+    *_, said, since = [str(one["content"]) for one in provider.requests[-1].json["messages"]]
+    assert said == written
+    assert since.startswith("planner speaks")
+    assert "the others are told something else" in str(session.report())
 
 
 async def test_large_tool_results_are_shortened_once_for_everyone(provide, new_client):

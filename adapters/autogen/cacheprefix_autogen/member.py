@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from autogen_agentchat.agents import AssistantAgent
-from autogen_agentchat.messages import BaseChatMessage
+from autogen_agentchat.messages import BaseChatMessage, StructuredMessage
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
 from autogen_core.models import FunctionExecutionResultMessage, LLMMessage, SystemMessage, UserMessage
 
@@ -308,7 +308,9 @@ class Member:
         self._compare()
         start, self.start = self.start, None
         found = self._held_messages
-        turn = found[start:] if self.own_class and self._shares and found is not None and start is not None else None
+        # AutoGen writes a structured answer anew for the others, as its class dumps it: dates otherwise, fields left out.
+        own_words = self.own_class or isinstance(message, StructuredMessage)
+        turn = found[start:] if own_words and self._shares and found is not None and start is not None else None
         if self.held is None or found is None:
             self.look()
         else:
@@ -317,8 +319,8 @@ class Member:
         if message is not None and self.view is not None:
             self.view.produce(message)
         if message is not None and turn is not None and not tells_as_held(message, turn, self.name):
-            # Equal information: it is not shown what its class makes of its answers for the others.
-            self.give_up("its class tells the others something else than its model context holds")
+            # Equal information: it is not shown what is made of its answers for the others.
+            self.give_up("the others are told something else than its model context holds")
 
     def take_over(self) -> None:
         """Fill the view from the agent's own context: for an agent in no team that ran before it was wrapped."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autogen_agentchat.messages import BaseChatMessage, ToolCallSummaryMessage
+from autogen_agentchat.messages import BaseChatMessage, StructuredMessage, ToolCallSummaryMessage
 from autogen_core import FunctionCall
 from autogen_core.models import (
     AssistantMessage,
@@ -111,12 +111,16 @@ def own_of_turn(
 def tells_as_held(message: BaseChatMessage, turn: Sequence[LLMMessage], name: str) -> bool:
     """Whether a turn's answer tells the others what the agent's own context holds of the turn, under its name.
 
-    A summary of tool results does, in whatever words the application has it: AutoGen writes it.
+    A summary of tool results does, in whatever words the application has it: AutoGen writes it. Of a structured answer
+    the context holds the model's own JSON, and what its class makes of that may say another thing.
     """
     if isinstance(message, ToolCallSummaryMessage):
         return True
     told = message.to_model_message()
     said = text_of(told)
+    if isinstance(message, StructuredMessage):
+        # A result of a tool may be a part of the answer, and so no word for all of it.
+        turn = [one for one in turn if isinstance(one, AssistantMessage)]
     held = [text for one in turn for text in _texts(one)]
     return told.source == name and any(find_text(said, text) is not None or _is_json(said, text) for text in held)
 
