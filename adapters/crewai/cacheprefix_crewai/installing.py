@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import Self
@@ -222,6 +222,10 @@ def callback(session: Session | None = None, **options: Any) -> Callable[[Any], 
     Takes the options of ``install``, and raises ``SetupError`` for any other. The crew is the one that calls; it stays
     installed.
     """
+    given: object = session
+    if isinstance(given, Mapping):
+        # CrewAI calls what it was given with the kickoff's inputs.
+        raise SetupError("callback makes the crew's callback: before_kickoff_callbacks=[callback(session)]")
     shared = given_or_configured(session)
     known = [name for name in inspect.signature(_options).parameters if name != "session"]
     unknown = sorted(options.keys() - known)
@@ -253,7 +257,7 @@ def conversation_of(target: Any) -> str:
     """
     crew, agents = parts_of(target)
     if crew is None and not agents and not is_flow(target):
-        raise _not_taken(target)
+        raise _not_taken(target, "conversation_of")
     found = binding_on(target)
     return _conversation(target, crew, agents) if found is None else found.conversation
 
@@ -281,10 +285,19 @@ def _named(flow: Any, crew: Any, agents: Sequence[Any]) -> str:
     return f"the agents {roles}" if crew is None else f"crew {crew.name!r} of {roles}"
 
 
-def _not_taken(target: Any) -> SetupError:
-    """The error for an object that is no crew, flow or agent."""
+def _not_taken(target: Any, door: str = "install") -> SetupError:
+    """The error for an object that is no crew, flow or agent, with what to give instead."""
+    from crewai import Task  # noqa: PLC0415 - CrewAI loads slowly
+    from crewai.llms.base_llm import BaseLLM  # noqa: PLC0415 - as above
+
     found = found_instead(target, several=True)
-    return SetupError(f"install takes a crew, a @CrewBase instance, a flow or agents, {found}")
+    if isinstance(target, BaseLLM):
+        found += ": give the crew or the agents that ask the model"
+    elif isinstance(target, Task):
+        found += ": give the task's crew, or its agent"
+    elif isinstance(target, (list, tuple)) and any(known(one) for one in target):
+        found += " that holds others than agents: give crews and flows one by one, all with one session"
+    return SetupError(f"{door} takes a crew, a @CrewBase instance, a flow or agents, {found}")
 
 
 def _caller(wanted: Any) -> Any:
