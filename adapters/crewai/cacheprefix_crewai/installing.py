@@ -22,7 +22,7 @@ from cacheprefix.adapter import (
 )
 from cacheprefix.errors import SetupError, check_text, found_instead
 from cacheprefix_crewai.asked_models import WATCH_MODELS
-from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of, bindings_on, bound_to
+from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of, bindings_on, bound_to, ending_on
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
 from cacheprefix_crewai.delegation import FIND_COWORKERS
 from cacheprefix_crewai.flows import WATCH, WATCH_AGENTS, join, parts_in
@@ -36,7 +36,11 @@ from cacheprefix_crewai.tools import CrewTools, adopt, crew_tools
 
 
 class Installation:
-    """What ``install`` returns: leave the ``with`` block, or call ``undo()``, to take everything back."""
+    """What ``install`` returns: leave the ``with`` block, or call ``undo()``, to take everything back.
+
+    Runs that were kicked off in the block, streams (``Crew(stream=True)``) among them, go on in it until they end, and
+    change nothing for others; behind ``undo()`` everything goes out as without us at once.
+    """
 
     def __init__(self, target: Any, binding: Binding) -> None:
         self._target = target
@@ -44,6 +48,7 @@ class Installation:
         self._left = False
         with binding.lock:
             binding.holders += 1
+            binding.ending = False
         self._made = binding.made()
 
     @property
@@ -76,36 +81,28 @@ class Installation:
 
     def undo(self) -> None:
         """Restore every object, when whoever else installed the same has done so too; twice is harmless."""
+        if self._left_by_all():
+            self._binding.take_back()
+
+    def _left_by_all(self) -> bool:
+        """Leave the installation; whether nobody holds it any longer."""
         binding = self._binding
         with binding.lock:
             if self._left:
-                return
+                return False
             self._left = True
             if self._made:
                 binding.left()
             binding.holders -= 1
-            if binding.holders:
-                return
-        take_back(binding)
+            return not binding.holders
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.undo()
-
-
-def take_back(binding: Binding) -> None:
-    """Restore every object, whoever still holds the installation."""
-    binding.active = False
-    while binding.undo:
-        binding.undo.pop()()
-    with binding.lock:  # a flow's run may add some still
-        joined, binding.joined_later = binding.joined_later, {}
-    for kept, back in joined.values():
-        target = kept()
-        if target is not None:
-            back(target, binding)
+        # A run that was kicked off inside goes on as it began: a stream is read where its block has been left.
+        if self._left_by_all():
+            self._binding.end()
 
 
 def install(
@@ -212,8 +209,8 @@ def uninstall(target: Any) -> None:
     """Take an installation back, whoever made it. Does nothing where there is none."""
     crew, agents = parts_of(target)
     for one in (target if is_flow(target) else None, crew, *agents):
-        for binding in bindings_on(one):
-            take_back(binding)
+        for binding in (*bindings_on(one), *ending_on(one)):
+            binding.take_back()
 
 
 def callback(session: Session | None = None, **options: Any) -> Callable[[Any], Any]:
