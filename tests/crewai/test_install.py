@@ -20,7 +20,7 @@ from benchmarks.crewai_workloads import BRIEF, CrewModel, SearchTool, agents, cr
 from cacheprefix import Gate, Session, SharedPrefix, wrap
 from cacheprefix.adapter import ToolSource
 from cacheprefix.errors import ConfigError, SetupError
-from cacheprefix_crewai import callback, install, session_of, uninstall
+from cacheprefix_crewai import callback, conversation_of, install, session_of, uninstall
 from cacheprefix_crewai.tools import crew_tools
 
 INPUTS = {"brief": BRIEF}
@@ -698,3 +698,19 @@ def test_a_callback_takes_no_option_that_install_has_not(team):
     with pytest.raises(SetupError, match="found share"):
         callback(Session(), share=1)
     assert session_of(made) is None
+
+
+def test_what_install_does_not_take_is_named_with_what_to_give(team):
+    """A model, a task, a list of crews; and a callback that was not made."""
+    _, made = team("openai")
+    for wrong, named in (
+        (made.agents[0].llm, "give the crew or the agents that ask the model"),
+        (made.tasks[0], "give the task's crew, or its agent"),
+        ([made, made], "give crews and flows one by one, all with one session"),
+    ):
+        for door in (install, conversation_of):
+            with pytest.raises(SetupError, match=f"^{door.__name__} takes a crew, .*{named}"):
+                door(wrong)
+    made.before_kickoff_callbacks = [callback]
+    with pytest.raises(SetupError, match=re.escape("before_kickoff_callbacks=[callback(session)]")):
+        made.kickoff(inputs={"brief": BRIEF})

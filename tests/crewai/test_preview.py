@@ -207,6 +207,19 @@ def test_a_task_that_nothing_can_begin_with_is_refused_by_name(servers, new_llm,
         preview(made, Session(), task=task)
 
 
+def test_a_crew_that_was_kicked_off_before_is_foreseen_as_a_fresh_one(servers, new_llm) -> None:
+    """A kickoff fills the inputs into the crew's texts, and the next one goes by those that it had before."""
+    made = without_tools(lambda: new_llm(servers("openai", answering)))
+    fresh = [preview(made, Session(), task=task) for task in (BRIEF, None)]
+    made.kickoff(inputs={"brief": "Another one."})
+    before = [task.description for task in made.tasks]
+    assert [preview(made, Session(), task=task).as_dict() for task in (BRIEF, None)] == [one.as_dict() for one in fresh]
+    assert preview(made, Session(), task=BRIEF["brief"]).as_dict() == fresh[0].as_dict()
+    with pytest.raises(SetupError, match=r"name the inputs brief, which .* lacks; found breif"):
+        preview(made, Session(), task={"breif": "x"})
+    assert [task.description for task in made.tasks] == before
+
+
 @pytest.mark.parametrize("front_door", [preview, wrap], ids=["preview", "wrap"])
 def test_an_error_of_a_crews_own_class_is_the_applications(front_door: Any, recwarn: Any) -> None:
     """It was said to be a failure of the plugin."""

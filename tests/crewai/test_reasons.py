@@ -56,6 +56,17 @@ def ran(team: Any, session: Session | None = None, inputs: Any = None, **options
         return list(installed.session.calls)
 
 
+@pytest.mark.parametrize("options", [{}, {"shared_inputs": ["brief"]}], ids=["found", "named"])
+@pytest.mark.parametrize("kind", [list, dict])
+def test_an_input_that_is_no_text_is_shared_as_it_is_written(made, kind, options) -> None:
+    """CrewAI writes lists and dictionaries into texts in Python's words."""
+    lines = INPUTS["brief"].split(". ") * 4
+    given = lines if kind is list else dict(enumerate(lines))
+    provider, team = made(answering, tools=False)
+    assert {said(call)[0] for call in ran(team, inputs={"brief": given}, **options)} == {"fork"}
+    assert all(str(body).count(lines[0]) == str(bodies(provider)[0]).count(lines[0]) for body in bodies(provider))
+
+
 def test_each_request_of_a_fork_says_how_much_it_shares(made) -> None:
     """All requests of a task say the same, those of the tool loop too; later tasks share results as well."""
     _, team = made()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ from crew_wire import BRIEF, raw
 
 from benchmarks.crewai_workloads import CrewModel, agents, crew, tasks
 from cacheprefix import Session
-from cacheprefix_crewai import install
+from cacheprefix_crewai import install, uninstall
+from cacheprefix_crewai.binding import KEY, binding_of
 
 
 async def _read(team: Any, inputs: dict[str, str]) -> None:
@@ -66,3 +69,69 @@ def test_a_stream_that_is_read_elsewhere_is_nobody_elses(servers, new_llm, way) 
     bodies = raw(server)
     assert not any(b"bob-secret" in one for one in bodies)
     assert [b"alice-secret" in one for one in bodies] == [True] * 3 + [False] * 3
+
+
+@pytest.mark.parametrize("way", ["kickoff", "akickoff"])
+def test_a_stream_that_is_read_behind_its_block_is_of_the_installation(servers, new_llm, way) -> None:
+    """As every web framework reads it. Who kicks the crew off beside it is not, and it ends with the run."""
+    server, session = servers("openai", CrewModel(tools=False)), Session()
+    who = agents(lambda: new_llm(server, stream=True), tools=False)
+    team = crew(who, tasks(who), stream=True)
+    kind = type(team)
+
+    async def main() -> None:
+        told = {"me": "I am alice-secret."}
+        with install(team, session, volatile=lambda: told) as installed:
+            made = getattr(team, way)({"brief": BRIEF})
+            stream = made if way == "kickoff" else await made
+        assert not installed.active
+        assert binding_of(team) is None  # nobody's who kicks it off now
+        if way == "kickoff":
+            list(stream)
+        else:
+            async for _ in stream:
+                pass
+        assert type(team) is kind
+        assert not vars(team).get(KEY)
+
+    asyncio.run(main())
+    assert len(session.calls) == 3
+    assert all(b"alice-secret" in one for one in raw(server))
+
+
+def test_a_run_that_is_left_unread_goes_on_as_it_began(servers, new_llm) -> None:
+    """A client breaks off: CrewAI runs the crew to its end."""
+    server, session = servers("openai", CrewModel(tools=False)), Session()
+    who = agents(lambda: new_llm(server, stream=True), tools=False)
+    team = crew(who, tasks(who), stream=True)
+    kind = type(team)
+    with install(team, session):
+        stream = team.kickoff({"brief": BRIEF})
+        for _ in stream:
+            break
+    end = time.monotonic() + 60
+    while type(team) is not kind and time.monotonic() < end:
+        time.sleep(0.05)
+    assert type(team) is kind
+    assert len(raw(server)) == len(session.calls) == 3
+
+
+def test_a_stream_that_nobody_reads_keeps_nothing(servers, new_llm) -> None:
+    """The installation goes with the stream, or where it is taken back by name."""
+    server, session = servers("openai", CrewModel(tools=False)), Session()
+    who = agents(lambda: new_llm(server, stream=True), tools=False)
+    team = crew(who, tasks(who), stream=True)
+    kind = type(team)
+    with install(team, session):
+        stream = team.kickoff({"brief": BRIEF})
+    assert type(team) is not kind
+    del stream
+    gc.collect()
+    assert type(team) is kind
+    with install(team, session):
+        stream = team.kickoff({"brief": BRIEF})
+    uninstall(team)
+    assert type(team) is kind
+    list(stream)
+    assert len(raw(server)) == 3
+    assert not session.calls

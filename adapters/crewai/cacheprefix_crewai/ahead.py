@@ -136,8 +136,9 @@ class SharingTasks:
 
 
 def inputs_of(crew: Any) -> dict[str, Any]:
-    """What a crew was kicked off with, by name; empty without."""
-    return dict(getattr(crew, "_inputs", None) or {})
+    """What a crew was kicked off with, by name, lists and dictionaries as CrewAI writes them into texts."""
+    given = dict(getattr(crew, "_inputs", None) or {})
+    return {name: str(value) if isinstance(value, (list, dict)) else value for name, value in given.items()}
 
 
 @dataclass(frozen=True, slots=True)

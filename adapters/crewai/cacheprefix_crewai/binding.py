@@ -5,8 +5,8 @@ from __future__ import annotations
 import copyreg
 import secrets
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -93,6 +93,8 @@ class Binding:
     active: bool = True
     holders: int = 0
     """Who installed it; the last of them to leave takes it back."""
+    ending: bool = False
+    """All have left it, and runs that were kicked off in it go on in it: it is in force in these, and nowhere else."""
     undo: list[Callable[[], None]] = field(default_factory=list)
     joined_later: dict[int, tuple[weakref.ref[Any], Callable[[Any, Binding], object]]] = field(default_factory=dict)
     """What a flow started, or a crew was given since, by identity, with how it is restored; none is kept alive."""
@@ -107,6 +109,8 @@ class Binding:
         """What its own tools are known by: another crew of its conversation's name may be another user's."""
         # What nobody uses any longer holds no tools: a process may make a crew for each request.
         weakref.finalize(self, self.session.drop_tools, self.owner).atexit = False
+        self._runs = 0
+        """How many of its runs, with streams that were not read yet, have not ended."""
         self._parts: dict[Any, Any] = {}
         self._earlier_outputs: ByObject[Any, list[Any]] = ByObject()
         """What a crew's tasks held when its run began, by crew: of the run before."""
@@ -137,6 +141,54 @@ class Binding:
             return scope in (None, self.scope) and volatile in (None, self.options.volatile)
         # Privacy: who asks for nothing is given nothing that another request of the server asked for.
         return self.scope == (self.session.scope if scope is None else scope) and volatile is self.options.volatile
+
+    def held_by(self, stream: object) -> Callable[[], object]:
+        """A run is kicked off that begins where a stream is read: the function returned says that it has.
+
+        A stream that is dropped unread says so by itself.
+        """
+        with self.lock:
+            self._runs += 1
+        held = weakref.finalize(stream, self._run_ended)
+        held.atexit = False
+        return held
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """A block in which a run goes on, and the installation with it."""
+        with self.lock:
+            self._runs += 1
+        try:
+            yield
+        finally:
+            self._run_ended()
+
+    def _run_ended(self) -> None:
+        """One run less; with the last one goes an installation that everybody has left."""
+        with self.lock:
+            self._runs -= 1
+            over = self.ending and not self._runs and not self.holders
+        if over:
+            self.take_back()
+
+    def end(self) -> None:
+        """Restore every object: now, or when the runs under way have ended."""
+        with self.lock:
+            self.ending = self._runs > 0
+        if not self.ending:
+            self.take_back()
+
+    def take_back(self) -> None:
+        """Restore every object, whoever still holds the installation, and whatever runs in it."""
+        self.active = False
+        while self.undo:
+            self.undo.pop()()
+        with self.lock:  # a flow's run may add some still
+            joined, self.joined_later = self.joined_later, {}
+        for kept, back in joined.values():
+            target = kept()
+            if target is not None:
+                back(target, self)
 
     def part(self, kind: Callable[[Binding], T]) -> T:
         """What another module keeps for this installation; ``kind`` makes it where it is first asked for."""
@@ -255,14 +307,18 @@ class Bound:
         self._all = [one for one in self._all if one is not binding]
         return not self._all
 
+    def __iter__(self) -> Iterator[Binding]:
+        return iter(self._all)
+
     def __contains__(self, binding: Binding) -> bool:
         return any(one is binding for one in self._all)
 
     @property
     def installed(self) -> list[Binding]:
-        """Those in force outside of flows' runs, the newest last."""
+        """Those in force outside of their runs, the newest last."""
         # Privacy: what the flows of two users start, an agent that is made once for all, is each one's in its own runs.
-        return [one for one in self._all if one.active and (self._flow or not one.of_flow)]
+        # So is one that was left while a run goes on: who kicks the crew off beside that has not installed it.
+        return [one for one in self._all if one.active and not one.ending and (self._flow or not one.of_flow)]
 
     def found(self) -> Binding | None:
         """This run's, else this context's, else the only one there is; None where nobody knows whose it would be."""
@@ -279,7 +335,7 @@ class Bound:
 
     def only(self) -> Binding | None:
         """The one in force here, or else the only one that there has been."""
-        alive = [one for one in self._all if one.active]
+        alive = [one for one in self._all if one.active and not one.ending]
         # Privacy: behind the runs of two users' flows, one of which has ended, it would be the other one's.
         return self.found() or (alive[0] if len(alive) == 1 and self._flows <= 1 else None)
 
@@ -395,9 +451,15 @@ def binding_of(target: Any) -> Binding | None:
 
 
 def bindings_on(target: Any) -> list[Binding]:
-    """All installations on a crew, agent or flow that are in force outside of flows' runs."""
+    """All installations on a crew, agent or flow that are in force outside of their runs."""
     found = getattr(target, "__dict__", {}).get(KEY)
     return found.installed if isinstance(found, Bound) else []
+
+
+def ending_on(target: Any) -> list[Binding]:
+    """Those that everybody has left, and that are in force in the runs that go on."""
+    found = getattr(target, "__dict__", {}).get(KEY)
+    return [one for one in found if one.active and one.ending] if isinstance(found, Bound) else []
 
 
 def only_binding(target: Any) -> Binding | None:
@@ -457,7 +519,7 @@ def binding_for(llm: Any, agent: Any) -> Binding | None:
     if found is not None or agent is not None:
         return found
     owners = owners_of(llm)
-    alive = owners.alive if owners is not None else []
+    alive = [one for one in owners.alive if not one.ending] if owners is not None else []
     return alive[0] if len(alive) == 1 else None
 
 

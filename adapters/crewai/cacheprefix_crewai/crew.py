@@ -312,16 +312,25 @@ def _read_in_run(crew: Any, result: Any) -> Any:
     if binding is not None:
         for name, read in (("_sync_iterator", _read), ("_async_iterator", _aread)):
             if getattr(result, name, None) is not None:
-                setattr(result, name, read(binding, getattr(result, name)))
+                begun: list[Callable[[], object]] = []
+                stream = read(binding, getattr(result, name), begun)
+                begun.append(binding.held_by(stream))
+                setattr(result, name, stream)
     return result
 
 
-def _read(binding: Binding, stream: Any) -> Iterator[Any]:
-    """A stream as it comes. CrewAI starts the run, in a copy of the context, where the first piece is asked for."""
+def _read(binding: Binding, stream: Any, started: Sequence[Callable[[], object]]) -> Iterator[Any]:
+    """A stream as it comes. CrewAI starts the run, in a copy of the context, where the first piece is asked for.
+
+    Those in ``started`` are told that it has: from then on the run holds the installation by itself, also one that
+    whoever reads it breaks off.
+    """
     run = RUN.stretched(binding)
     try:
         with RUN.stretch(run):
             begun = list(islice(stream, 1))
+        for one in started:
+            one()
         yield from begun
         yield from stream
     finally:
@@ -329,12 +338,14 @@ def _read(binding: Binding, stream: Any) -> Iterator[Any]:
         run.end()
 
 
-async def _aread(binding: Binding, stream: Any) -> AsyncIterator[Any]:
+async def _aread(binding: Binding, stream: Any, started: Sequence[Callable[[], object]]) -> AsyncIterator[Any]:
     """``_read`` of an asynchronous one."""
     run = RUN.stretched(binding)
     try:
         with RUN.stretch(run):
             first = await anext(stream, None)
+        for begun in started:
+            begun()
         if first is not None:
             yield first
         async for one in stream:
@@ -407,7 +418,7 @@ def _kickoff(crew: Any, name: str, asked: Mapping[str, Any]) -> Iterator[None]:
             with binding.lock:
                 each.left = max(0, each.left - 1)
         new_turn(binding, crew)
-    with _running(crew), resuming(binding, asked), binding.kickoff():
+    with binding.going_on(), _running(crew), resuming(binding, asked), binding.kickoff():
         own = binding.kickoff_id
         try:
             yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import Self
@@ -22,7 +22,7 @@ from cacheprefix.adapter import (
 )
 from cacheprefix.errors import SetupError, check_text, found_instead
 from cacheprefix_crewai.asked_models import WATCH_MODELS
-from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of, bindings_on, bound_to
+from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of, bindings_on, bound_to, ending_on
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
 from cacheprefix_crewai.delegation import FIND_COWORKERS
 from cacheprefix_crewai.flows import WATCH, WATCH_AGENTS, join, parts_in
@@ -36,7 +36,11 @@ from cacheprefix_crewai.tools import CrewTools, adopt, crew_tools
 
 
 class Installation:
-    """What ``install`` returns: leave the ``with`` block, or call ``undo()``, to take everything back."""
+    """What ``install`` returns: leave the ``with`` block, or call ``undo()``, to take everything back.
+
+    Runs that were kicked off in the block, streams (``Crew(stream=True)``) among them, go on in it until they end, and
+    change nothing for others; behind ``undo()`` everything goes out as without us at once.
+    """
 
     def __init__(self, target: Any, binding: Binding) -> None:
         self._target = target
@@ -44,6 +48,7 @@ class Installation:
         self._left = False
         with binding.lock:
             binding.holders += 1
+            binding.ending = False
         self._made = binding.made()
 
     @property
@@ -76,36 +81,28 @@ class Installation:
 
     def undo(self) -> None:
         """Restore every object, when whoever else installed the same has done so too; twice is harmless."""
+        if self._left_by_all():
+            self._binding.take_back()
+
+    def _left_by_all(self) -> bool:
+        """Leave the installation; whether nobody holds it any longer."""
         binding = self._binding
         with binding.lock:
             if self._left:
-                return
+                return False
             self._left = True
             if self._made:
                 binding.left()
             binding.holders -= 1
-            if binding.holders:
-                return
-        take_back(binding)
+            return not binding.holders
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.undo()
-
-
-def take_back(binding: Binding) -> None:
-    """Restore every object, whoever still holds the installation."""
-    binding.active = False
-    while binding.undo:
-        binding.undo.pop()()
-    with binding.lock:  # a flow's run may add some still
-        joined, binding.joined_later = binding.joined_later, {}
-    for kept, back in joined.values():
-        target = kept()
-        if target is not None:
-            back(target, binding)
+        # A run that was kicked off inside goes on as it began: a stream is read where its block has been left.
+        if self._left_by_all():
+            self._binding.end()
 
 
 def install(
@@ -212,8 +209,8 @@ def uninstall(target: Any) -> None:
     """Take an installation back, whoever made it. Does nothing where there is none."""
     crew, agents = parts_of(target)
     for one in (target if is_flow(target) else None, crew, *agents):
-        for binding in bindings_on(one):
-            take_back(binding)
+        for binding in (*bindings_on(one), *ending_on(one)):
+            binding.take_back()
 
 
 def callback(session: Session | None = None, **options: Any) -> Callable[[Any], Any]:
@@ -222,6 +219,10 @@ def callback(session: Session | None = None, **options: Any) -> Callable[[Any], 
     Takes the options of ``install``, and raises ``SetupError`` for any other. The crew is the one that calls; it stays
     installed.
     """
+    given: object = session
+    if isinstance(given, Mapping):
+        # CrewAI calls what it was given with the kickoff's inputs.
+        raise SetupError("callback makes the crew's callback: before_kickoff_callbacks=[callback(session)]")
     shared = given_or_configured(session)
     known = [name for name in inspect.signature(_options).parameters if name != "session"]
     unknown = sorted(options.keys() - known)
@@ -253,7 +254,7 @@ def conversation_of(target: Any) -> str:
     """
     crew, agents = parts_of(target)
     if crew is None and not agents and not is_flow(target):
-        raise _not_taken(target)
+        raise _not_taken(target, "conversation_of")
     found = binding_on(target)
     return _conversation(target, crew, agents) if found is None else found.conversation
 
@@ -281,10 +282,19 @@ def _named(flow: Any, crew: Any, agents: Sequence[Any]) -> str:
     return f"the agents {roles}" if crew is None else f"crew {crew.name!r} of {roles}"
 
 
-def _not_taken(target: Any) -> SetupError:
-    """The error for an object that is no crew, flow or agent."""
+def _not_taken(target: Any, door: str = "install") -> SetupError:
+    """The error for an object that is no crew, flow or agent, with what to give instead."""
+    from crewai import Task  # noqa: PLC0415 - CrewAI loads slowly
+    from crewai.llms.base_llm import BaseLLM  # noqa: PLC0415 - as above
+
     found = found_instead(target, several=True)
-    return SetupError(f"install takes a crew, a @CrewBase instance, a flow or agents, {found}")
+    if isinstance(target, BaseLLM):
+        found += ": give the crew or the agents that ask the model"
+    elif isinstance(target, Task):
+        found += ": give the task's crew, or its agent"
+    elif isinstance(target, (list, tuple)) and any(known(one) for one in target):
+        found += " that holds others than agents: give crews and flows one by one, all with one session"
+    return SetupError(f"{door} takes a crew, a @CrewBase instance, a flow or agents, {found}")
 
 
 def _caller(wanted: Any) -> Any:

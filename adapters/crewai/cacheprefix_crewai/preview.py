@@ -28,6 +28,8 @@ from cacheprefix_crewai.tasks import hooks_before_calls
 
 _INPUT = re.compile(r"\{([A-Za-z_][\w\-]*)\}")
 """CrewAI's own pattern for the names of inputs."""
+_OF_TASK, _OF_AGENT = ("description", "expected_output"), ("role", "goal", "backstory")
+"""The texts that inputs are written into."""
 _MODELS = ("llm", "function_calling_llm", "manager_llm", "planning_llm", "chat_llm")
 
 
@@ -84,10 +86,16 @@ def _given(flow: Any, crew: Any, task: object) -> object:
 
 
 def _names(crew: Any) -> set[str]:
-    """The inputs that a crew's texts name."""
-    texts = [f"{one.description} {one.expected_output}" for one in crew.tasks]
-    texts += [f"{one.role} {one.goal} {one.backstory}" for one in crew.agents]
+    """The inputs that a crew's texts name, as they were before a kickoff filled them in: the next one goes by those."""
+    texts = [str(_written(one, name)) for one in crew.tasks for name in _OF_TASK]
+    texts += [str(_written(one, name)) for one in crew.agents for name in _OF_AGENT]
     return {name for text in texts for name in _INPUT.findall(text)}
+
+
+def _written(one: Any, name: str) -> Any:
+    """A text of a task or agent with the names of inputs in their places."""
+    original = getattr(one, f"_original_{name}", None)
+    return getattr(one, name) if original is None else original
 
 
 class _DryRun:
@@ -172,6 +180,9 @@ class _DryRun:
         own = vars(made)
         own["agents"] = [self._agent(agent) for agent in crew.agents]
         own["tasks"] = [self._task(task) for task in crew.tasks]
+        for parts, names in ((own["tasks"], _OF_TASK), (own["agents"], _OF_AGENT)):
+            for one in parts:
+                vars(one).update({name: _written(one, name) for name in names})
         if crew.manager_agent is not None:
             own["manager_agent"] = self._agent(crew.manager_agent)
         memory = getattr(crew, "_memory", None)
