@@ -378,7 +378,9 @@ class Planner:
             shared -= sum(map(history.tokens, history.messages[at:]))
             if not asked.says_shared:
                 shared -= self._size(self.team.prefix.text, asked.model)
-        reasons = [reason("alone") if asked.alone or asked.base is not None else reason("shares", shared=shared)]
+        reasons = [reason("alone" if asked.alone else "shares", shared=shared)]
+        if asked.base is not None:
+            reasons = [reason("alone")]
         if tools is not None and tools.name:
             parted = self._parted("own_tools", tools, asked.model)
             # Where others carry the very same, and nobody a further one, its own tools part it from nobody.

@@ -108,6 +108,14 @@ _NO_OTHERS: Mapping[Why, str] = MappingProxyType(
 )
 """What is said where others have no tool that the role lacks (no ``foreign``): what is its own alone parts them."""
 
+_AS_FORK: Mapping[Why, str] = MappingProxyType(
+    {
+        "alone": "laid out as a fork for roles that may come: {shared:,} tokens stand before the role's text, and no "
+        "other role is there yet"
+    }
+)
+"""What is said of a fork (``shared``) for which requests in the application's own layout have the same reason."""
+
 FIXES: Mapping[Why, str] = MappingProxyType(
     {
         "text_not_found": (
@@ -171,6 +179,8 @@ class Reason:
         said = SAID[self.why]
         if not numbers.get("foreign"):
             said = _NO_OTHERS.get(self.why, said)
+        if "shared" in numbers:
+            said = _AS_FORK.get(self.why, said)
         return said.format_map({"name": self.name, **numbers})
 
     def as_dict(self) -> dict[str, object]:

@@ -126,6 +126,42 @@ def test_a_node_that_binds_tools_as_it_runs_is_warned_of_no_name_before(chat, mo
             return {"messages": [one.invoke(state["messages"])]}
 
 
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("door", ["node", "agent"])
+def test_a_name_that_no_tool_has_is_sent_by_no_role_without_tools(chat, door, others):
+    """It is warned about, whether others have tools or not, and the model is not told of it."""
+    session = Session(SharedPrefix(system=HANDBOOK, tools=TOOLS if others else ()))
+    llm = wrap_model(chat.model(), session)
+    if door == "node":
+
+        @forked(session, role="reader", tools=["serch"])
+        def read(state):
+            return {"messages": [llm.invoke([SystemMessage(f"You read. {HANDBOOK}"), *state["messages"]])]}
+
+        made = StateGraph(MessagesState).add_node(read).add_edge(START, "read").compile()
+    else:
+        session.adapter.join("another")
+        made = create_agent(llm, [], middleware=[PrefixMiddleware(session, role="reader", tools=["serch"])])
+    _, said = choices(chat, made)
+    assert len(said) == 1
+    assert "'serch'; its request has no tools" in said[0]
+    assert not [one for one in chat.provider.requests if "serch" in one.body.decode()]
+
+
+def test_a_node_that_plans_before_it_binds_its_tools_is_warned_of_nothing(chat):
+    """Its first request has none yet, and its second one has the tool of that name."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    llm = wrap_model(chat.model(), session)
+
+    @forked(session, role="reader", tools=["read_file"])
+    def read(state):
+        asked = [SystemMessage(f"You read. {HANDBOOK}"), *state["messages"]]
+        return {"messages": [llm.invoke(asked), llm.bind_tools([read_file]).invoke(asked)]}
+
+    _, said = choices(chat, StateGraph(MessagesState).add_node(read).add_edge(START, "read").compile())
+    assert not said
+
+
 def test_an_agent_whose_names_are_all_wrong_runs_what_it_calls(chat):
     """What the model is offered is not refused."""
     session = chat.session(HANDBOOK)

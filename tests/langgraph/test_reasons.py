@@ -115,10 +115,15 @@ def test_an_agent_alone_says_so(bench):
 
 
 def test_a_node_alone_says_so(chat):
-    """No other role is there, though its request begins with the shared text as theirs would."""
+    """Others may come, which nobody knows beforehand: its request begins as theirs would, and says so."""
     session = chat.session(HANDBOOK)
     go(chain(session, wrap_model(chat.model(), session), {"planner": "You plan."}))
-    assert (session.calls[-1].layout, why(session.calls[-1])) == ("fork", ["alone"])
+    call = session.calls[-1]
+    assert (call.layout, why(call)) == ("fork", ["alone"])
+    # What is said of requests that keep their own layout would be no reason for a fork.
+    assert "fork for roles that may come" in call.reasons[0].said
+    assert numbers(call, "alone")["shared"] > 1_024
+    assert "fork for roles that may come" in str(session.report())
 
 
 def test_tools_that_the_provider_defines_are_named(servers):

@@ -68,6 +68,7 @@ from cacheprefix_langgraph.tools import (
     Union,
     by_provider,
     first_call_only,
+    keeps_tools,
     name_of,
     one_call,
     union_of,
@@ -356,7 +357,10 @@ class _Asked:
     def _tools(self) -> OwnTools:
         """The tools that the role bound and those it may use, for the planner to choose what is sent."""
         frame, bound = self.frame, self.bound
-        allowed = usable(frame.session, frame.role, frame.allowed, bound)
+        allowed = frame.allowed
+        # Without any it may bind them with a later request; what shows nowhere may have any name.
+        if bound or not (self._given or frame.binds or keeps_tools(base_of(self.model))):
+            allowed = usable(frame.session, frame.role, allowed, bound)
         if self.union.tools is None:
             return OwnTools(bound, allowed, carried="own", differ=())
         if allowed is not None and not self.union.differ:

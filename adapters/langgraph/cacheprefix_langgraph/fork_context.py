@@ -43,6 +43,8 @@ class Frame:
     conversation: str = ""
     allowed: tuple[str, ...] | None = None
     """Tools the role may use; None leaves that to what the application binds."""
+    binds: bool = False
+    """Whether the node's code binds tools as it runs, so that a request without any tells nothing of the others."""
     pinned: bool = False
     """Role text before the role's own messages rather than at the very end."""
     volatile: Mapping[str, str] = field(default_factory=dict)
@@ -166,6 +168,8 @@ class ForkSettings:
     """Gives texts for one call alone from the state."""
     volatile_role: VolatileRole = "user"
     policy: ForkPolicy | None = None
+    binds: bool = False
+    """Whether the node's code binds tools as it runs."""
 
     def said_now(self, state: Any) -> Mapping[str, str]:
         """What the application says with this call alone; nothing in observe mode. Raises what its function raises."""
@@ -187,6 +191,7 @@ class ForkSettings:
             shared=shared,
             conversation=talk.id,
             allowed=self.allowed,
+            binds=self.binds,
             pinned=self.pinned,
             volatile=said,
             volatile_role=self.volatile_role,

@@ -285,7 +285,7 @@ class PrefixMiddleware(AgentMiddleware):
         frame = replace(self._fork.frame(talk, said, scope=scope_of(config)), answers=True)
         if self.allowed:
             named = [name_of(tool) for tool in request.tools]
-            self._open = usable(self._session, self.role, self.allowed, named) is None
+            self._open = bool(named) and usable(self._session, self.role, self.allowed, named) is None
         model = self._model(request.model)
         if self._session.alone and not self.instruction:
             # Nobody else shares, so the agent's own system text is the prefix: its forks begin with it.

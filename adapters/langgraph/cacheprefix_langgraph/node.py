@@ -35,7 +35,7 @@ from cacheprefix_langgraph.runnables import forked_runnable
 from cacheprefix_langgraph.schemas import decorated, foresee
 from cacheprefix_langgraph.subgraphs import subgraph
 from cacheprefix_langgraph.tools import names_bound, names_given, usable
-from cacheprefix_langgraph.unwrapped import note_unwrapped
+from cacheprefix_langgraph.unwrapped import binds_tools, note_unwrapped
 from cacheprefix_langgraph.wrapping import held
 
 _ORIGINAL = "__cacheprefix_original__"
@@ -149,7 +149,9 @@ def forked(
             )
         note_unwrapped(bound, name, given)
         # In ``observe`` too: the day of the switch is too late for it.
-        usable(bound, name, allowed, bound.attempt("tools", lambda: names_bound(given), []) if allowed else ())
+        known = bound.attempt("tools", lambda: names_bound(given), []) if allowed else []
+        if known:
+            usable(bound, name, allowed, known)
         if bound.mode == "observe" and not inspect.isfunction(given):
             # LangGraph and applications go by which object a node is and by what it holds. What its models ask is told
             # by the node's name; only a function, which passes for itself under a wrapper, tells its role's.
@@ -157,7 +159,10 @@ def forked(
         bound.join(name)
         bound.attempt("tools", lambda: decorated(bound, name, given), None)
         foresee(bound, given)
-        fork = ForkSettings(bound, name, instruction, allowed, messages_key, pinned, volatile, volatile_role, policy)
+        binds = bool(allowed) and bound.attempt("tools", lambda: binds_tools(given), otherwise=True)
+        fork = ForkSettings(
+            bound, name, instruction, allowed, messages_key, pinned, volatile, volatile_role, policy, binds
+        )
         make = forked_runnable if isinstance(given, Runnable) else _function if inspect.isroutine(given) else _object
         return cast("F", make(given, fork))
 

@@ -112,9 +112,9 @@ def usable(
 ) -> tuple[str, ...] | None:
     """Those tools that a role may use which there are; None where it may use all of ``bound``, what it binds.
 
-    A name that no tool has is warned about, once a role.
+    A name that no tool has is warned about, once a role, and sent to nobody.
     """
-    if not allowed or not bound:
+    if not allowed:
         return allowed
     known = {*bound, *session.prefix.tool_names}
     strange = [name for name in allowed if name not in known]
@@ -142,8 +142,9 @@ def check_names(role: str, allowed: tuple[str, ...] | None, known: Sequence[str]
 
 
 def _unnamed(role: str, strange: Sequence[str], known: Sequence[str]) -> str:
-    return (
-        f"tools= of the role {role!r} names {', '.join(map(repr, strange))}; its tools are {', '.join(sorted(known))}"
+    names = ", ".join(map(repr, strange))
+    return f"tools= of the role {role!r} names {names}; " + (
+        f"its tools are {', '.join(sorted(known))}" if known else "its request has no tools"
     )
 
 
@@ -164,6 +165,11 @@ def learn(kind: type[Any], bound: Any) -> None:
         _KEEPING.add(kind)
 
 
+def keeps_tools(kind: type[Any]) -> bool:
+    """Whether what is bound to models of a class does not show."""
+    return kind in _KEEPING
+
+
 class Union(NamedTuple):
     """The shared tools in a model's own wire form."""
 
@@ -179,7 +185,7 @@ def union_of(model: Any, kwargs: Mapping[str, Any], frame: Frame) -> Union:
     A tool that the role bound as ``strict`` stays so: a looser schema would change its answers.
     """
     kind = base_of(model)
-    if kind in _KEEPING:
+    if keeps_tools(kind):
         # Asking once more would show nothing either, and a model of the application's own may count.
         return Union(None)
     own = {name_of(tool): tool for tool in kwargs.get("tools") or []}
