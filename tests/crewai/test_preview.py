@@ -209,7 +209,8 @@ def test_a_task_that_nothing_can_begin_with_is_refused_by_name(servers, new_llm,
 
 def test_a_crew_that_was_kicked_off_before_is_foreseen_as_a_fresh_one(servers, new_llm) -> None:
     """A kickoff fills the inputs into the crew's texts, and the next one goes by those that it had before."""
-    made = without_tools(lambda: new_llm(servers("openai", answering)))
+    provider = servers("openai", answering)
+    made = without_tools(lambda: new_llm(provider))
     fresh = [preview(made, Session(), task=task) for task in (BRIEF, None)]
     made.kickoff(inputs={"brief": "Another one."})
     before = [task.description for task in made.tasks]
