@@ -10,6 +10,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langgraph.graph import START, MessagesState, StateGraph
 
+from cacheprefix.errors import SetupError
 from cacheprefix_langgraph import PrefixMiddleware, forked, subgraph, wrap_model
 from tests.langgraph.conftest import TOOLS
 
@@ -55,10 +56,25 @@ NODES = {
 def test_a_role_whose_model_is_not_wrapped_is_named_in_the_report(chat, kind, mode):
     """Else it has no calls and no share, and nobody says why."""
     session = chat.session(HANDBOOK, mode=mode)
-    for _ in range(2):
-        forked(session, role="planner")(NODES[kind](chat.model()))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            forked(session, role="planner")(NODES[kind](chat.model()))
+    # Once, and where nothing is changed in the report alone.
+    assert len([one for one in caught if "not wrapped" in str(one.message)]) == (mode == "fork")
     (said,) = [note for note in session.report().notes if "not wrapped" in note]
     assert "role 'planner' asks a model that is not wrapped (ChatOpenAI)" in said
+
+
+def test_a_plain_model_beside_a_wrapped_one_is_named_in_the_report_alone(chat):
+    """It may be meant: the documentation advises it for steps that are dearer as forks."""
+    session = chat.session(HANDBOOK)
+    plain, wrapped = chat.model(), wrap_model(chat.model(), session)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        forked(session, role="planner")(lambda state: [plain.invoke(state), wrapped.invoke(state)])
+    assert not caught
+    assert "not wrapped" in str(session.report())
 
 
 @pytest.mark.parametrize("kind", NODES)
@@ -97,3 +113,33 @@ def test_a_model_that_is_made_when_it_is_called_is_not_looked_into(chat):
     forked(session, role="planner")(function(init_chat_model(configurable_fields=("model", "model_provider"))))
     forked(session, role="critic")(init_chat_model())
     assert not session.failures
+
+
+@pytest.mark.parametrize("given", [{"role": "planner"}, {"tools": TOOLS}, {"pinned": True}], ids=str)
+def test_a_model_in_the_place_of_the_session_is_refused(chat, given):
+    """It would be taken for the node, and what is decorated for its input."""
+    with pytest.raises(
+        SetupError, match=r"found ChatOpenAI with options: write forked\(session, role=\.\.\.\)\(node\)"
+    ):
+        forked(chat.model(), **given)
+
+
+@pytest.mark.parametrize("mode", ["fork", "observe"])
+def test_a_node_is_not_forked_as_two_roles(chat, mode):
+    """The inner one counts: the other one would ask nothing, and nobody says why."""
+    session = chat.session(HANDBOOK, mode=mode)
+    node = forked(session, role="planner")(function(wrap_model(chat.model(), session)))
+    with pytest.raises(SetupError, match="forked already, as 'planner', and cannot be 'critic' too"):
+        forked(session, role="critic")(node)
+    forked(session)(node)
+
+
+def test_an_agent_is_not_made_with_middleware_of_two_sessions(chat):
+    """One of them would wrap the model, and the other one find it taken; in one that is off nothing is refused."""
+    one, other = chat.session(HANDBOOK), chat.session(HANDBOOK)
+    for off in (chat.session(HANDBOOK, mode="off"), one):
+        both = [PrefixMiddleware(one, role="planner"), PrefixMiddleware(off, role="critic")]
+        create_agent(chat.model(), TOOLS, middleware=both)
+    both = [PrefixMiddleware(one, role="planner"), PrefixMiddleware(other, role="critic")]
+    with pytest.raises(SetupError, match="'planner' has a PrefixMiddleware of another session too"):
+        create_agent(chat.model(), TOOLS, middleware=both)

@@ -37,7 +37,7 @@ from cacheprefix.adapter import (
     tail_text,
     users_session,
 )
-from cacheprefix.errors import check_text
+from cacheprefix.errors import SetupError, check_text
 from cacheprefix_langgraph.fork_context import ForkSettings, Frame, configurable, runs, scope_of, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.parts import at_end, own_text
@@ -186,6 +186,11 @@ class PrefixMiddleware(AgentMiddleware):
         """None of its own. LangChain asks for them while an agent is made, and its tools are shared from then on."""
         if self._session.mode != "observe":
             self._session.attempt("tools", self._adopt, None)
+        others = () if self._session.off else self._session.attempt("session", _sessions_in_the_making, ())
+        if not all(map(self._session.related, others)):
+            raise SetupError(
+                f"the agent of the role {self.role!r} has a PrefixMiddleware of another session too: give it one"
+            )
         if self.allowed and not self._session.off:
             check_names(self.role, self.allowed, self._session.attempt("tools", _names_in_the_making, ()))
         return ()
@@ -462,6 +467,13 @@ def _names_in_the_making() -> tuple[str, ...]:
     """Names of the tools of the agent that is just being made; none where they are not known."""
     given = _agent_in_the_making()
     return () if given is None else tuple(map(name_of, _tools_in(given)))
+
+
+def _sessions_in_the_making() -> tuple[AdapterSession, ...]:
+    """The sessions in force of all ``PrefixMiddleware`` of the agent that is just being made."""
+    given = _agent_in_the_making() or {"middleware": ()}
+    sessions = (one._session for one in given["middleware"] if isinstance(one, PrefixMiddleware))
+    return tuple(one for one in sessions if not one.off)
 
 
 def _text_in(given: Mapping[str, Any], instruction: str) -> str:

@@ -93,9 +93,14 @@ def forked(
     ``forked`` without a session makes one by ``Session.from_config()``, and attaches it as ``cacheprefix_session`` to
     whatever it does not give back as it is.
     Raises ``SetupError`` for anything else, and for a node that is forked already (or a partial or a ``RunnableLambda``
-    of such a function), in another session or with another ``volatile``.
+    of such a function), in another session, as another role or with another ``volatile``.
     """
     if not isinstance(session, Session) and (callable(session) or isinstance(session, Runnable)):
+        if role is not None or instruction or tools is not None or volatile is not None or pinned or policy is not None:
+            raise SetupError(
+                f"forked(...) takes a node alone, or a session with options, found {type(session).__name__} with "
+                "options: write forked(session, role=...)(node), whose model is one of wrap_model(model, session)"
+            )
         return forked()(session)
     if session is not None and not isinstance(session, Session):
         raise SetupError(f"forked(session) takes a cacheprefix Session, found {type(session).__name__}")
@@ -147,6 +152,9 @@ def forked(
                 f"{name!r} is forked already, in another session or with another volatile: decorate the node itself, "
                 "once for each user"
             )
+        if isinstance(known, ForkSettings) and role not in (None, known.role):
+            # The inner fork counts, so that this one's role would ask nothing.
+            raise SetupError(f"the node is forked already, as {known.role!r}, and cannot be {role!r} too: fork it once")
         note_unwrapped(bound, name, given)
         # In ``observe`` too: the day of the switch is too late for it.
         known = bound.attempt("tools", lambda: names_bound(given), []) if allowed else []

@@ -23,25 +23,33 @@ _DEPTH = 8
 
 
 def note_unwrapped(session: AdapterSession, role: str, node: Any) -> None:
-    """Say in the report that a role's code names a model that is not wrapped, for front doors."""
+    """Say that a role's code names a model that is not wrapped, for front doors.
 
-    def noted() -> None:
-        kinds = sorted({type(model).__name__ for model in _unwrapped(node)})
-        if kinds:
-            session.note(
-                f"the role {role!r} asks a model that is not wrapped ({', '.join(kinds)}): those requests are neither "
-                "changed nor measured; give it wrap_model(model, session)"
-            )
+    In the report; where it names no other model, and forks are made, in a warning too.
+    """
+    if session.off:
+        return
+    models: list[BaseChatModel] = session.attempt("unwrapped", lambda: [*_models(node)], [])
+    bare = [model for model in models if wrapping_of(model) is None]
+    if not bare:
+        return
+    kinds = sorted({type(model).__name__ for model in bare})
+    said = (
+        f"the role {role!r} asks a model that is not wrapped ({', '.join(kinds)}): "
+        "those requests are neither changed nor measured; give it wrap_model(model, session)"
+    )
+    if session.mode == "observe" or len(models) > len(bare):
+        # Beside a wrapped one it may be meant, as for steps that are dearer as forks.
+        session.note(said)
+    else:
+        session.warn_once(f"unwrapped:{role}", said)
 
-    if not session.off:
-        session.attempt("unwrapped", noted, None)
 
-
-def _unwrapped(node: Any) -> Iterator[BaseChatModel]:
-    """The models without us that a node names, or the nodes of a graph."""
+def _models(node: Any) -> Iterator[BaseChatModel]:
+    """The models that a node names, or the nodes of a graph; none that middleware of ours asks."""
     if isinstance(node, Pregel):
         for one in node.nodes.values():
-            yield from _unwrapped(one.bound)
+            yield from _models(one.bound)
         return
     function = _function(node)
     if getattr(function, "__module__", "") == AGENTS:
@@ -58,7 +66,7 @@ def _unwrapped(node: Any) -> Iterator[BaseChatModel]:
         while isinstance(model, Runnable) and not isinstance(model, BaseChatModel):
             # Structured output is a model with a parser behind it.
             model = model.steps[0] if isinstance(model, RunnableSequence) else _attribute(model, "bound")
-        if isinstance(model, BaseChatModel) and wrapping_of(model) is None:
+        if isinstance(model, BaseChatModel):
             yield model
 
 
