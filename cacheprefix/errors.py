@@ -156,6 +156,23 @@ class NotSharedError(CacheprefixError):
 class StateError(CacheprefixError):
     """A saved state cannot be loaded: wrong shape, unknown version, or another prefix."""
 
+    of_version = False
+    """Whether it is for the state's version alone; its text then holds nothing of the application's."""
+
+
+def check_version(found: object, *reads: int) -> None:
+    """Raise ``StateError`` for a saved state of version ``found`` unless it is one of those that this release reads."""
+    if found in reads:
+        return
+    # Privacy: what stands in a damaged state's place for a version may be anybody's text.
+    version = f"version {found}" if isinstance(found, int) else "no known version"
+    error = StateError(
+        f"the saved state is of {version}, this release reads {max(reads)}; load it with the release that wrote it or a "
+        "newer one"
+    )
+    error.of_version = True
+    raise error
+
 
 class ProfileError(SetupError):
     """A provider profile row is missing, malformed or contradicts itself."""

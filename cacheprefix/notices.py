@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from cacheprefix.bounded import Bounded
-from cacheprefix.errors import BodyError, NotSharedError, plain, told
+from cacheprefix.errors import BodyError, NotSharedError, StateError, plain, told
 from cacheprefix.locks import Lock
 
 T = TypeVar("T")
@@ -32,6 +32,7 @@ _SENT = {
         ("tool-result budget", "compaction", "compact hook", "consolidation", "condense", "decisions", "summary"),
         "the history goes out without that decision",
     ),
+    "load state": "what goes on from it is sent as the application has it, without what that held",
     "gate": "the request goes out without waiting",
     "gate store": "requests of other processes are not waited for",
     "traffic": "each process goes by its own requests a minute",
@@ -72,9 +73,14 @@ class Notices:
         with self._lock:
             self.failures[step] += 1
         kind = "the body" if isinstance(error, BodyError) else "cacheprefix"
+        what = f"{kind} failed ({told(error)})"
+        if isinstance(error, StateError) and error.of_version:
+            what = str(error)
+        elif isinstance(error, StateError) or step == "load state":
+            what = f"the saved state is damaged ({told(error)})"
         sent = _SENT.get(step, "the call goes on without it")
         if self._first(f"{step}:{type(error).__name__}"):
-            text = plain(f"{step}: {kind} failed ({told(error)}); {sent}")
+            text = plain(f"{step}: {what}; {sent}")
             log.warning(text)
             _warn(text)
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from cacheprefix.errors import StateError
+from cacheprefix.errors import StateError, check_version
 
 VERSION: Final = 1
 SECTIONS: Final = (
@@ -371,11 +371,8 @@ def _with_drops(value: dict[str, Any], drops: _Drops) -> dict[str, Any]:
 def _migrate(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """A saved ledger in the form of this version; raises ``StateError`` for a later one."""
     version = data.get("version")
-    if version == VERSION:
-        return data
     if version == 0:
         # Version 0 is the flat table of the prototypes: decisions on results and nothing else.
         return {"version": VERSION, "results": data.get("r", {}), "rules": data.get("rules", {})}
-    raise StateError(
-        f"ledger: version {version!r} is not known here (this is {VERSION}); load it with the version that wrote it"
-    )
+    check_version(version, VERSION)
+    return data

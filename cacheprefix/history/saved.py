@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from cacheprefix.errors import BodyError, StateError
+from cacheprefix.errors import BodyError, StateError, check_version
 from cacheprefix.history.ledger import Ledger
 from cacheprefix.history.state import FORMS, MODES, ContextState, Log, check_system
 from cacheprefix.history.zones import Zone
@@ -61,9 +61,7 @@ def read(
     data = _parsed(saved, "conversation") if isinstance(saved, str) else saved
     if not isinstance(data, Mapping) or "version" not in data:
         raise StateError("this is no saved conversation: a JSON object with a version is expected")
-    if data["version"] != VERSION:
-        message = f"the conversation was saved by version {data['version']!r} of its format, this one reads {VERSION}"
-        raise StateError(message)
+    check_version(data["version"], VERSION)
     made_under = data.get("prefix")
     if made_under and prefix and made_under != prefix and not rebase:
         raise StateError(
@@ -122,8 +120,7 @@ def from_json(data: Any, *, count: Count | None = None) -> ContextState:
     """Read what ``to_json`` wrote; raises ``StateError`` for any other shape or version."""
     if not isinstance(data, Mapping):
         raise StateError(f"state: expected an object, found {type(data).__name__}")
-    if data.get("version") != VERSION:
-        raise StateError(f"state: version {data.get('version')!r} is not known here (this is {VERSION})")
+    check_version(data.get("version"), VERSION)
     api, mode, counter = data.get("api"), data.get("mode"), count or estimate_tokens
     if mode not in MODES or api not in FORMS:
         raise StateError(f"state: mode {mode!r} or api {api!r} is unknown")

@@ -92,3 +92,17 @@ async def test_decisions_that_were_taken_back_are_not_resumed(fresh):
     assert len(saved) == len(later) + 1
     assert saved[-1]["version"] == 1
     assert len(saved[-1]["conversation"]["ledger"]["results"]) == 1
+
+
+async def test_a_state_of_a_newer_release_is_named(fresh, caplog):
+    """It is never misread: the stream goes on without it, and one warning says so."""
+    async with configured("openai-chat", fresh("openai-chat")) as config:
+        _, stream = await played(config, 1)
+        events = await events_of(stream)
+        for event in events:
+            if isinstance(event, PrefixState):
+                event.state["version"] = 99
+        await stream.history.replace(events)
+        agents, _ = await played(config, 0)
+        with pytest.warns(UserWarning, match="is of version 99, this release reads 2"):
+            await agents[0].ask("What now?", stream=stream)

@@ -691,3 +691,40 @@ async def test_what_was_redacted_in_a_saved_thread_is_not_sent_to_a_selector(pro
     asked = [str(one.json) for one in provider.requests if "You are the" not in str(one.json)]
     assert asked
     assert not any("4711" in text for text in asked)
+
+
+def _with_version(value, version):
+    """A saved state with every version of ours replaced."""
+    if not isinstance(value, dict):
+        return value
+    ours = {"version": version} if "version" in value and ("view" in value or "entries" in value) else {}
+    return {key: _with_version(one, version) for key, one in value.items()} | ours
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda state: _with_version(state, 99), "is of version 99, this release reads 1"),
+        (lambda state: {**state, "cacheprefix": {"version": 1}}, "the saved state is damaged"),
+    ],
+)
+async def test_a_state_that_cannot_be_read_is_named_in_one_warning(provide, new_client, caplog, damage, said):
+    """The application's own part is loaded all the same, and its agents go on with that."""
+
+    def team():
+        return RoundRobinGroupChat([role(name, client) for name in ROLES[:2]], max_turns=2)
+
+    provider = provide("openai", Says())
+    client = new_client(provider)
+    saved = team()
+    wrap(saved, Session())
+    await saved.run(task=TASK)
+    state = damage(json.loads(json.dumps(await saved.save_state())))
+    loaded = wrap(team(), session := Session())
+    with pytest.warns(UserWarning, match="saved state"):
+        await loaded.load_state(state)
+    (warned,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert said in warned
+    await loaded.run(task="And then?")
+    assert [call.layout for call in session.calls] == ["own", "own"]
+    assert "its saved state could not be read" in str(session.report())

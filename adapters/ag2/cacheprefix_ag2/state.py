@@ -10,6 +10,7 @@ from typing import Any
 from ag2.events import BaseEvent, Field
 
 from cacheprefix.adapter import AdapterSession, Bounded, ByObject, merged_places
+from cacheprefix.errors import check_version
 
 WHOLE, MORE = 1, 2
 """Versions of a saved state: all that was decided, and of messages what was decided since the event before alone."""
@@ -71,6 +72,8 @@ class Talk:
         self.holders[stream] = True
         if known and not back:
             return
+        versions = [one.get("version") for one in saved]
+        session.attempt("load state", lambda: [check_version(one, WHOLE, MORE) for one in versions], None)
         newest = _joined(saved)
         if newest:
             self._restore(session, newest, merge=not back)

@@ -161,8 +161,11 @@ def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Pa
             load_member(member, group, state.get(STATE))
         except Exception as error:
             # The agent has loaded its own part; its requests keep their own layout until it is reset.
-            member.broken = True
+            member.broken = member.unread = True
             group.session.failed("load state", error)
+            # Privacy: what was decided and told belongs to the conversation that stood here before.
+            if not group.team:
+                group.let_go()
         group.said_of[member] = state.get(STATE)
         if not group.team:
             hold(group, None)

@@ -142,6 +142,8 @@ class Member:
     """Whether all calls of the run are known: then a request in its own layout gets cache marks only if it repeats."""
     own_class = False
     """Whether the agent's class is the application's, which may tell the others something else than it answered."""
+    unread = False
+    """Whether a state was loaded whose part of ours could not be read; it is ``broken`` then, until it is reset."""
     _shown = False
     """Whether any request of the agent so far contained the shared system text."""
 
@@ -345,7 +347,7 @@ class Member:
 
     def reset(self, *, alone: bool = False) -> None:
         """Forget everything that was said; ``alone`` where the others of its team may go on."""
-        self.start, self.broken = None, False
+        self.start, self.broken, self.unread = None, False, False
         # Where its class leaves the context alone, the next turn finds more than nothing.
         self.held = Snapshot([])
         self.before, self.turns, self._closed, self.told = 0, [], [], []
@@ -566,6 +568,8 @@ class Member:
             return reason("own_prompt", "a society's mind") if minds else reason("alone")
         if self.bounded:
             return reason("own_history", "bounded context")
+        if self.unread:
+            return reason("own_history", "its saved state could not be read")
         return reason("own_history", "changed context" if self.broken else "outside of a turn")
 
     def _plan_own(self, asked: Asked, why: Reason) -> RequestPlan[LLMMessage]:

@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from cacheprefix.adapter import Lane, SelectorLane
-from cacheprefix.errors import StateError, found_instead
+from cacheprefix.errors import StateError, check_version, found_instead
 from cacheprefix_autogen.binding import Binding
 from cacheprefix_autogen.member import Group, Kept, Member
 from cacheprefix_autogen.model_context import STATE
@@ -107,13 +107,14 @@ def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -
     member.reset(alone=True)
     if member.view is None:
         return
-    if not state or state.get("version") != VERSION:
+    if not state:
         if not group.team:
             # Privacy: what was decided and told belongs to the conversation that stood here before.
             group.let_go()
         if not group.from_thread:
             group.session.attempt("take over", member.take_over, None)
         return
+    check_version(state.get("version"), VERSION)
     if "entries" in state:
         load_transcript(group, state)
     known = group.loaded
@@ -160,6 +161,7 @@ def save_transcript(group: Group) -> dict[str, Any]:
 def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
     """Hold saved messages ready for the members, and take over the decisions."""
     session = group.session
+    check_version(state.get("version"), VERSION)
     group.transcript.id, group.sent_plain = _id_of(group, state["id"]), state.get("sent_plain")
     if state["prefix"] != session.prefix.key:
         session.note(

@@ -188,14 +188,19 @@ def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> Non
         group.kept = None
         for caller in group.callers:
             caller.reset()
-        if kept:
-            group.session.attempt("load state", lambda: load_transcript(group, kept), None)
+        read = bool(kept) and group.session.attempt("load state", lambda: load_transcript(group, kept) or True, False)
         # A state that was saved without us has AutoGen's thread of messages alone.
         group.from_thread = not kept
         try:
             await load({name: value for name, value in state.items() if name != STATE})
         finally:
             group.from_thread = False
+        if kept and not read:
+            for _, member in group.members:
+                # Equal information: their views lack what they had seen.
+                member.broken = member.unread = True
+            # Privacy: as below.
+            group.let_go()
         if not kept:
             parts = (each for inner in binding.inner for each in inner.whole if each.group is group)
             members = [each.member for each in parts if each.member is not None]
