@@ -167,8 +167,8 @@ def check_version(found: object, *reads: int) -> None:
     # Privacy: what stands in a damaged state's place for a version may be anybody's text.
     version = f"version {found}" if isinstance(found, int) else "no known version"
     error = StateError(
-        f"the saved state is of {version}, this release reads {max(reads)}; load it with the release that wrote it or a "
-        "newer one"
+        f"the saved state is of {version}, this release reads {max(reads)}; load it with the release that wrote it or "
+        "a newer one"
     )
     error.of_version = True
     raise error

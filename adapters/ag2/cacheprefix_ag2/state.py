@@ -72,8 +72,12 @@ class Talk:
         self.holders[stream] = True
         if known and not back:
             return
-        versions = [one.get("version") for one in saved]
-        session.attempt("load state", lambda: [check_version(one, WHOLE, MORE) for one in versions], None)
+
+        def check() -> None:
+            for one in saved:
+                check_version(one.get("version"), WHOLE, MORE)
+
+        session.attempt("load state", check, None)
         newest = _joined(saved)
         if newest:
             self._restore(session, newest, merge=not back)

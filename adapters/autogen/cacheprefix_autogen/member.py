@@ -310,7 +310,7 @@ class Member:
         self._compare()
         start, self.start = self.start, None
         found = self._held_messages
-        # AutoGen writes a structured answer anew for the others, as its class dumps it: other dates, fields left out.
+        # AutoGen writes a structured answer anew for the others, as its class dumps it: dates otherwise, some left out.
         own_words = self.own_class or isinstance(message, StructuredMessage)
         turn = found[start:] if own_words and self._shares and found is not None and start is not None else None
         if self.held is None or found is None:

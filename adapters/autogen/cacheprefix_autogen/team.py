@@ -188,7 +188,12 @@ def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> Non
         group.kept = None
         for caller in group.callers:
             caller.reset()
-        read = bool(kept) and group.session.attempt("load state", lambda: load_transcript(group, kept) or True, False)
+
+        def taken() -> bool:
+            load_transcript(group, kept or {})
+            return True
+
+        read = bool(kept) and group.session.attempt("load state", taken, otherwise=False)
         # A state that was saved without us has AutoGen's thread of messages alone.
         group.from_thread = not kept
         try:
