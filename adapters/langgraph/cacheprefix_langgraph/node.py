@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any, TypeVar, cast, overload
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import coerce_to_runnable
 from langgraph.func import task
@@ -96,10 +97,10 @@ def forked(
     of such a function), in another session, as another role or with another ``volatile``.
     """
     if not isinstance(session, Session) and (callable(session) or isinstance(session, Runnable)):
-        if role is not None or instruction or tools is not None or volatile is not None or pinned or policy is not None:
+        if isinstance(session, BaseChatModel) and (role is not None or tools is not None or pinned):
             raise SetupError(
-                f"forked(...) takes a node alone, or a session with options, found {type(session).__name__} with "
-                "options: write forked(session, role=...)(node), whose model is one of wrap_model(model, session)"
+                f"forked(...) with options takes a session, found {type(session).__name__}: write "
+                "forked(session, role=...)(node), whose model is one of wrap_model(model, session)"
             )
         return forked()(session)
     if session is not None and not isinstance(session, Session):

@@ -38,10 +38,9 @@ def note_unwrapped(session: AdapterSession, role: str, node: Any) -> None:
         f"the role {role!r} asks a model that is not wrapped ({', '.join(kinds)}): "
         "those requests are neither changed nor measured; give it wrap_model(model, session)"
     )
-    if session.mode == "observe" or len(models) > len(bare):
-        # Beside a wrapped one it may be meant, as for steps that are dearer as forks.
-        session.note(said)
-    else:
+    session.note(said)
+    # Beside a wrapped one it may be meant, as for steps that are dearer as forks.
+    if session.mode != "observe" and len(models) == len(bare):
         session.warn_once(f"unwrapped:{role}", said)
 
 
