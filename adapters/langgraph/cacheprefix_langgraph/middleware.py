@@ -186,7 +186,8 @@ class PrefixMiddleware(AgentMiddleware):
         """None of its own. LangChain asks for them while an agent is made, and its tools are shared from then on."""
         if self._session.mode != "observe":
             self._session.attempt("tools", self._adopt, None)
-        others = () if self._session.off else self._session.attempt("session", _sessions_in_the_making, ())
+        none: tuple[AdapterSession, ...] = ()
+        others = none if self._session.off else self._session.attempt("session", _sessions_in_the_making, none)
         if not all(map(self._session.related, others)):
             raise SetupError(
                 f"the agent of the role {self.role!r} has a PrefixMiddleware of another session too: give it one"

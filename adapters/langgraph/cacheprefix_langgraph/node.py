@@ -158,7 +158,8 @@ def forked(
             raise SetupError(f"the node is forked already, as {known.role!r}, and cannot be {role!r} too: fork it once")
         note_unwrapped(bound, name, given)
         # In ``observe`` too: the day of the switch is too late for it.
-        known = bound.attempt("tools", lambda: names_bound(given), []) if allowed else []
+        none: list[str] = []
+        known = bound.attempt("tools", lambda: names_bound(given), none) if allowed else none
         if known:
             usable(bound, name, allowed, known)
         if bound.mode == "observe" and not inspect.isfunction(given):
