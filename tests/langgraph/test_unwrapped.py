@@ -10,6 +10,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langgraph.graph import START, MessagesState, StateGraph
 
+from cacheprefix import CacheprefixWarning
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph import PrefixMiddleware, forked, subgraph, wrap_model
 from tests.langgraph.conftest import TOOLS
@@ -123,11 +124,11 @@ def test_a_model_in_the_place_of_the_session_is_refused(chat, given):
 
 
 @pytest.mark.parametrize("mode", ["fork", "observe"])
-def test_a_node_is_not_forked_as_two_roles(chat, mode):
+def test_a_node_that_is_forked_as_two_roles_is_warned_of(chat, mode):
     """The inner one counts: the other one would ask nothing, and nobody says why."""
     session = chat.session(HANDBOOK, mode=mode)
     node = forked(session, role="planner")(function(wrap_model(chat.model(), session)))
-    with pytest.raises(SetupError, match="forked already, as 'planner', and cannot be 'critic' too"):
+    with pytest.warns(CacheprefixWarning, match="forked as 'critic' that is forked already, as 'planner'"):
         forked(session, role="critic")(node)
     forked(session)(node)
 

@@ -94,7 +94,7 @@ def forked(
     ``forked`` without a session makes one by ``Session.from_config()``, and attaches it as ``cacheprefix_session`` to
     whatever it does not give back as it is.
     Raises ``SetupError`` for anything else, and for a node that is forked already (or a partial or a ``RunnableLambda``
-    of such a function), in another session, as another role or with another ``volatile``.
+    of such a function), in another session or with another ``volatile``; as another role it is warned of.
     """
     if not isinstance(session, Session) and (callable(session) or isinstance(session, Runnable)):
         if isinstance(session, BaseChatModel) and (role is not None or tools is not None or pinned):
@@ -154,8 +154,11 @@ def forked(
                 "once for each user"
             )
         if isinstance(known, ForkSettings) and role not in (None, known.role):
-            # The inner fork counts, so that this one's role would ask nothing.
-            raise SetupError(f"the node is forked already, as {known.role!r}, and cannot be {role!r} too: fork it once")
+            bound.warn_once(
+                f"twice:{known.role}:{role}",
+                f"a node is forked as {role!r} that is forked already, as {known.role!r}: the inner role is the one that "
+                "asks; fork it once",
+            )
         note_unwrapped(bound, name, given)
         # In ``observe`` too: the day of the switch is too late for it.
         none: list[str] = []
