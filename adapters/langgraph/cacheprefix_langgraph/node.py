@@ -156,8 +156,8 @@ def forked(
         if isinstance(known, ForkSettings) and role not in (None, known.role):
             bound.warn_once(
                 f"twice:{known.role}:{role}",
-                f"a node is forked as {role!r} that is forked already, as {known.role!r}: the inner role is the one that "
-                "asks; fork it once",
+                f"a node is forked as {role!r} that is forked already, as {known.role!r}: the inner role is the one "
+                "that asks; fork it once",
             )
         note_unwrapped(bound, name, given)
         # In ``observe`` too: the day of the switch is too late for it.
