@@ -193,6 +193,31 @@ async def test_a_foreign_tool_call_is_refused_and_asked_again_once(provide, new_
     assert result.messages[-1].content == "planner does without"
 
 
+@pytest.mark.filterwarnings("ignore:the endpoint of")
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_gateway_that_takes_no_list_of_tools_refuses_one_request_and_no_more(provide, new_client, streams):
+    """It serves a model by OpenAI's name: that request's error is the application's, and no list comes again."""
+    says = Says()
+
+    def gateway(request):
+        refused = isinstance(request.body.get("tool_choice"), dict)
+        return Reply("", fault=Fault(status=400, message="tool_choice: unknown")) if refused else says(request)
+
+    provider, session = provide("openai", gateway), Session()
+
+    def made():
+        tools = {name: [search(f"z_{name}")] for name in ROLES[:2]}
+        agents = [role(name, new_client(provider), tools=tools[name], model_client_stream=streams) for name in tools]
+        return wrap(RoundRobinGroupChat(agents, max_turns=2), session)
+
+    with pytest.raises(RuntimeError, match="tool_choice: unknown"):
+        await made().run(task=TASK)
+    await made().run(task=TASK)
+    assert [record.status for record in provider.requests] == [400, 200, 200]
+    assert [call.layout for call in session.calls] == ["fork", "fork"]
+    assert any("refused tool_choice" in note for note in session.report().notes)
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="the frame that raises again stays")
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("mode", ["observe", "fork"])

@@ -3,6 +3,7 @@
 import asyncio
 import warnings
 
+import openai
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, dynamic_prompt
@@ -13,7 +14,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.errors import SetupError
-from cacheprefix.server import Reply, ToolCall
+from cacheprefix.server import Fault, Reply, ToolCall
 from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
 from tests.langgraph.conftest import TOOLS, read_file
 
@@ -193,3 +194,28 @@ def test_an_agents_tools_are_known_when_it_is_made_beside_middleware_that_keeps_
     other = Session(SharedPrefix(system=HANDBOOK))
     create_agent(chat.model(), TOOLS, middleware=[Changes(), PrefixMiddleware(other, role="reader")])
     assert not other.prefix.tool_names
+
+
+@pytest.mark.filterwarnings("ignore:the endpoint of")
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_gateway_that_takes_no_list_of_tools_refuses_one_request_and_no_more(chat, later):
+    """It serves a model by OpenAI's name: that request's error is the application's, and no list comes again."""
+
+    def gateway(request):
+        refused = isinstance(request.body.get("tool_choice"), dict)
+        return Reply(fault=Fault(status=400, message="tool_choice: unknown")) if refused else Reply("fine")
+
+    chat.script(gateway)
+    session, given = chat.session(HANDBOOK), {"messages": [HumanMessage("Begin.")]}
+
+    def ask():
+        return asyncio.run(made.ainvoke(given)) if later else made.invoke(given)
+
+    made = node(chat, session, ["read_file"])
+    with pytest.raises(openai.BadRequestError):
+        ask()
+    chat.release()
+    assert ask()["messages"][-1].text == "fine"
+    assert [record.status for record in chat.provider.requests] == [400, 200]
+    assert session.calls[-1].layout == "fork"
+    assert any("refused tool_choice" in note for note in session.report().notes)
