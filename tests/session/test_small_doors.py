@@ -42,6 +42,7 @@ def test_no_log_line_holds_a_control_character(caplog, monkeypatch):
         if name.startswith("cacheprefix") and isinstance(logger, logging.Logger):
             monkeypatch.setattr(logger, "disabled", False)
             monkeypatch.setattr(logger, "propagate", True)
+            monkeypatch.setattr(logger, "level", logging.NOTSET)
     session = Session(SharedPrefix(system="s"), plugins=[CallLog()])
     with caplog.at_level(logging.DEBUG):
         called(session)
