@@ -116,7 +116,9 @@ def test_a_model_that_is_made_when_it_is_called_is_not_looked_into(chat):
     assert not session.failures
 
 
-@pytest.mark.parametrize("given", [{"role": "planner"}, {"tools": TOOLS}, {"pinned": True}], ids=["role", "tools", "pinned"])
+@pytest.mark.parametrize(
+    "given", [{"role": "planner"}, {"tools": TOOLS}, {"pinned": True}], ids=["role", "tools", "pinned"]
+)
 def test_a_model_in_the_place_of_the_session_is_refused(chat, given):
     """It would be taken for the node, and what is decorated for its input."""
     with pytest.raises(SetupError, match=r"found ChatOpenAI: write forked\(session, role=\.\.\.\)\(node\)"):
