@@ -258,7 +258,7 @@ def test_a_gateway_that_takes_no_list_of_tools_costs_one_request_and_no_crew(pro
     provider = provide("openai", gateway)
     who = agents(lambda: new_llm(provider), own_tools=True)
     team, session = crew(who, tasks(who)), Session()
-    with install(team, session):
+    with install(team, session, volatile=lambda: {"now": "It is noon."}):
         run = getattr(team, way)(inputs={"brief": BRIEF})
         output = asyncio.run(run) if way == "akickoff" else run
     assert all(one.raw for one in output.tasks_output)
@@ -267,6 +267,7 @@ def test_a_gateway_that_takes_no_list_of_tools_costs_one_request_and_no_crew(pro
     assert session.calls[-1].layout == "fork"
     assert session.report().unanswered == 1
     assert any("refused tool_choice" in note for note in session.report().notes)
+    assert all("It is noon." in record.body.decode() for record in provider.requests)
 
 
 def test_tool_call_ids_follow_from_their_place(ran) -> None:

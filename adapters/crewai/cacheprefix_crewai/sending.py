@@ -277,7 +277,8 @@ class PendingRequest:
         """The application's own request, where the endpoint has just refused this one's list of allowed tools."""
         lists = self.offer is not None and bool(self.offer.choice)
         takes = self.binding.session.takes_lists(self.call.model)
-        return self._as_asked(list_refused()) if lists and not takes else None
+        # What is volatile was never said: unlike one that is asked again, this request had no answer.
+        return replace(self._as_asked(list_refused()), volatile=self.volatile) if lists and not takes else None
 
     def _as_asked(self, plan: RequestPlan[Any]) -> PendingRequest:
         """The request as the application made it, to be asked in this one's place."""
