@@ -365,6 +365,11 @@ class _Table:
         self.team: Any = trial.made(person)
         self.sits: _Seat | None = None
         """Whose conversation it goes on with; None where it has to be loaded first."""
+        self.alone = trial.kind == "agent"
+
+    async def forget(self) -> None:
+        """Forget what was said at it, as teams and single agents do by different names."""
+        await (self.team.on_reset(CancellationToken()) if self.alone else self.team.reset())
 
 
 class _Seat:
@@ -388,9 +393,9 @@ class _Seat:
         self._rises()
 
     async def reset(self) -> None:
-        """Begin anew, once it is this one's turn."""
-        self.state = ""
-        self._rises()
+        """Begin anew, behind what was said: what a saved state tells of the roles stays known."""
+        async with self._sits():
+            await self._table().forget()
 
     async def run(self, task: Any, cancellation_token: CancellationToken | None = None) -> Any:
         """As a team does; what was cancelled nobody else is to find in its queues."""
@@ -431,8 +436,7 @@ class _Seat:
             if table.sits is not self:
                 table.sits = None
                 # Also before a state is loaded: what a selector was told is no part of it, and stays.
-                alone = self.trial.kind == "agent"
-                await (table.team.on_reset(CancellationToken()) if alone else table.team.reset())
+                await table.forget()
                 if self.state:
                     await table.team.load_state(json.loads(self.state))
                 table.sits = self
