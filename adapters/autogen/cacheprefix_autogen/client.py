@@ -94,6 +94,8 @@ class _Attempt:
     plan: RequestPlan[LLMMessage] | None
     refused: bool = False
     """Whether the try before it was refused."""
+    anew: bool = False
+    """Whether the endpoint refused the list of allowed tools of the try before it."""
     holds: Holds | None = None
     """What its history holds, where a later request may have it summed up."""
 
@@ -277,7 +279,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         """The application's own request, where the endpoint has just refused this one's list of allowed tools."""
         given = attempt.given
         layout = self._session.attempt("layout", lambda: self.member.without_list(self.client, given), None)
-        return replace(attempt, layout=layout, plan=list_refused())
+        return replace(attempt, layout=layout, plan=list_refused(), anew=True)
 
     def _laid_out_already(self) -> bool:
         """Whether another ``PrefixClient`` around this one has laid the request out already."""
@@ -366,6 +368,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             rewrite=session.mode != "observe",
             once=self.member.once or self.member.known,
             holds=attempt.holds,
+            anew=attempt.anew,
         )
         if attempt.refused:
             # Money: the application would not have asked a second time.

@@ -75,6 +75,8 @@ class Sending:
     """Whether the body may be changed: not in ``observe`` mode."""
     undone: bool = False
     """Whether the request could not be begun: it goes out as the application made it, unmeasured."""
+    anew: bool = False
+    """Whether it goes out as the application made it, after the same was refused for its list of allowed tools."""
     list_refused: bool = False
     """Whether the endpoint has refused it, and takes no list of allowed tools, which it had."""
     pending: PendingCall | None = None
@@ -146,7 +148,8 @@ class Sending:
             boundary=boundary,
             original=self.original,
             headers=headers,
-            rewrite=self.rewrite,
+            # Money: later requests are forks again, which read nothing that one sent anew would write.
+            rewrite=self.rewrite and not self.anew,
             policy=None if layout is None else _policy(layout),
             scope=self.scope,
             continues=layout is not None and layout.continues,
