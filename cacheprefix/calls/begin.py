@@ -758,8 +758,11 @@ class Requests:
 
 def _refuses_lists(error: BaseException | None) -> bool:
     """Whether a provider's error is about the ``tool_choice`` that it was sent."""
-    refused = getattr(error, "status_code", None) in (400, 422)
-    return refused and any(name in str(error) for name in ("tool_choice", "allowed_tools"))
+    # A framework may raise an error of its own from the SDK's, as Agent Framework does.
+    for one in (error, getattr(error, "__cause__", None)):
+        if getattr(one, "status_code", None) in (400, 422):
+            return any(name in str(one) for name in ("tool_choice", "allowed_tools"))
+    return False
 
 
 def _said_elsewhere(prompt: Prompt, tail: str) -> Prompt:

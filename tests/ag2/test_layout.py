@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import openai
 import pytest
 from ag2 import Agent, MemoryStream, tool
 from ag2.knowledge import MemoryKnowledgeStore
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 
 from cacheprefix import Caching, Compaction, Gate, History, RequestBudget, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE
-from cacheprefix.server import Latency, Queue, Reply, SimulatedProvider, ToolCall, fill
+from cacheprefix.server import Fault, Latency, Queue, Reply, SimulatedProvider, ToolCall, fill
 from cacheprefix.stores import MemoryStore
 from cacheprefix_ag2 import PrefixConfig, PrefixPolicy, session_of, wrap
 from cacheprefix_ag2 import team as team_module
@@ -245,6 +246,58 @@ async def test_roles_carry_one_union_of_tools(fresh, api):
     else:
         assert second.json["tool_choice"]["type"] == "allowed_tools"
         assert "write" not in str(second.json["tool_choice"])
+
+
+@pytest.mark.filterwarnings("ignore:the endpoint of")
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
+async def test_a_gateway_that_takes_no_list_of_tools_gets_the_applications_own_request_and_no_list_again(
+    api, streaming
+):
+    """It serves a model by OpenAI's name: its answer alone tells, and the application is not shown that error."""
+
+    def gateway(request):
+        refused = isinstance(request.body.get("tool_choice"), dict)
+        return Reply(fault=Fault(status=400, message="tool_choice: unknown")) if refused else Reply("So be it.")
+
+    made = session(prefix=SharedPrefix(system=HANDBOOK, roles={"planner": "Plan for a week."}))
+    with SimulatedProvider(RULES[api], gateway) as server:
+        async with configured(api, server, streaming=streaming) as config:
+
+            def team():
+                return [agent(name, config, tools=[named(f"z_{name}")]) for name in NAMES[:2]]
+
+            assert (await team()[0].ask("What now?")).body == "So be it."
+            own = server.requests[0].json
+            server.reset()
+            planner, critic = wrap(team(), made, volatile=lambda: {"now": "It is noon."})
+            replies = [await planner.ask("What now?"), await critic.ask("What now?")]
+        assert [one.body for one in replies] == ["So be it."] * 2
+        assert [record.status for record in server.requests] == [400, 200, 200]
+        refused, anew, _ = (record.json for record in server.requests)
+    assert refused["tool_choice"]["type"] == "allowed_tools"
+    field = "messages" if api == "openai-chat" else "input"
+    assert "It is noon." in str(anew[field].pop())
+    # The role's text, which the session alone knows, stands in front of the agent's own.
+    lead, at = (own["messages"][0], "content") if api == "openai-chat" else (own, "instructions")
+    lead[at] = f"Plan for a week.\n{lead[at]}"
+    assert {name: value for name, value in anew.items() if name != "prompt_cache_key"} == own
+    assert [call.layout for call in made.calls] == ["own", "fork"]
+    assert made.calls[0].reasons[-1].why == "list_refused"
+    assert made.report().unanswered == 1
+    assert not made.failures
+
+
+async def test_an_error_about_something_else_is_the_applications_and_lists_go_on():
+    """A history that is too long says nothing of them."""
+    script = Queue([Reply(fault=Fault(status=400, message="context_length_exceeded")), Reply("So be it.")])
+    with SimulatedProvider(RULES["openai-chat"], script) as server:
+        async with configured("openai-chat", server) as config:
+            planner, _ = wrap([agent(name, config, tools=[named(f"z_{name}")]) for name in NAMES[:2]], session())
+            with pytest.raises(openai.BadRequestError):
+                await planner.ask("What now?")
+            await planner.ask("What now?")
+        assert [record.json["tool_choice"]["type"] for record in server.requests] == ["allowed_tools"] * 2
 
 
 async def test_a_tool_of_another_role_is_refused(fresh):

@@ -14,7 +14,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
-from cacheprefix import Session
+from cacheprefix import Session, SharedPrefix
 from cacheprefix.errors import SHOW, SetupError
 from cacheprefix.server import Fault, Reply, ToolCall
 from cacheprefix_autogen import PrefixClient, session_of, unwrap, wrap
@@ -195,27 +195,55 @@ async def test_a_foreign_tool_call_is_refused_and_asked_again_once(provide, new_
 
 @pytest.mark.filterwarnings("ignore:the endpoint of")
 @pytest.mark.parametrize("streams", [False, True])
-async def test_a_gateway_that_takes_no_list_of_tools_refuses_one_request_and_no_more(provide, new_client, streams):
-    """It serves a model by OpenAI's name: that request's error is the application's, and no list comes again."""
+async def test_a_gateway_that_takes_no_list_of_tools_gets_the_applications_own_request_and_no_list_again(
+    provide, new_client, streams
+):
+    """It serves a model by OpenAI's name: its answer alone tells, and the application is not shown that error."""
     says = Says()
 
     def gateway(request):
         refused = isinstance(request.body.get("tool_choice"), dict)
         return Reply("", fault=Fault(status=400, message="tool_choice: unknown")) if refused else says(request)
 
-    provider, session = provide("openai", gateway), Session()
+    provider, session = provide("openai-5.6", gateway), Session(SharedPrefix(roles={"planner": "Plan for a week."}))
 
     def made():
         tools = {name: [search(f"z_{name}")] for name in ROLES[:2]}
-        agents = [role(name, new_client(provider), tools=tools[name], model_client_stream=streams) for name in tools]
-        return wrap(RoundRobinGroupChat(agents, max_turns=2), session)
+        client = new_client(provider, model="gpt-5.6")  # whose cache keeps what is marked
+        agents = [role(name, client, tools=tools[name], model_client_stream=streams) for name in tools]
+        return RoundRobinGroupChat(agents, max_turns=2)
 
-    with pytest.raises(RuntimeError, match="tool_choice: unknown"):
-        await made().run(task=TASK)
     await made().run(task=TASK)
+    own = provider.requests[0].json
+    provider.reset()
+    result = await wrap(made(), session, volatile=lambda: {"now": "It is noon."}).run(task=TASK)
+    assert [one.source for one in result.messages if one.source != "user" and one.content][-1] == "critic"
     assert [record.status for record in provider.requests] == [400, 200, 200]
-    assert [call.layout for call in session.calls] == ["fork", "fork"]
+    refused, anew, _ = (record.json for record in provider.requests)
+    assert refused["tool_choice"]["type"] == "allowed_tools"
+    lead, said = own["messages"][0], own["messages"][1:]
+    assert anew["messages"][0] == {**lead, "content": f"Plan for a week.\n\n{lead['content']}"}
+    assert anew["messages"][1:-1] == said
+    assert "It is noon." in anew["messages"][-1]["content"]
+    beside = {"messages", "stream_options"}  # by which a stream tells its usage
+    assert {name: anew[name] for name in anew.keys() - beside} == {name: own[name] for name in own.keys() - beside}
+    assert [call.layout for call in session.calls] == ["own", "fork"]
+    assert session.calls[0].reasons[-1].why == "list_refused"
+    assert session.report().unanswered == 1
     assert any("refused tool_choice" in note for note in session.report().notes)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_an_error_about_something_else_is_the_applications_and_lists_go_on(provide, new_client, streams):
+    """A history that is too long says nothing of them."""
+    provider = provide("openai", lambda _: Reply("", fault=Fault(status=400, message="context_length_exceeded")))
+    tools = {name: [search(f"z_{name}")] for name in ROLES[:2]}
+    agents = [role(name, new_client(provider), tools=tools[name], model_client_stream=streams) for name in tools]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=1), Session())
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="context_length_exceeded"):
+            await team.run(task=TASK)
+    assert [record.json["tool_choice"]["type"] for record in provider.requests] == ["allowed_tools"] * 2
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="the frame that raises again stays")

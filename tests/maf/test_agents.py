@@ -296,6 +296,64 @@ async def test_where_it_costs_nothing_tool_choice_keeps_a_role_to_its_tools(serv
     assert len(provider.requests[0].json["tools"]) == 2
 
 
+@pytest.mark.filterwarnings("ignore:the endpoint of")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
+async def test_a_gateway_that_takes_no_list_of_tools_gets_the_applications_own_request_and_no_list_again(
+    servers, api, stream
+):
+    """It serves a model by OpenAI's name: its answer alone tells, and the application is not shown that error."""
+
+    def gateway(request):
+        refused = isinstance(request.body.get("tool_choice"), dict)
+        return Reply(fault=Fault(status=400, message="tool_choice: unknown")) if refused else Reply("So be it.")
+
+    async def ask(agent):
+        answer = await (agent.run(TASK, stream=True).get_final_response() if stream else agent.run(TASK))
+        return answer.text
+
+    session = Session(SharedPrefix(system=HANDBOOK, roles={"planner": "Plan for a week."}), gate=Gate(price=0.0))
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    async with served(servers, api) as (client, provider):
+        provider.simulator.script = gateway
+
+        def made(name):
+            return role(client, name, tools=[look(f"z_{name}")], **options)
+
+        assert await ask(made("planner")) == "So be it."
+        own = provider.requests[0].json
+        provider.reset()
+        volatile = {"volatile": lambda: {"now": "It is noon."}}
+        team = [wrap(made(name), session, **volatile) for name in ("planner", "critic")]
+        assert [await ask(each) for each in team] == ["So be it."] * 2
+        assert [record.status for record in provider.requests] == [400, 200, 200]
+        refused, anew, _ = (record.json for record in provider.requests)
+    assert refused["tool_choice"]["type"] == "allowed_tools"
+    field = "messages" if api == "openai-chat" else "input"
+    assert "It is noon." in str(anew[field].pop())
+    # The role's text, which the session alone knows, stands in front of the agent's own.
+    said = json.dumps(anew).replace("Plan for a week.\\n\\n", "", 1)
+    assert len(said) < len(json.dumps(anew))
+    assert {name: value for name, value in json.loads(said).items() if name != "prompt_cache_key"} == own
+    assert [call.layout for call in session.calls] == ["own", "fork"]
+    assert session.calls[0].reasons[-1].why == "list_refused"
+    assert session.report().unanswered == 1
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_about_something_else_is_the_applications_and_lists_go_on(servers, stream):
+    """A history that is too long says nothing of them."""
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat") as (client, provider):
+        provider.simulator.script = lambda _: Reply(fault=Fault(status=400, message="context_length_exceeded"))
+        planner, _ = (wrap(role(client, name, tools=[look(f"z_{name}")]), session) for name in ("planner", "critic"))
+        for _ in range(2):
+            with pytest.raises(ChatClientException, match="context_length_exceeded"):
+                await (planner.run(TASK, stream=True).get_final_response() if stream else planner.run(TASK))
+        assert [record.json["tool_choice"]["type"] for record in provider.requests] == ["allowed_tools"] * 2
+
+
 @pytest.mark.parametrize(("api", "choice"), [("openai-chat", "none"), ("anthropic", {"type": "auto"})])
 async def test_a_role_without_tools_carries_the_union(servers, api, choice):
     """Where tool_choice costs nothing it forbids them; where it invalidates messages the tail does, and the loop."""

@@ -18,7 +18,15 @@ from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 from fast_depends.library.serializer import SerializerProto
 
 from cacheprefix import Session
-from cacheprefix.adapter import RequestPlan, for_own_tools, forces_any, given_or_configured, overlaid, users_session
+from cacheprefix.adapter import (
+    RequestPlan,
+    for_own_tools,
+    forces_any,
+    given_or_configured,
+    list_refused,
+    overlaid,
+    users_session,
+)
 from cacheprefix.adapter import failed as failed_plan
 from cacheprefix_ag2.layout import Fork, GivenTools, Plan, channel_of, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, Unsaid, tap
@@ -209,20 +217,33 @@ class PrefixClient(LLMClient):
         volatile = "" if laid.unasked else plan.beside(session, forks=False)
         sending = Sending(session, plan.role, plan.talk.id, fork, volatile=volatile)
         sending.laid = laid
-        if fork is None:
+        response = None if fork is None else await self._forked(fork, plan, given, sending)
+        if response is None:
+            if fork is not None:
+                sending = Sending(session, plan.role, plan.talk.id, volatile=volatile, laid=list_refused())
             # Text that was given to the session alone has to reach the model in the agent's own layout too.
             missing = session.unsaid(["\n".join(plan.prompts)], plan.role) if session.mode != "observe" else ""
             prompts = [missing, *plan.prompts] if missing else plan.prompts
             response = await self._sent(plan.events, given, sending, prompts=(prompts, plan.shown))
-        else:
-            ours = context.prompt, plan.shown
-            sending.original, failed = await self._original(plan, given)
-            response = await self._sent(fork.events, given, sending, tools=fork.tools, prompts=ours)
-            if failed is not None:
-                session.failed("estimate", failed)
         # A channel's stream ends with its turn, so nothing is saved in it.
         if channel_of(context) is None:
             await self._save(plan, context)
+        return response
+
+    async def _forked(self, fork: Fork, plan: Plan, given: _Request, sending: Sending) -> ModelResponse | None:
+        """The answer to a fork; None where the endpoint refused its list of allowed tools."""
+        ours = given.context.prompt, plan.shown
+        sending.original, failed = await self._original(plan, given)
+        try:
+            response = await self._sent(fork.events, given, sending, tools=fork.tools, prompts=ours)
+        except Exception:
+            lists = bool(fork.laid.restriction.allowed) and not self._bound.takes_lists(self.model)
+            # What an answer has said already, listeners have heard: it is not asked for anew.
+            if sending.answered or not lists:
+                raise
+            return None
+        if failed is not None:
+            self._bound.failed("estimate", failed)
         return response
 
     def _lasting(self, context: ConversationContext) -> frozenset[str] | None:

@@ -78,6 +78,8 @@ class Sending:
     """Called when the body is made."""
     laid: RequestPlan[Any] | None = None
     """How it is laid out, and why; None for a call that no policy laid out."""
+    answered: bool = False
+    """Whether an answer to one of its requests has come, or has begun to come."""
 
     async def begin(self, body: Mapping[str, Any], api: Api, headers: Mapping[str, Any] | None) -> PendingCall:
         """The turn of a request, behind a sibling that is writing the same cold prefix."""
@@ -217,6 +219,7 @@ def _watched(sdk: Any, post: Callable[..., Any]) -> Callable[..., Any]:
                 rest["options"] = {name: value for name, value in options.items() if name != "extra_json"}
                 body = dict(turn.body)
             answer = await post(path, body=body, **rest)
+        sending.answered = True
         if watched_in_place(answer, ForkBody(sending.session, api, full, full, None), turn) is None:
             turn.finish(getattr(answer, "usage", None), diagnostics=getattr(answer, "diagnostics", None))
         return answer

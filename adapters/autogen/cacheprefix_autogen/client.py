@@ -32,6 +32,7 @@ from cacheprefix.adapter import (
     RequestPlan,
     asked_again,
     given_or_configured,
+    list_refused,
     overlaid,
     unasked,
     users_session,
@@ -93,6 +94,8 @@ class _Attempt:
     plan: RequestPlan[LLMMessage] | None
     refused: bool = False
     """Whether the try before it was refused."""
+    anew: bool = False
+    """Whether the endpoint refused the list of allowed tools of the try before it."""
     holds: Holds | None = None
     """What its history holds, where a later request may have it summed up."""
 
@@ -161,7 +164,13 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             attempt = await self._first_attempt(messages, tools, options, self.client.create)
             while True:
                 sending = self._sending(attempt)
-                result = await self._create(attempt.given, sending)
+                try:
+                    result = await self._create(attempt.given, sending)
+                except Exception:
+                    if not sending.list_refused:
+                        raise
+                    attempt = self._without_list(attempt)
+                    continue
                 refusal = self._refusal(sending, result)
                 if attempt.ends_with(refusal):
                     return result
@@ -214,22 +223,29 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             ask = partial(self._asked, self.client.create_stream, attempt.given, sending)
             held = Held(None if attempt.layout is None else attempt.layout.restriction)
             refusal: Sequence[LLMMessage] = ()
-            async with aclosing(_within(sending, ask)) as pieces:
-                async for piece in pieces:
-                    if not isinstance(piece, CreateResult):
-                        for one in held.taken(piece):
-                            yield one
-                        continue
-                    result = self._accounted(piece, sending)
-                    refusal = self._refusal(sending, result)
-                    # The application has the text already, so nothing is asked again: the refused calls are removed.
-                    if refusal and held.passed and held.said and attempt.layout is not None:
-                        refusal, result = (), attempt.layout.restriction.without_refused(result, held.said)
-                    if attempt.ends_with(refusal):
-                        refusal = ()
-                        for one in held.rest():
-                            yield one
-                        yield result
+            try:
+                async with aclosing(_within(sending, ask)) as pieces:
+                    async for piece in pieces:
+                        if not isinstance(piece, CreateResult):
+                            for one in held.taken(piece):
+                                yield one
+                            continue
+                        result = self._accounted(piece, sending)
+                        refusal = self._refusal(sending, result)
+                        # The application has the text already, so nothing is asked again: refused calls are removed.
+                        if refusal and held.passed and held.said and attempt.layout is not None:
+                            refusal, result = (), attempt.layout.restriction.without_refused(result, held.said)
+                        if attempt.ends_with(refusal):
+                            refusal = ()
+                            for one in held.rest():
+                                yield one
+                            yield result
+            except Exception:
+                # It came before the first piece.
+                if not sending.list_refused:
+                    raise
+                attempt = self._without_list(attempt)
+                continue
             if not refusal:
                 return
             attempt = attempt.after(refusal)
@@ -258,6 +274,12 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         if sending.layout is None or sending.undone:
             return ()
         return sending.layout.restriction.refusal(result, self.role) or ()
+
+    def _without_list(self, attempt: _Attempt) -> _Attempt:
+        """The application's own request, where the endpoint has just refused this one's list of allowed tools."""
+        given = attempt.given
+        layout = self._session.attempt("layout", lambda: self.member.without_list(self.client, given), None)
+        return replace(attempt, layout=layout, plan=list_refused(), anew=True)
 
     def _laid_out_already(self) -> bool:
         """Whether another ``PrefixClient`` around this one has laid the request out already."""
@@ -346,6 +368,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             rewrite=session.mode != "observe",
             once=self.member.once or self.member.known,
             holds=attempt.holds,
+            anew=attempt.anew,
         )
         if attempt.refused:
             # Money: the application would not have asked a second time.

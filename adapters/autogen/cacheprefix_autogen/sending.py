@@ -75,6 +75,10 @@ class Sending:
     """Whether the body may be changed: not in ``observe`` mode."""
     undone: bool = False
     """Whether the request could not be begun: it goes out as the application made it, unmeasured."""
+    anew: bool = False
+    """Whether it goes out as the application made it, after the same was refused for its list of allowed tools."""
+    list_refused: bool = False
+    """Whether the endpoint has refused it, and takes no list of allowed tools, which it had."""
     pending: PendingCall | None = None
     """The session's side of it, once it was begun."""
     api: Api = "openai-chat"
@@ -144,7 +148,8 @@ class Sending:
             boundary=boundary,
             original=self.original,
             headers=headers,
-            rewrite=self.rewrite,
+            # Money: later requests are forks again, which read nothing that one sent anew would write.
+            rewrite=self.rewrite and not self.anew,
             policy=None if layout is None else _policy(layout),
             scope=self.scope,
             continues=layout is not None and layout.continues,
@@ -261,7 +266,10 @@ def _watched(sdk: Any, post: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException:
             first.undone = sending.undone
             sending.failed()
+            lists = sending.layout is not None and bool(sending.layout.restriction.allowed)
+            first.list_refused = lists and not sending.session.takes_lists(str(body.get("model", "")))
             raise
+        first.list_refused = False
         sending.answered(result)
         first.take(sending)
         return result

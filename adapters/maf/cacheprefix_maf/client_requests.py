@@ -44,6 +44,13 @@ class Sending:
     usage: Any = None
     refuse: Callable[[Collection[str]], None] | None = None
     """Told which tools the answer calls, where some of those in the request are other roles'."""
+    lists: bool = False
+    """Whether it carries a list of allowed tools, which an endpoint may refuse."""
+
+    @property
+    def list_refused(self) -> bool:
+        """Whether it carries a list of allowed tools, of which its endpoint is known by now to take none."""
+        return self.lists and not self.session.takes_lists(str(self.prepared.get("model", "")))
 
     def replaced(self, fresh: Mapping[str, Any]) -> Mapping[str, Any]:
         """The client's arguments with the cache marks in them; unchanged where they differ from those seen before."""

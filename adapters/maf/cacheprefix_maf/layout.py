@@ -26,6 +26,7 @@ from cacheprefix.adapter import (
     find_text,
     for_own_tools,
     instruction_of,
+    list_refused,
     overlaid,
     provider_tools,
     reason,
@@ -151,6 +152,11 @@ def laid_out(
     sent = [*history.shared[: plan.at], *spoken, *history.behind(plan.at)]
     fields = carried(session, own, plan, free=free)
     return Layout(sent, {**rest, **system, **fields}, plan)
+
+
+def without_list(member: Member, messages: Sequence[Message], options: Mapping[str, Any]) -> Layout:
+    """The application's own layout of a request whose list of allowed tools the endpoint refused."""
+    return replace(_plain(member, messages, options), plan=list_refused())
 
 
 def _known(tools: Sequence[Any], *, forced: bool) -> tuple[Reason, ...]:

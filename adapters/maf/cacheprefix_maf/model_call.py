@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,7 +37,7 @@ from cacheprefix_maf.client_requests import (
     prepared_by,
 )
 from cacheprefix_maf.history import condensed
-from cacheprefix_maf.layout import Layout, laid_out
+from cacheprefix_maf.layout import Layout, laid_out, without_list
 from cacheprefix_maf.member import Member
 from cacheprefix_maf.tools import adopt, own_of, part_told_anew, refuse_called
 
@@ -118,12 +119,19 @@ async def _polled(session: AdapterSession, begun: Mapping[str, Any], answer: Awa
 
 async def _answered(asked: Asked, base: Callable[..., Any], request: dict[str, Any]) -> Any:
     """Ask for a whole answer; one that is still under way is kept until a poll brings its end."""
-    sending, request = await _opened(asked, request)
-    if sending is None:
-        return await base(**request)
-    # A class of the application's asks the one that it derives from, which is watched too.
-    with sending.turn, ASKED.within(None):
-        response = await base(**request)
+    sending, made = await _opened(asked, request)
+    while True:
+        if sending is None:
+            return await base(**made)
+        try:
+            # A class of the application's asks the one that it derives from, which is watched too.
+            with sending.turn, ASKED.within(None):
+                response = await base(**made)
+            break
+        except Exception:
+            if not sending.list_refused:
+                raise
+        sending, made = await _opened(asked, request, sending)
     begun = response.continuation_token
     if begun is None:
         sending.answered(response)
@@ -135,42 +143,87 @@ async def _answered(asked: Asked, base: Callable[..., Any], request: dict[str, A
 
 async def _streamed(asked: Asked, base: Callable[..., Any], request: dict[str, Any]) -> Any:
     """Make a call whose answer is a stream, the framework's own, which tells us what passes and how it ends."""
-    sending, request = await _opened(asked, request)
+    sending, made = await _opened(asked, request)
     if sending is None:
-        return base(**request)
+        return base(**made)
+    sent = [sending]
     try:
         with ASKED.within(None):
-            stream = base(**request)
+            stream = base(**made)
     except BaseException:
         sending.turn.fail()
         raise
+    if sending.lists:
+        stream = _anew_where_refused(asked, base, request, stream, sent)
 
     def passed(update: Any) -> Any:
-        sending.update(update)
+        sent[-1].update(update)
         return update
+
+    def reading() -> AbstractContextManager[None]:
+        return sent[-1].turn.reading()
 
     # While clean-up runs, an error can be read from the stream alone.
     held = weakref.ref(stream)
-    stream.with_cleanup_hook(lambda: sending.ended(getattr(held(), "_stream_error", None)))
+    stream.with_cleanup_hook(lambda: sent[-1].ended(getattr(held(), "_stream_error", None)))
     # A stream dropped half-read reports no end until garbage collection: the framework's telemetry refers to it in a
     # circle.
     sending.turn.leave.rests()
-    stream.with_pull_context_manager(sending.turn.reading)
+    stream.with_pull_context_manager(reading)
     return stream.with_transform_hook(passed)
 
 
-async def _opened(asked: Asked, request: dict[str, Any]) -> tuple[Sending | None, dict[str, Any]]:
+def _anew_where_refused(
+    asked: Asked, base: Callable[..., Any], request: dict[str, Any], stream: Any, sent: list[Sending]
+) -> Any:
+    """The stream, or where the endpoint refuses its list of allowed tools, the one of the application's own request.
+
+    ``sent`` gets that one's ``Sending``.
+    """
+    streams = [stream]
+
+    async def updates() -> AsyncIterator[Any]:
+        begun = False
+        while True:
+            try:
+                async for update in streams[-1]:
+                    begun = True
+                    yield update
+                return
+            except Exception:
+                # Here it is learnt that the list was refused.
+                sent[-1].turn.fail()
+                if begun or not sent[-1].list_refused:
+                    raise
+            finally:
+                await streams[-1].close()
+            again, made = await _opened(asked, request, sent[-1])
+            if again is not None:
+                sent.append(again)
+            with ASKED.within(None):
+                streams.append(base(**made))
+
+    return ResponseStream(updates(), finalizer=lambda _: streams[-1].get_final_response())
+
+
+async def _opened(
+    asked: Asked, request: dict[str, Any], refused: Sending | None = None
+) -> tuple[Sending | None, dict[str, Any]]:
     """Lay out and begin a request: gives its ``Sending`` (None where that failed), and the arguments to call with.
 
-    Where a step of ours fails these are the application's own, with the volatile text behind them.
+    ``refused`` is the same request with a list of tools that the endpoint took for an error: it goes out as the
+    application made it. Where a step of ours fails these are the application's own, with the volatile text behind them.
     """
     member, session = asked.member, asked.member.session
     request = session.attempt("layout", lambda: _owned(request), request)
     stored = session.attempt("layout", lambda: _stored(asked.context.client, request["options"]), otherwise=False)
     # The user's own function: its errors are raised to the application.
-    volatile = member.volatile_text() if session.mode != "observe" and not stored else ""
+    if refused is not None:
+        volatile = refused.volatile
+    else:
+        volatile = member.volatile_text() if session.mode != "observe" and not stored else ""
     try:
-        return await _prepared(asked, volatile, **request)
+        return await _prepared(asked, volatile, refused is not None, **request)
     except BudgetError:
         raise
     except Exception as error:
@@ -204,6 +257,7 @@ class Outgoing:
 async def _prepared(
     asked: Asked,
     volatile: str,
+    anew: bool,  # noqa: FBT001 - the request's own arguments come by name
     *,
     messages: Sequence[Message],
     options: Mapping[str, Any],
@@ -231,7 +285,7 @@ async def _prepared(
         name = name or _continued(member, given, api)
         session.attempt("tools", lambda: part_told_anew(session), None)
         adopt(member, member.lasting(own), of_run=True)
-        made = await _composed(asked, name, messages, options, made, rest, several=bool(named))
+        made = await _composed(asked, name, messages, options, made, rest, several=bool(named), anew=anew)
     if made.layout is not None and made.layout.plan.unasked:
         # Text for this request alone would be something to answer, where the provider answers nothing.
         volatile = ""
@@ -254,7 +308,8 @@ async def _prepared(
             boundary=boundary,
             original=(lambda _: session.decode(body_of(given), api)) if made.changed else None,
             headers=headers,
-            rewrite=writes,
+            # Money: later requests are forks again, which read nothing that this one would write.
+            rewrite=writes and not anew,
             repeated=writes and layout is not None and layout.passing,
             scope=member.scope,
             continues=layout is not None and layout.plan.continues,
@@ -269,6 +324,7 @@ async def _prepared(
         turn.body = made.body
     sending = Sending(session, api, made.prepared, turn, volatile, member.volatile_role)
     layout = made.layout
+    sending.lists = layout is not None and layout.union and bool(layout.plan.restriction.allowed)
     if layout is not None and layout.union and layout.plan.tools is not None:
         sending.refuse = partial(refuse_called, member, asked.context.options, layout.plan.tools.tools)
     sent = Laid(messages if layout is None else layout.messages)
@@ -285,10 +341,11 @@ async def _composed(
     rest: Mapping[str, Any],
     *,
     several: bool,
+    anew: bool,
 ) -> Outgoing:
     """Lay out and shorten a request of the conversation ``name``, which may be ``several`` agents'.
 
-    ``made`` is the application's own.
+    ``made`` is the application's own, which it stays where it goes out ``anew``.
     """
     member, client, held = asked.member, asked.context.client, asked.context.session
     session, api, model = member.session, api_of(client) or "openai-chat", str(made.prepared.get("model", ""))
@@ -297,7 +354,10 @@ async def _composed(
         # Privacy: an ``AgentSession`` outside of a named conversation holds a history that no other role has.
         private = held is not None and not several
         over = made.prepared.get("extra_body") or {}
-        layout = laid_out(member, conversation, messages, options, api, model, private=private, over=over)
+        if anew:
+            layout = without_list(member, messages, options)
+        else:
+            layout = laid_out(member, conversation, messages, options, api, model, private=private, over=over)
         prepared = made.prepared
         if layout.changed:
             prepared = await prepared_by(client, layout.messages, layout.options, rest)
