@@ -217,7 +217,8 @@ def test_a_call_of_another_roles_tool_costs_what_it_costs_and_is_seen_by_nobody(
                 def noted(_: Any, event: Any) -> None:
                     seen.append((event.type, str(getattr(event, "call_id", ""))))
 
-            with install(team, session) if session is not None else nullcontext():
+            said = {"now": "It is noon."}
+            with install(team, session, volatile=lambda: said) if session is not None else nullcontext():
                 output = team.kickoff(inputs={"brief": BRIEF})
             crewai_event_bus.flush()
         return provider, Counter(one for one, _ in seen), Counter(one for _, one in seen), output
@@ -241,6 +242,8 @@ def test_a_call_of_another_roles_tool_costs_what_it_costs_and_is_seen_by_nobody(
     assert {str(call.reasons[0]) for call in again if call.layout == "own"} == (
         set() if obeys else {"asked_again search_market_data"}
     )
+    # What is for one request alone is in each that is asked in its place.
+    assert all("It is noon." in record.body.decode() for record in forked.requests)
     assert not [call for call in session.calls if call.verdict.alarm]
     assert report.failures == {}
 

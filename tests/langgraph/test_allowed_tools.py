@@ -1,9 +1,9 @@
 """``tools=`` of a role: tools or their names, and what becomes of names that no tool has."""
 
 import asyncio
+import json
 import warnings
 
-import openai
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, dynamic_prompt
@@ -197,9 +197,10 @@ def test_an_agents_tools_are_known_when_it_is_made_beside_middleware_that_keeps_
 
 
 @pytest.mark.filterwarnings("ignore:the endpoint of")
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
-def test_a_gateway_that_takes_no_list_of_tools_refuses_one_request_and_no_more(chat, later):
-    """It serves a model by OpenAI's name: that request's error is the application's, and no list comes again."""
+def test_a_gateway_that_takes_no_list_of_tools_is_asked_anew_and_sent_no_more_of_them(chat, later, streams):
+    """It serves a model by OpenAI's name; the request it refused goes out as the application made it."""
 
     def gateway(request):
         refused = isinstance(request.body.get("tool_choice"), dict)
@@ -208,14 +209,34 @@ def test_a_gateway_that_takes_no_list_of_tools_refuses_one_request_and_no_more(c
     chat.script(gateway)
     session, given = chat.session(HANDBOOK), {"messages": [HumanMessage("Begin.")]}
 
-    def ask():
-        return asyncio.run(made.ainvoke(given)) if later else made.invoke(given)
+    async def tokens(made):
+        return [piece async for piece in made.astream(given, stream_mode="messages")]
+
+    def ask(made):
+        if streams:
+            told = asyncio.run(tokens(made)) if later else list(made.stream(given, stream_mode="messages"))
+            return "".join(piece.text for piece, _ in told)
+        gave = asyncio.run(made.ainvoke(given)) if later else made.invoke(given)
+        return gave["messages"][-1].text
+
+    def sent():
+        chat.release()
+        records = [(record.status, json.loads(record.body)) for record in chat.provider.requests]
+        chat.provider.requests.clear()
+        return records
 
     made = node(chat, session, ["read_file"])
-    with pytest.raises(openai.BadRequestError):
-        ask()
-    chat.release()
-    assert ask()["messages"][-1].text == "fine"
-    assert [record.status for record in chat.provider.requests] == [400, 200]
+    assert ask(made) == "fine"
+    (first, fork), (second, own) = sent()
+    assert (first, second) == (400, 200)
+    assert fork["tool_choice"]
+    assert "tool_choice" not in own
+    assert [one["role"] for one in own["messages"]] == ["system", "user"]
+    assert "You read." in json.dumps(own["messages"][0])
+    assert "Begin." in json.dumps(own["messages"][1])
+    assert [[why.why for why in call.reasons] for call in session.calls] == [["list_refused"]]
+    assert session.report().unanswered == 1
+    assert ask(made) == "fine"
+    assert [status for status, _ in sent()] == [200]
     assert session.calls[-1].layout == "fork"
     assert any("refused tool_choice" in note for note in session.report().notes)

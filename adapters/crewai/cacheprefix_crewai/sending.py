@@ -277,14 +277,13 @@ class PendingRequest:
         """The application's own request, where the endpoint has just refused this one's list of allowed tools."""
         lists = self.offer is not None and bool(self.offer.choice)
         takes = self.binding.session.takes_lists(self.call.model)
-        # What is volatile was never said: unlike one that is asked again, this request had no answer.
-        return replace(self._as_asked(list_refused()), volatile=self.volatile) if lists and not takes else None
+        return self._as_asked(list_refused()) if lists and not takes else None
 
     def _as_asked(self, plan: RequestPlan[Any]) -> PendingRequest:
         """The request as the application made it, to be asked in this one's place."""
         again = replace(self, pending=None, usage=None, leave=None, tries=self.tries + 1, plan=plan)
         again = replace(again, messages=_clean(self, self.given), tools=self.call.tools, layout=None, offer=None)
-        return replace(again, execution=None, volatile="", key=b"")
+        return replace(again, execution=None, key=b"")
 
     # ------------------------------------------------------------------ the gate
 

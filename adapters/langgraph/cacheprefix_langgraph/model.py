@@ -48,6 +48,7 @@ from cacheprefix_langgraph.sending import (
     ready_made,
     session_in,
     undone,
+    without_list,
 )
 from cacheprefix_langgraph.streams import again, awatch, awithin, began, behind, watch, whole, within
 from cacheprefix_langgraph.tools import adopt, learn, made_with, render
@@ -248,7 +249,13 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             with _asking(self, sending):
                 ready = drive(_streamed_or_ready(self, sending, messages, stop, kwargs, later=False))
                 if isinstance(ready, Prepared):
-                    result = base._generate(self, ready.messages, stop, run_manager, **ready.kwargs)
+                    try:
+                        result = base._generate(self, ready.messages, stop, run_manager, **ready.kwargs)
+                    except Exception:
+                        own = without_list(self, sending)
+                        if own is None:
+                            raise
+                        result = base._generate(self, own.messages, stop, run_manager, **own.kwargs)
                 else:
                     result = ready
             finish(sending, result)
@@ -261,7 +268,13 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             with _asking(self, sending):
                 ready = await adrive(_streamed_or_ready(self, sending, messages, stop, kwargs, later=True))
                 if isinstance(ready, Prepared):
-                    result = await base._agenerate(self, ready.messages, stop, run_manager, **ready.kwargs)
+                    try:
+                        result = await base._agenerate(self, ready.messages, stop, run_manager, **ready.kwargs)
+                    except Exception:
+                        own = without_list(self, sending)
+                        if own is None:
+                            raise
+                        result = await base._agenerate(self, own.messages, stop, run_manager, **own.kwargs)
                 else:
                     result = ready
             finish(sending, result)
@@ -273,7 +286,11 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             sending = current(self)
             sending.streamed = True
             ready = drive(prepared(self, sending, messages, stop, kwargs, later=False))
-            return watch(sending, base._stream(self, ready.messages, stop, run_manager, **ready.kwargs))
+
+            def ask(made: Prepared) -> Iterator[ChatGenerationChunk]:
+                return base._stream(self, made.messages, stop, run_manager, **made.kwargs)
+
+            return watch(self, sending, ask, ready)
 
         async def _astream(
             self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
@@ -281,8 +298,11 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             sending = current(self)
             sending.streamed = True
             ready = await adrive(prepared(self, sending, messages, stop, kwargs, later=True))
-            own = base._astream(self, ready.messages, stop, run_manager, **ready.kwargs)
-            async with aclosing(awatch(sending, own)) as chunks:
+
+            def ask(made: Prepared) -> AsyncIterator[ChatGenerationChunk]:
+                return base._astream(self, made.messages, stop, run_manager, **made.kwargs)
+
+            async with aclosing(awatch(self, sending, ask, ready)) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
@@ -362,6 +382,9 @@ def _streamed_or_ready(
         receive: Any = astreamed if later else streamed
         result: ChatResult = yield WaitingFor(receive, model, *whole(model, sending), began(sending))
     except Exception as error:
+        own = without_list(model, sending)
+        if own is not None:
+            return own
         if not again(model, sending, error):
             raise
         return (yield from prepared(model, sending, messages, stop, kwargs, later=later))

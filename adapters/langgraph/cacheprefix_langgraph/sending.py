@@ -22,6 +22,7 @@ from cacheprefix.adapter import (
     RequestPlan,
     WaitingFor,
     failed,
+    list_refused,
     reason,
     unmodified,
     with_volatile,
@@ -159,14 +160,31 @@ def undone(sending: Sending, messages: Any = None, kwargs: Mapping[str, Any] | N
     """The application's own request, in the place of a rewritten one that could not be begun; else None."""
     if sending.rewritten is None or (sending.pending is not None and sending.pending.seen is not None):
         return None
-    _undo(sending)
+    _undo(sending, failed("begin"))
     return _prepared(sending, messages, dict(kwargs or {}))
 
 
-def _undo(sending: Sending) -> None:
-    """Put the application's own request in the place of one that could not be begun."""
+def without_list(model: Any, sending: Sending) -> Prepared | None:
+    """The application's own request, where the endpoint has just refused this one's list of allowed tools; else None.
+
+    Called where the refusal was raised; the call that was refused ends here.
+    """
+    plan, call = sending.plan, sending.pending
+    if plan is None or not plan.restriction.allowed or call is None or sending.rewritten is None:
+        return None
+    # The session learns from the error whether it was for the list.
+    fail(sending)
+    if _session(model, sending).takes_lists(str(call.body.get("model", ""))):
+        return None
+    _undo(sending, list_refused())
+    sending.pending = None
+    return _prepared(sending, (), {})
+
+
+def _undo(sending: Sending, plan: RequestPlan[BaseMessage]) -> None:
+    """Put the application's own request in the place of one that could not be begun, or was refused."""
     sending.undone, sending.rewritten, sending.payload, sending.single = sending.asked, None, None, False
-    sending.plan = failed("begin")
+    sending.plan, sending.body = plan, None
 
 
 def _lets_go_early(model: Any, body: Body) -> bool:
@@ -199,7 +217,7 @@ def _body(model: Any, sending: Sending, messages: Any, stop: Any, kwargs: dict[s
         sending.built = messages, stop, _options(sending, kwargs)
         return own_body(model, *sending.built)
     except Exception as error:
-        _undo(sending)
+        _undo(sending, failed("begin"))
         own = _prepared(sending, messages, kwargs)
         # What the class makes of the application's own request is the application's business.
         own_body(model, own.messages, stop, _options(sending, own.kwargs))

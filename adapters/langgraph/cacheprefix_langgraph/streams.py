@@ -6,13 +6,13 @@ from asyncio import CancelledError
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import aclosing, closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
 from cacheprefix_langgraph.request_bodies import api_of
-from cacheprefix_langgraph.sending import close
+from cacheprefix_langgraph.sending import Prepared, close, without_list
 from cacheprefix_langgraph.whole_answers import UnfinishedError
 from cacheprefix_langgraph.wrapping import wrapping
 
@@ -21,16 +21,20 @@ if TYPE_CHECKING:
 
     from cacheprefix.adapter import Api
 
+Stream = TypeVar("Stream")
 
 _REFUSED = (400, 404, 405, 415, 422, 501)
 """Statuses that say something of the request itself."""
 _OWN_ERRORS = ("openai", "anthropic", "google", "langchain_openai", "langchain_anthropic", "langchain_google_genai")
 
 
-def within(sending: Sending | None, chunks: Iterator[Any]) -> Generator[Any, None, None]:
+def within(
+    sending: Sending | None, chunks: Iterator[Any], anew: Callable[[], Iterator[Any] | None] | None = None
+) -> Generator[Any, None, None]:
     """Pass a stream on, with ``sending`` in force while the model's own code runs and not while the reader's does.
 
     What ends it early ends the model's own stream too, before the reader goes on: its callbacks hear of it there.
+    Where it fails before anything came of it, ``anew`` may give another one in its place.
     """
     step: Callable[[], Any] = chunks.__next__
     while True:
@@ -39,6 +43,13 @@ def within(sending: Sending | None, chunks: Iterator[Any]) -> Generator[Any, Non
                 chunk = step()
         except StopIteration:
             return
+        except Exception:
+            other = None if anew is None else anew()
+            if other is None:
+                raise
+            chunks, step, anew = other, other.__next__, None
+            continue
+        anew = None
         try:
             yield chunk
             step = chunks.__next__
@@ -54,7 +65,9 @@ def within(sending: Sending | None, chunks: Iterator[Any]) -> Generator[Any, Non
             step = partial(chunks.throw, error)
 
 
-async def awithin(sending: Sending | None, chunks: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+async def awithin(
+    sending: Sending | None, chunks: AsyncIterator[Any], anew: Callable[[], AsyncIterator[Any] | None] | None = None
+) -> AsyncGenerator[Any, None]:
     """As ``within``, for an async stream."""
     step: Callable[[], Awaitable[Any]] = chunks.__anext__
     while True:
@@ -63,6 +76,13 @@ async def awithin(sending: Sending | None, chunks: AsyncIterator[Any]) -> AsyncG
                 chunk = await step()
         except StopAsyncIteration:
             return
+        except Exception:
+            other = None if anew is None else anew()
+            if other is None:
+                raise
+            chunks, step, anew = other, other.__anext__, None
+            continue
+        anew = None
         try:
             yield chunk
             step = chunks.__anext__
@@ -100,23 +120,33 @@ async def behind(
             yield chunk
 
 
-def watch(sending: Sending, chunks: Iterator[ChatGenerationChunk]) -> Iterator[ChatGenerationChunk]:
-    """Pass a stream on; note its first chunk and add up its usage."""
-    with _watching(sending) as note, closing(within(sending, chunks)) as passed:
+def watch(
+    model: Any, sending: Sending, ask: Callable[[Prepared], Iterator[ChatGenerationChunk]], ready: Prepared
+) -> Iterator[ChatGenerationChunk]:
+    """Pass on the stream that is asked for with ``ready``; note its first chunk and add up its usage."""
+    anew = partial(_anew, model, sending, ask)
+    with _watching(sending) as note, closing(within(sending, ask(ready), anew)) as passed:
         for chunk in passed:
             note(chunk)
             yield chunk
 
 
 async def awatch(
-    sending: Sending, chunks: AsyncIterator[ChatGenerationChunk]
+    model: Any, sending: Sending, ask: Callable[[Prepared], AsyncIterator[ChatGenerationChunk]], ready: Prepared
 ) -> AsyncGenerator[ChatGenerationChunk, None]:
     """As ``watch``, for an async stream."""
+    anew = partial(_anew, model, sending, ask)
     with _watching(sending) as note:
-        async with aclosing(awithin(sending, chunks)) as passed:
+        async with aclosing(awithin(sending, ask(ready), anew)) as passed:
             async for chunk in passed:
                 note(chunk)
                 yield chunk
+
+
+def _anew(model: Any, sending: Sending, ask: Callable[[Prepared], Stream]) -> Stream | None:
+    """A stream of the application's own request, where the endpoint refused the fork's list of allowed tools."""
+    own = without_list(model, sending)
+    return None if own is None else ask(own)
 
 
 @contextmanager
