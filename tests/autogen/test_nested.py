@@ -193,6 +193,21 @@ async def test_a_foreign_tool_call_is_refused_and_asked_again_once(provide, new_
     assert result.messages[-1].content == "planner does without"
 
 
+async def test_a_role_without_tools_that_never_heeds_is_asked_at_last_as_the_application_would(provide, new_client):
+    """With what only the session knows, and without the tools that it called."""
+    call = ToolCall("z_critic", {"query": "q"})
+    provider = provide("anthropic", Says({"planner": (call, call, "planner does without")}))
+    client, session = new_client(provider, api="anthropic"), Session(SharedPrefix(system="Keep to the rules. " * 300))
+    agents = [role("planner", client), role("critic", client, tools=[search("z_critic")])]
+    result = await wrap(RoundRobinGroupChat(agents, max_turns=1), session).run(task=TASK)
+    assert result.messages[-1].content == "planner does without"
+    *_, last = provider.requests
+    assert len(provider.requests) == 3
+    assert str(session.calls[-1].reasons[-1]) == "asked_again z_critic"
+    assert "tools" not in last.json
+    assert "Keep to the rules." in str(last.json["system"])
+
+
 @pytest.mark.filterwarnings("ignore:the endpoint of")
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_gateway_that_takes_no_list_of_tools_gets_the_applications_own_request_and_no_list_again(

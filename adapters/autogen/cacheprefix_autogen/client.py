@@ -103,16 +103,6 @@ class _Attempt:
         """Whether its answer is the application's, where ``refusal`` is what there is to say against it."""
         return self.layout is None or not refusal or (self.refused and bool(self.layout.restriction.permitted))
 
-    def after(self, refusal: Sequence[LLMMessage]) -> _Attempt:
-        """The next try: the same fork with the refusal behind it, or else the application's own request."""
-        assert self.layout is not None  # the application's own request has the application's answer
-        if self.refused:
-            said = (one.content for one in refusal if isinstance(one, AssistantMessage))
-            called = {call.name for calls in said for call in calls if not isinstance(call, str)}
-            return replace(self, layout=None, plan=asked_again(called - set(self.layout.restriction.permitted or ())))
-        layout = replace(self.layout, messages=[*self.layout.messages, *refusal])
-        return replace(self, layout=layout, refused=True)
-
 
 class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
     """Wraps any AutoGen model client. ``wrap`` makes one for every agent; by itself it works too.
@@ -169,12 +159,12 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
                 except Exception:
                     if not sending.list_refused:
                         raise
-                    attempt = self._without_list(attempt)
+                    attempt = self._own(attempt, list_refused(), anew=True)
                     continue
                 refusal = self._refusal(sending, result)
                 if attempt.ends_with(refusal):
                     return result
-                attempt = attempt.after(refusal)
+                attempt = self._after(attempt, refusal)
         except Exception as error:
             without_ours(error)
             raise
@@ -244,11 +234,11 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
                 # It came before the first piece.
                 if not sending.list_refused:
                     raise
-                attempt = self._without_list(attempt)
+                attempt = self._own(attempt, list_refused(), anew=True)
                 continue
             if not refusal:
                 return
-            attempt = attempt.after(refusal)
+            attempt = self._after(attempt, refusal)
 
     async def _first_attempt(
         self,
@@ -275,11 +265,21 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             return ()
         return sending.layout.restriction.refusal(result, self.role) or ()
 
-    def _without_list(self, attempt: _Attempt) -> _Attempt:
-        """The application's own request, where the endpoint has just refused this one's list of allowed tools."""
+    def _after(self, attempt: _Attempt, refusal: Sequence[LLMMessage]) -> _Attempt:
+        """The next try: the same fork with the refusal behind it, or else the application's own request."""
+        layout = attempt.layout
+        assert layout is not None  # the application's own request has the application's answer
+        if attempt.refused:
+            said = (one.content for one in refusal if isinstance(one, AssistantMessage))
+            called = {call.name for calls in said for call in calls if not isinstance(call, str)}
+            return self._own(attempt, asked_again(called - set(layout.restriction.permitted or ())))
+        return replace(attempt, layout=replace(layout, messages=[*layout.messages, *refusal]), refused=True)
+
+    def _own(self, attempt: _Attempt, plan: RequestPlan[LLMMessage], *, anew: bool = False) -> _Attempt:
+        """The application's own request in the place of a fork; ``anew`` where that has had no answer at all."""
         given = attempt.given
-        layout = self._session.attempt("layout", lambda: self.member.without_list(self.client, given), None)
-        return replace(attempt, layout=layout, plan=list_refused(), anew=True)
+        layout = self._session.attempt("layout", lambda: self.member.own_layout(self.client, given), None)
+        return replace(attempt, layout=layout, plan=plan, anew=anew)
 
     def _laid_out_already(self) -> bool:
         """Whether another ``PrefixClient`` around this one has laid the request out already."""

@@ -500,8 +500,8 @@ class Member:
         asked = self._read(client, given)
         return self._plain(asked, left_alone=True), self._plan_own(asked, why)
 
-    def without_list(self, client: Any, given: Request) -> Layout | None:
-        """The application's own layout of a request whose list of allowed tools the endpoint refused."""
+    def own_layout(self, client: Any, given: Request) -> Layout | None:
+        """The application's own layout of a request, with what only the session knows; None where nothing changes."""
         return self._plain(self._read(client, given), left_alone=True)
 
     def _weighed(self, asked: Asked, made: Layout | None, plan: RequestPlan[LLMMessage]) -> Planned:
