@@ -162,9 +162,10 @@ def played(kind: type[Driver], app: Application) -> tuple[list[Broken], int, int
 def one_run(kind: type[Driver], app: Application, mode: Mode, name: str) -> Run:
     """One play of an application; by a name that begins with ``continued`` one process plays all of it."""
     found, held = _staged(kind, app, mode, name)
-    ends = time.monotonic() + 10
-    while any(one() is not None for one in held) and time.monotonic() < ends:
-        # On a busy machine a thread of the run, as of a stream that was left, may come to its end a little later.
+    ends, used = time.monotonic() + PATIENCE, time.process_time() + 10
+    while any(one() is not None for one in held) and time.monotonic() < ends and time.process_time() < used:
+        # A thread of the run, as of a stream that was left, may come to its end a little later: on a busy machine this
+        # process has few of ten seconds.
         time.sleep(0.02)
         gc.collect()
     left = ["a session that nobody holds" for one in held if one() is not None]
