@@ -209,7 +209,8 @@ class ForkBody:
     @property
     def _asking_for(self) -> dict[str, Any]:
         """What the gate is asked with."""
-        return {"body": self.body, "api": self.api, "boundary": self._shared, "headers": self.headers}
+        asked = {"body": self.body, "api": self.api, "boundary": self._shared}
+        return {**asked, "headers": self.headers, "plan": self.plan}
 
     @property
     def _waits(self) -> bool:

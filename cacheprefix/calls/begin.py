@@ -99,15 +99,15 @@ class Request:
     """Under which role of the API that message is to be sent."""
     decided: Conversation | None = None
     """Where its layout is decided, if not in its own conversation: what the provider counts is learned there too."""
-    noted: bool = False
-    """Whether the places of later requests go by it, unless nothing comes of it."""
+    placed: tuple[str, str] | None = None
+    """The tenant and the conversation whose later requests go by where its role's text stands (``RequestPlan``)."""
 
     def laid_out(self, plan: RequestPlan[Any]) -> Request:
         """The same, with what its plan says of it."""
         tail = plan.text if plan.forks else ""
         told = replace(self, layout=plan.layout, reasons=plan.reasons, tail=tail, said_as=plan.said_as)
         rewrite = self.rewrite or plan.routed
-        return replace(told, last=plan.last, fronts=plan.fronts, rewrite=rewrite, noted=plan.noted)
+        return replace(told, last=plan.last, fronts=plan.fronts, rewrite=rewrite, placed=plan.placed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,7 @@ class Requests:
             layout=layout,
             reasons=reasons,
             tail=asked.tail,
-            noted=asked.noted,
+            noted=asked.placed is not None,
         )
 
     def _read(
@@ -826,6 +826,7 @@ class Waiting:
         scope: str | None = None,
         streams: bool | None = None,
         headers: Headers | None = None,
+        plan: RequestPlan[Any] | None = None,
     ) -> Pass:
         """Wait in this thread until a sibling that is writing the same cold prefix has begun to answer.
 
@@ -833,9 +834,14 @@ class Waiting:
         parallel requests share, or the sibling is expected to take longer than the saving is worth. A ``boundary`` of
         None is for the application's own layout: as much as the provider keeps of it. ``streams`` says that this
         request's own answer, should it lead, will let the others go with its first token; by default it does where
-        the body asks for a stream.
+        the body asks for a stream. ``plan`` is its own, which is ``unsent`` where the caller is cancelled.
         """
-        return self.follow(*self._gates(body, api, boundary, scope, streams=streams, headers=headers))
+        gates = self._gates(body, api, boundary, scope, streams=streams, headers=headers)
+        try:
+            return self.follow(*gates)
+        except BaseException:
+            self.unsent(plan)
+            raise
 
     async def aqueue(
         self,
@@ -846,9 +852,20 @@ class Waiting:
         scope: str | None = None,
         streams: bool | None = None,
         headers: Headers | None = None,
+        plan: RequestPlan[Any] | None = None,
     ) -> Pass:
         """``queue`` without blocking the event loop."""
-        return await self.afollow(*self._gates(body, api, boundary, scope, streams=streams, headers=headers))
+        gates = self._gates(body, api, boundary, scope, streams=streams, headers=headers)
+        try:
+            return await self.afollow(*gates)
+        except BaseException:
+            self.unsent(plan)
+            raise
+
+    def unsent(self, plan: RequestPlan[Any] | None) -> None:
+        """A request that was laid out is never begun: what comes later goes by it no more than by a refused one."""
+        if plan is not None and plan.placed is not None:
+            self.requests.state.positions.unanswered(*plan.placed)
 
     def worth(self, model: str, api: Api, *, cold: int, streams: bool = False) -> Worth | None:
         """What a request gains by waiting for a sibling that writes ``cold`` tokens; None where that is nothing.

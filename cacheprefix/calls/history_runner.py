@@ -100,7 +100,7 @@ class HistoryRunner:
         owner, prefix = self.team.owner(scope), self.team.prefix
 
         def make(*named: Any) -> Conversation:
-            return Conversation(*named, scope=owner[1], prefix_key=prefix.key)
+            return Conversation(*named, scope=owner[1], prefix_key=self.team.key)
 
         found, new = self.state.conversation(owner, id, make)
         if new or api is not None or mode is not None:

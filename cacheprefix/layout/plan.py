@@ -207,8 +207,9 @@ class RequestPlan(Generic[M]):
     layout: it reads the shared text that they wrote, and they what it writes."""
     again: bool = False
     """Whether what is said in it may be read by a later request of the conversation."""
-    noted: bool = False
-    """Whether the places of later requests go by it, unless nothing comes of it."""
+    placed: tuple[str, str] | None = None
+    """The tenant and the conversation whose later requests go by where its role's text stands, unless nothing comes of
+    it; None where none do."""
 
     @property
     def repeats(self) -> bool:
@@ -312,7 +313,7 @@ class Planner:
                 "own", (*notes, why), text, None, messages, tools, restriction,
                 # Money: a request that begins as forks do is read by them, and reads them, only under their key.
                 last=_last_call(asked), routed=position.routed or (asked.alike and asked.base is None),
-                noted=position.noted,
+                placed=_placed_in(asked, position),
             )  # fmt: skip
         reasons = (*notes, *self._why_shared(asked, told, history, shared, position))
         # With nobody to share with and nothing moved, it is the application's own layout, which is only marked.
@@ -320,7 +321,7 @@ class Planner:
         return RequestPlan(
             layout, reasons, text, position.at, messages, tools, restriction, position.continues,
             said_as=self._said_as(asked), fronts=position.at == 0 and asked.place == "cheapest" and bool(messages),
-            again=position.again, noted=position.noted,
+            again=position.again, placed=_placed_in(asked, position),
         )  # fmt: skip
 
     def _placed(
@@ -731,6 +732,11 @@ def _tools_lane(asked: AgentRequest[Any], tools: ToolSet | None) -> str:
     """The name of the tool set that a request carries."""
     bare = asked.tools is not None and not (asked.tools.names if tools is None else tools.tools)
     return NO_TOOLS if bare else "" if tools is None else tools.name
+
+
+def _placed_in(asked: AgentRequest[Any], position: RolePosition) -> tuple[str, str] | None:
+    """The tenant and the conversation in which a role's place is noted."""
+    return (asked.conversation.scope, asked.conversation.id) if position.noted else None
 
 
 def _last_call(asked: AgentRequest[Any]) -> bool:

@@ -310,6 +310,23 @@ def test_a_provider_of_models_knows_who_asks(provider):
     assert own.calls[-1].layout == "fork"
 
 
+def test_a_conversation_is_taken_up_before_a_provider_of_models_has_met_its_tools(provider):
+    """The tools come with the run: another process restores what was decided before it knows any."""
+
+    class Mine(ModelProvider):
+        def get_model(self, model_name):
+            return model_for("openai-responses", provider)
+
+    def session_of_a_process():
+        return Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE))
+
+    own, there = session_of_a_process(), session_of_a_process()
+    config = RunConfig(model_provider=wrap(Mine(), own, conversation="one"))
+    asyncio.run(play(team_of(None), run_config=config))
+    assert own.prefix.tool_names
+    there.conversation("one").restore(own.conversation("one").dumps())
+
+
 def test_tracing_shows_what_the_application_asked(provider):
     """Spans, their order and their data are those without us, but for ids, times and usage."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import MappingProxyType
 
 import pytest
@@ -36,15 +37,20 @@ def made(names, roles="abc"):
 FORM = {"type": "json_schema", "json_schema": {"name": "form", "strict": True, "schema": {"type": "object"}}}
 
 
-def begun(session, role, own, said, conversation="one", *, volatile=MappingProxyType({}), ahead=None, **more):
-    """A role's request that is under way; ``ahead`` it and those that come behind it, where they are known."""
+def begun(session, *asked, **more):
+    """A role's request that is under way, as ``laid_out`` makes it."""
+    return laid_out(session, *asked, **more).begin()
+
+
+def laid_out(session, role, own, said, conversation="one", *, volatile=MappingProxyType({}), ahead=None, **more):
+    """A role's request; ``ahead`` it and those that come behind it, where they are known."""
     spoken = [{"role": "assistant" if text.startswith("answer") else "user", "content": text} for text in said]
     own_text = words(800, "rule") if role == "d" else f"You are {role}."
     messages = [{"role": "system", "content": f"{own_text}\n\n{session.prefix.system}"}, *spoken]
     tools = {"tools": [tool(name, SIZES[name]) for name in own]} if own else {}
     body = {"model": "gpt-5.2", "messages": messages, **tools, **more}
     asked = Role(role, conversation=conversation, volatile=volatile, ahead=ahead)
-    return fork_body(session.adapter, body, "openai-chat", asked).begin()
+    return fork_body(session.adapter, body, "openai-chat", asked)
 
 
 def sent(session, role, own, said, conversation="one", *, answered=True, **more):
@@ -169,6 +175,23 @@ def test_first_requests_side_by_side_that_are_all_refused_begin_no_conversation(
     for role in "da":
         said = [words(300, "one")]
         assert sent(session, role, "", said) == sent(other, role, "", said), role
+
+
+async def test_a_first_request_that_is_cancelled_where_it_waits_begins_no_conversation():
+    """It was never sent: what comes next is what a process sends that nobody has led, nor asked before."""
+    session, other = made("", "abd"), made("", "abd")
+    leader = await laid_out(session, "a", "", [words(300, "zero")], "zero").aqueue()
+    waits = asyncio.create_task(laid_out(session, "d", "", [words(300, "cancelled")], "cancelled").aqueue())
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert leader.leader
+    assert not waits.done()
+    waits.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waits
+    leader.release(ok=False)
+    said = [words(300, "one")]
+    assert sent(session, "d", "", said) == sent(other, "d", "", said)
 
 
 @pytest.mark.parametrize("tries", [1, 2])

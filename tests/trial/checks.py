@@ -465,7 +465,15 @@ def _begins_behind_a_resume(
         spoke = any(each[0].startswith(f"{name}/{turn.number}/") and each[1].partition("#")[0] == asks
                     and record.status < 400 for play in plays for each, record in play.items())  # fmt: skip
         came.append(framing.goes_on and kept and (role is None or (role in turn.roles and spoke)))
+        if _went_wrong(plays, f"{name}/{turn.number}/"):
+            came[-1] = False
     return any(turn.act == "resume" for turn in app.turns[: begun + 1])
+
+
+def _went_wrong(plays: Sequence[Mapping[Key, Record]], turn: str) -> bool:
+    """Whether the last attempt at a turn failed in one of several plays: its team then goes back to where it was."""
+    last = max((key[0] for play in plays for key in play if key[0].startswith(turn)), default="")
+    return any(key[0] == last and record.status >= 400 for play in plays for key, record in play.items())
 
 
 def same_seen(app: Application, runs: Runs, allowed: Sequence[Allowed]) -> Iterator[Broken]:

@@ -195,6 +195,9 @@ def _staged(kind: type[Driver], app: Application, mode: Mode, name: str) -> tupl
         left = (*stage.left, *_flights(stage))
         held = [weakref.ref(one) for one in (*stage.sessions, *stage._teams.values())]
         stage.close()
+        # CrewAI keeps the errors of its runs, and with them the frames in which they came up, this stage's among them.
+        stage._sessions.clear()
+        stage._teams.clear()
     if isinstance(seen.tree, dict):
         # Which thread warned first, the clock decides.
         warned = [one for one in seen.tree.get("warnings", []) if one["says"] not in kind.warns]

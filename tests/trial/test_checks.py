@@ -268,12 +268,16 @@ def test_a_hand_off_that_a_compaction_removes_is_no_question(passed):
     assert found == (set() if passed else {9})
 
 
-def resumed(first, second, framing, turns, began="planner", status=200, **changed):
-    """What is broken where the last turn was sent as ``first`` in one session and as ``second`` in a resumed one."""
-    opened = sent(FORK)
+def resumed(first, second, framing, turns, began="planner", status=200, ended=200, **changed):
+    """What is broken where the last turn was sent as ``first`` in one session and as ``second`` in a resumed one.
+
+    Before it one role ``began`` with that ``status``, and another one ``ended``.
+    """
+    opened, closed = sent(FORK), sent(FORK)
     opened.agent, opened.status = began, status
+    closed.agent, closed.status = "writer", ended
     made = {
-        mode: Run("forked", (opened, sent(messages, len(turns) - 1)), framing=framing)
+        mode: Run("forked", (opened, closed, sent(messages, len(turns) - 1)), framing=framing)
         for mode, messages in (("continued", first), ("forked", second))
     }
     app = replace(APP, **changed, turns=tuple(replace(TURN, number=at, **turn) for at, turn in enumerate(turns)))
@@ -335,11 +339,17 @@ def test_what_a_role_begins_behind_a_resume_goes_by_what_its_process_has_met(bef
 
 
 @pytest.mark.parametrize(
-    ("began", "status", "broken"), [("planner", 200, {2}), ("critic", 200, set()), ("planner", 400, set())]
+    ("began", "status", "ended", "broken"),
+    [
+        ("planner", 200, 200, {2}),
+        ("critic", 200, 200, set()),
+        ("planner", 400, 200, set()),
+        ("planner", 200, 500, set()),
+    ],
 )
-def test_a_role_that_was_not_asked_in_its_turn_or_was_refused_has_begun_nothing(began, status, broken):
-    """As of agents that hand on to each other, where the first one's request failed."""
-    assert resumed(FORK, grown(FORK), Framing(), [{}, {"act": "resume"}], began, status) == broken
+def test_a_role_that_was_not_asked_in_its_turn_or_was_refused_has_begun_nothing(began, status, ended, broken):
+    """As of agents that hand on to each other, where a request failed: the team goes back to before the turn."""
+    assert resumed(FORK, grown(FORK), Framing(), [{}, {"act": "resume"}], began, status, ended) == broken
 
 
 @pytest.mark.parametrize(

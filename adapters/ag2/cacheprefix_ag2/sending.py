@@ -100,7 +100,7 @@ class Sending:
         beside = self.volatile if fork is None else fork.plan.beside(session, forks=True)
         boundary, leave = self._boundary if forked else None, FOLLOW
         if forked or (self.laid is not None and self.laid.waits):
-            leave = await session.waiting.aqueue(laid, api, boundary=boundary, headers=headers)
+            leave = await session.waiting.aqueue(laid, api, boundary=boundary, headers=headers, plan=self.laid)
         asked = Request(
             laid,
             api,

@@ -138,7 +138,7 @@ class Sending:
         boundary, leave = self._boundary if forked else None, FOLLOW
         if forked or (self.plan is not None and self.plan.waits):
             leave = await self.session.waiting.aqueue(
-                changed, api, boundary=boundary, scope=self.scope, headers=headers
+                changed, api, boundary=boundary, scope=self.scope, headers=headers, plan=self.plan
             )
         asked = Request(
             changed,

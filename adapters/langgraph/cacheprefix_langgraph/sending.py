@@ -103,8 +103,9 @@ def _in_its_turn(
     if asked is not None:
         headers = headers_of(model, body.payload)
         queue = partial(
-            waiting.aqueue if later else waiting.queue, boundary=asked[1], scope=sending.scope, headers=headers
-        )
+            waiting.aqueue if later else waiting.queue,
+            boundary=asked[1], scope=sending.scope, headers=headers, plan=sending.plan,
+        )  # fmt: skip
         # Whether it is streamed stands in no body of Bedrock's.
         fast = sending.streamed or _lets_go_early(model, body)
         leave = yield WaitingFor(partial(queue, streams=fast), asked[0], body.api)
@@ -120,6 +121,8 @@ def _in_its_turn(
     except BaseException:
         # Cancelled, above all: the leader's task is gone, and the next one leads.
         leave.release(ok=False)
+        if sending.pending is None:
+            waiting.unsent(sending.plan)
         raise
 
 

@@ -294,8 +294,9 @@ async def _prepared(
     leave = FOLLOW
     if layout is not None and layout.plan.waits:
         leave = await session.waiting.aqueue(
-            made.body, api, boundary=boundary, scope=member.scope, streams=stream, headers=headers
-        )
+            made.body, api,
+            boundary=boundary, scope=member.scope, streams=stream, headers=headers, plan=layout.plan,
+        )  # fmt: skip
     why: RequestPlan[Any] = RequestPlan(
         "own", (reason("kept_by_provider") if stored else reason("own_history", "compacted"),)
     )
