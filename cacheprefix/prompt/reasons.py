@@ -116,6 +116,14 @@ _AS_FORK: Mapping[Why, str] = MappingProxyType(
 )
 """What is said of a fork (``shared``) for which requests in the application's own layout have the same reason."""
 
+_OF_ONE: Mapping[Why, str] = MappingProxyType(
+    {
+        "alone": "it was {name}, where nobody shares with it: agents that work together are wrapped as their team, in "
+        "one call; what several begin with is shared as Session(SharedPrefix(system=...))"
+    }
+)
+"""What is said where a reason has a name that its usual sentence has no place for: how an agent came to be alone."""
+
 FIXES: Mapping[Why, str] = MappingProxyType(
     {
         "text_not_found": (
@@ -181,6 +189,8 @@ class Reason:
             said = _NO_OTHERS.get(self.why, said)
         if "shared" in numbers:
             said = _AS_FORK.get(self.why, said)
+        if self.name:
+            said = _OF_ONE.get(self.why, said)
         return said.format_map({"name": self.name, **numbers})
 
     def as_dict(self) -> dict[str, object]:
