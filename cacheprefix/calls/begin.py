@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix.cache import Breakpoint, Observation, SentBy, mark, plan_breakpoints
 from cacheprefix.cache.breakpoints.plan import carries
 from cacheprefix.cache.lifetimes import AUTO, offered
+from cacheprefix.cache.verdict import Way
 from cacheprefix.call import Call
 from cacheprefix.calls.arms import comparable
 from cacheprefix.calls.gating import AnyGate
@@ -207,7 +208,10 @@ class Requests:
             made = None if own is None or own.prompt is going.given else own.prompt
             # Money: to go beside a sibling was our own decision, as waiting for it would have cost more than it saves.
             beside = self.forks and self.waits and asked.layout is not None
-            by = SentBy(scope, going.agent, talk, going.kin, events=events, spared=going.ours, beside=beside, made=made)
+            way: Way = "observe" if not self.forks else "by hand" if asked.layout is None else "fork"
+            by = SentBy(
+                scope, going.agent, talk, going.kin, events=events, spared=going.ours, beside=beside, made=made, way=way
+            )
             observation = state.model.begin(going.prompt, going.profile, by, at=going.sender.now)
             started = self._started(asked, going, observation, epoch=epoch, own=own, known=known)
             if own is not None:

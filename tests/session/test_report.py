@@ -8,12 +8,14 @@ import pytest
 
 from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.adapter import Role, fork_body
+from cacheprefix.cache import FIXES
 from cacheprefix.calls import report as report_module
 from cacheprefix.calls.report import FanOut, GateUse, Totals
 from cacheprefix.errors import NotSharedError
 from cacheprefix.notices import Notices
 
 HANDBOOK = "Every claim names its source and the page on which it stands. " * 200
+WORDS = "Look at each claim in turn. " * 300
 ADDED = "stands in no role's own requests"
 
 
@@ -39,6 +41,28 @@ def test_a_break_that_goes_on_alarms_once_and_counts_each_time(folded, monkeypat
     assert (found.cause, found.path, found.count) == ("system_changed", "system[0]", 29)
     assert found.lost_tokens == pytest.approx(29 * session.last_verdict.lost_tokens, rel=0.01)
     assert sum(call.verdict.alarm for call in session.calls) == (0 if folded else 1)
+
+
+def marked(session, number):
+    """A request that its framework has marked at its end alone, where each is another one."""
+    text = {"type": "text", "text": f"Step {number}. {WORDS}", "cache_control": {"type": "ephemeral"}}
+    said = [{"role": "user", "content": [text]}]
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "system": HANDBOOK, "messages": said}
+    turn = fork_body(session.adapter, body, "anthropic", Role("reader", conversation="one")).begin()
+    written = turn.seen.prompt.tokens
+    turn.finish({"input_tokens": 0, "cache_read_input_tokens": 0, "cache_creation_input_tokens": written})
+
+
+@pytest.mark.parametrize(("mode", "said"), [("fork", "`volatile`"), ("observe", "mode='fork'")])
+def test_who_makes_no_bodies_is_not_only_told_to_set_breakpoints(mode, said):
+    """AutoGen's and CrewAI's users set none: the advice names what they can do, too."""
+    session = Session(mode=mode, caching=Caching(fork_share=0.01))  # so that this conversation has no marks of ours
+    for number in range(3):
+        marked(session, number)
+    (found,) = session.report().breaks
+    assert found.cause == "breakpoint_after_change"
+    assert said in found.fix
+    assert found.fix != FIXES[found.cause]
 
 
 def test_what_never_alarmed_is_no_break():
