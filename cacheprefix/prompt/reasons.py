@@ -183,15 +183,7 @@ class Reason:
     @property
     def said(self) -> str:
         """The reason in a sentence."""
-        numbers = dict(self.numbers)
-        said = SAID[self.why]
-        if not numbers.get("foreign"):
-            said = _NO_OTHERS.get(self.why, said)
-        if "shared" in numbers:
-            said = _AS_FORK.get(self.why, said)
-        if self.name:
-            said = _OF_ONE.get(self.why, said)
-        return said.format_map({"name": self.name, **numbers})
+        return sentence(self)
 
     def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""
@@ -200,6 +192,32 @@ class Reason:
     def __str__(self) -> str:
         said = [self.why, *([self.name] if self.name else []), *(f"{key}={value}" for key, value in self.numbers)]
         return " ".join(said)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Numbers of several requests, written as one where they are one."""
+
+    least: int
+    most: int
+
+    def __format__(self, spec: str) -> str:
+        most = format(self.most, spec)
+        return most if self.least == self.most else f"{format(self.least, spec)} to {most}"
+
+
+def sentence(one: Reason, spans: Mapping[str, tuple[int, int]] = MappingProxyType({})) -> str:
+    """A reason in a sentence; of several requests, whose numbers lie from the first to the second of ``spans``."""
+    numbers = dict(one.numbers)
+    said = SAID[one.why]
+    if not numbers.get("foreign"):
+        said = _NO_OTHERS.get(one.why, said)
+    if "shared" in numbers:
+        said = _AS_FORK.get(one.why, said)
+    if one.name:
+        said = _OF_ONE.get(one.why, said)
+    told = {key: _Span(*spans.get(key, (value, value))) for key, value in numbers.items()}
+    return said.format_map({"name": one.name, **told})
 
 
 def reason(why: Why, name: str = "", **numbers: int) -> Reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -19,9 +20,9 @@ WORDS = "Look at each claim in turn. " * 300
 ADDED = "stands in no role's own requests"
 
 
-def ask(session, role, system, *, reads=False, usage=True, model="gpt-5.2"):
+def ask(session, role, system, *, reads=False, usage=True, model="gpt-5.2", words="What is step 1?"):
     """One request of a role, answered by who reads all that can be read, or nothing."""
-    said = [{"role": "system", "content": system}, {"role": "user", "content": "What is step 1?"}]
+    said = [{"role": "system", "content": system}, {"role": "user", "content": words}]
     body = {"model": model, "messages": said}
     turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation="one")).begin()
     read = turn.seen.observation.expectation.tokens if reads else 0
@@ -208,6 +209,25 @@ def test_why_forks_went_out_so_is_summed_up():
     said = told()
     assert said.startswith("7 x laid out as a fork: ")
     assert said.endswith(f" ({session.report().total.cost_units:,.0f} cost units)")
+
+
+def test_numbers_of_many_requests_are_told_from_the_smallest_to_the_largest():
+    """Of one agent's, and of all agents' together; and of what was summed up as well."""
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="exact"))
+    session.adapter.shared.totals._keep = 4
+    for length in (10, 20, 300, 40, 5, 30):
+        for name in ("reader", "writer"):
+            ask(session, name, f"You are the {name}. {HANDBOOK}", reads=True, words="What is step 1? " * length)
+    (line,) = (line for line in str(session.report()).splitlines() if "laid out as a fork" in line)
+    least, most = session.adapter.count(HANDBOOK, "gpt-5.2") + 20, session.adapter.count(HANDBOOK, "gpt-5.2") + 1_200
+    found = re.search(r": ([\d,]+) to ([\d,]+) tokens stand before the role's text", line)
+    assert found is not None, line
+    low, high = (int(each.replace(",", "")) for each in found.groups())
+    assert least < low < least + 40
+    assert most < high
+    (reader, _) = (one for one in session.report().layouts)
+    assert reader.spans["shared"] == (low, high)
+    assert f"{low:,} to {high:,}" in reader.said
 
 
 def test_answers_without_usage_name_the_setting():
