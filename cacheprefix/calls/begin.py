@@ -197,7 +197,7 @@ class Requests:
         state.catch_up()
         try:
             going = self._going(asked)
-            self._foresee(going, chosen=self.forks and asked.layout == "own")
+            self._foresee(going, asked.layout if self.forks else None)
             self.plugins.call_all("before_call", prompt=going.prompt)
             held = going.held
             events, epoch = ((), 0) if held is None else (held.events_for(going.agent), held.ledger.epoch)
@@ -350,10 +350,10 @@ class Requests:
             return "observed", asked.reasons or (reason("outside_fork"),)
         return asked.layout, asked.reasons
 
-    def _foresee(self, going: _Going, *, chosen: bool) -> None:
+    def _foresee(self, going: _Going, layout: Layout | None) -> None:
         """Say once what in a request will keep the cache from hitting, before anything is paid for it."""
         note, talk = self.state.notices.note, going.sender.talk[1]
-        look = partial(self.state.preflight.look, agent=going.agent, talk=talk, note=note, chosen=chosen)
+        look = partial(self.state.preflight.look, agent=going.agent, talk=talk, note=note, layout=layout)
         self.state.notices.attempt("lint", lambda: look(going.prompt), None)
 
     def gate_key(
