@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cacheprefix.cache.differences import answers
-from cacheprefix.cache.verdict import QUIET, STRUCTURAL, Cause, Diagnosis, Verdict, VerdictKind, fix_for
+from cacheprefix.cache.verdict import QUIET, STRUCTURAL, Cause, Diagnosis, Verdict, VerdictKind, Way, fix_for
 from cacheprefix.errors import named
 from cacheprefix.profiles import Amount, Profile, Usage, lost_money
 
@@ -67,7 +67,8 @@ class VerdictInput(NamedTuple):
     """The call whose number is ``ancestor``."""
     spared: bool = False
     beside: bool = False
-    """Both as in ``SentBy``."""
+    """Both as in ``SentBy``, and so is ``way``."""
+    way: Way = "by hand"
     answer: int = 0
     """Tokens that the model's template puts behind the last message, which the provider counts too."""
 
@@ -143,7 +144,7 @@ def judge(
         agent=record.agent,
         session=record.session,
         model=named(record.prompt.model),
-        fix=fix_for(cause, record.prompt.api),
+        fix=fix_for(cause, record.prompt.api, sight.way),
         previous_read=sight.line.previous_read,
         provider_reason=told.reason,
         index=record.index,

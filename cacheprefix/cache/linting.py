@@ -26,7 +26,7 @@ ADVICE: Mapping[Smell, str] = {
     "counter": "leave counters out of the shared part; the model can count",
     "memory_address": "this is an object's repr: write what it means instead",
     "unordered_set": "sort what comes from a set before it goes into the prompt",
-    "persona": "move the role to the tail of the request and keep one system prompt for the team",
+    "persona": "move the role to the tail of the request and keep one system prompt for the team, as forks do",
     "unstable_json": "write this JSON with sorted keys, always the same way",
     "random_token": "leave random values out of the shared part",
 }

@@ -27,7 +27,7 @@ from cacheprefix.cache.tree import (
     keep_alive,
     keys_of,
 )
-from cacheprefix.cache.verdict import Verdict, read_diagnostics
+from cacheprefix.cache.verdict import Verdict, Way, read_diagnostics
 from cacheprefix.locks import Guarded, RLock, reset_in_child
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import ABOUT, CountTokens, Envelope, Prompt, Section, estimate_tokens
@@ -167,6 +167,8 @@ class SentBy:
     of the application's."""
     beside: bool = False
     """Whether it was us who let it go before a sibling's entry could be read, so that none of that is missed."""
+    way: Way = "by hand"
+    """Who lays it out, by which what to do about a break is said."""
 
 
 NOBODY = SentBy()
@@ -373,6 +375,7 @@ class CacheModel(Guarded):
             opening=by.spared or starts,
             spared=by.spared,
             beside=by.beside,
+            way=by.way,
             mine=record.totals[mine - 1] if mine else 0,
             ancestor_record=None if ancestor is None else self._forest.record(ancestor),
             answer=self._envelope.answer,

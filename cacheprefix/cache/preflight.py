@@ -9,7 +9,7 @@ from dataclasses import replace
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache.linting import lint
 from cacheprefix.locks import Lock
-from cacheprefix.prompt import Prompt
+from cacheprefix.prompt import Layout, Prompt
 
 _LOOKS = 300
 """Different heads that are looked at: one that changes with every call has shown itself long before."""
@@ -33,16 +33,19 @@ class Preflight:
         agent: str,
         talk: str,
         note: Callable[[str], None],
-        chosen: bool = False,
+        layout: Layout | None = None,
     ) -> None:
         """Note what will break the cache sooner or later: once for each head.
 
-        Prompts of the same agent or conversation (``talk``) show what really changes. ``chosen``: it was us who left
-        the role where the application says it.
+        Prompts of the same agent or conversation (``talk``) show what really changes. ``layout`` is what a session
+        that forks gave it; None where nobody did.
         """
         earlier = self._new(prompt, [f"agent {agent}" if agent else "", f"conversation {talk}" if talk else ""])
+        # In the application's own layout it was us who left the role where it is said; and a fork's system text is what
+        # all share, whoever it speaks to, unless another one's is seen to differ.
+        no_persona = layout == "own" or (layout == "fork" and not earlier)
         for found in () if earlier is None else lint(prompt, earlier):
-            if not (chosen and found.smell == "persona"):
+            if not (no_persona and found.smell == "persona"):
                 note(f"lint, {found.path}: {found.smell}. {found.fix}")
 
     def forget(self, texts: Container[bytes]) -> None:

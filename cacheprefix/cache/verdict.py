@@ -59,7 +59,32 @@ FIXES: Mapping[Cause, str] = MappingProxyType(
         "unreported": "Where answers should say it, see whether a proxy or a gateway between leaves it out.",
     }
 )
-"""One line for each cause."""
+"""One line for each cause, for who makes the request bodies; ``fix_for`` finds what is said of a session's requests."""
+
+Way = Literal["by hand", "fork", "observe"]
+"""Who lays a request out: the application; a session that forks; the application, watched by a session that could."""
+
+_IN_SESSIONS: Mapping[tuple[Way, Cause], str] = MappingProxyType(
+    {
+        ("fork", "system_changed"): "Keep the system prompt fixed and give what changes as `volatile`, behind all "
+        "that is cached.",
+        ("fork", "breakpoint_missing"): "If the marks are yours, mark the end of what is shared; if your framework's, "
+        "there is nothing to do.",
+        ("fork", "breakpoint_after_change"): "Give what changes as `volatile`; if the marks are yours, not your "
+        "framework's, set one before it.",
+        ("fork", "lookback_exceeded"): "If the marks are yours, set one every 15 positions; if your framework's, "
+        "there is nothing to do.",
+        ("fork", "concurrent_cold_start"): "Leave the session its gate, at which siblings wait for the first one where "
+        "that pays.",
+        ("observe", "breakpoint_missing"): "Mark the end of the shared part, and a loop's last message; mode='fork' "
+        "sets marks by itself.",
+        ("observe", "breakpoint_after_change"): "Set a breakpoint before the part that differs; mode='fork' sets marks "
+        "by itself.",
+        ("observe", "lookback_exceeded"): "Set a further breakpoint 15 positions behind the last; mode='fork' sets "
+        "marks by itself.",
+    }
+)
+"""What is said in place of ``FIXES``, where who asks by a framework's agents could not follow that."""
 
 ASKED_FOR = (
     "Ask for it in streams of chat completions: stream_options={'include_usage': True} (LangChain: stream_usage=True)."
@@ -67,10 +92,12 @@ ASKED_FOR = (
 """What to do about ``unreported`` where a provider says in a stream what was read only if it is asked."""
 
 
-def fix_for(cause: Cause, api: str) -> str:
+def fix_for(cause: Cause, api: str, way: Way = "by hand") -> str:
     """What to do about a cause in an API's requests."""
     # A provider's rule: of all APIs, streams of chat completions alone bring their usage only where it is asked for.
-    return ASKED_FOR if (cause, api) == ("unreported", "openai-chat") else FIXES[cause]
+    if (cause, api) == ("unreported", "openai-chat"):
+        return ASKED_FOR
+    return _IN_SESSIONS.get((way, cause), FIXES[cause])
 
 
 MEANINGS: Mapping[str, str] = MappingProxyType(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix.cache import Breakpoint, Observation, SentBy, mark, plan_breakpoints
 from cacheprefix.cache.breakpoints.plan import carries
 from cacheprefix.cache.lifetimes import AUTO, offered
+from cacheprefix.cache.verdict import Way
 from cacheprefix.call import Call
 from cacheprefix.calls.arms import comparable
 from cacheprefix.calls.gating import AnyGate
@@ -196,7 +197,7 @@ class Requests:
         state.catch_up()
         try:
             going = self._going(asked)
-            self._foresee(going, chosen=self.forks and asked.layout == "own")
+            self._foresee(going, asked.layout if self.forks else None)
             self.plugins.call_all("before_call", prompt=going.prompt)
             held = going.held
             events, epoch = ((), 0) if held is None else (held.events_for(going.agent), held.ledger.epoch)
@@ -207,7 +208,10 @@ class Requests:
             made = None if own is None or own.prompt is going.given else own.prompt
             # Money: to go beside a sibling was our own decision, as waiting for it would have cost more than it saves.
             beside = self.forks and self.waits and asked.layout is not None
-            by = SentBy(scope, going.agent, talk, going.kin, events=events, spared=going.ours, beside=beside, made=made)
+            way: Way = "observe" if not self.forks else "by hand" if asked.layout is None else "fork"
+            by = SentBy(
+                scope, going.agent, talk, going.kin, events=events, spared=going.ours, beside=beside, made=made, way=way
+            )
             observation = state.model.begin(going.prompt, going.profile, by, at=going.sender.now)
             started = self._started(asked, going, observation, epoch=epoch, own=own, known=known)
             if own is not None:
@@ -346,10 +350,10 @@ class Requests:
             return "observed", asked.reasons or (reason("outside_fork"),)
         return asked.layout, asked.reasons
 
-    def _foresee(self, going: _Going, *, chosen: bool) -> None:
+    def _foresee(self, going: _Going, layout: Layout | None) -> None:
         """Say once what in a request will keep the cache from hitting, before anything is paid for it."""
         note, talk = self.state.notices.note, going.sender.talk[1]
-        look = partial(self.state.preflight.look, agent=going.agent, talk=talk, note=note, chosen=chosen)
+        look = partial(self.state.preflight.look, agent=going.agent, talk=talk, note=note, layout=layout)
         self.state.notices.attempt("lint", lambda: look(going.prompt), None)
 
     def gate_key(

@@ -16,7 +16,7 @@ from cacheprefix.errors import plain
 from cacheprefix.locks import Guarded, Lock
 from cacheprefix.profiles import Profile, Usage, cost_units
 from cacheprefix.prompt import Layout, Reason
-from cacheprefix.prompt.reasons import Unsure
+from cacheprefix.prompt.reasons import Unsure, sentence
 
 if TYPE_CHECKING:
     from cacheprefix.layout.gate import Pass
@@ -107,6 +107,13 @@ class WentOut:
     count: int
     units: float = 0.0
     """What they cost, in cost units."""
+    spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The smallest and the largest of each number, by its name; empty where all are the reason's own."""
+
+    @property
+    def said(self) -> str:
+        """Why, in a sentence, with numbers from the smallest to the largest."""
+        return plain(sentence(self.reason, self.spans))
 
     @property
     def told(self) -> bool:
@@ -119,7 +126,7 @@ class WentOut:
     def __str__(self) -> str:
         own = " in the application's own layout" if self.layout == "own" else ""
         fix = f"; {self.reason.fix}" if self.reason.fix else ""
-        return f"{self.count} x {plain(self.agent) or 'unnamed'}{own}: {plain(self.reason.said)}{fix}"
+        return f"{self.count} x {plain(self.agent) or 'unnamed'}{own}: {self.said}{fix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -553,7 +560,7 @@ def _dearer(report: Report) -> Iterable[str]:
     for line in sorted(found, key=lambda line: -_beyond(line))[:_FEW]:
         # That it shares says the least of why it was dear.
         forks = sorted(_forks_of(report, line.agent), key=lambda one: (one.reason.why == "shares", -one.units))
-        why = "; ".join(f"{one.count} x {plain(one.reason.said)}" for one in forks[:_REASONS])
+        why = "; ".join(f"{one.count} x {one.said}" for one in forks[:_REASONS])
         name = plain(line.agent) or "unnamed"
         yield f"{name} cost {_more(line)} more than unmodified. {f'Its forks: {why}' if why else _BESIDE}"
     if found and ratio is not None:
@@ -600,13 +607,18 @@ def _as_forks(layouts: Iterable[WentOut]) -> Iterable[str]:
         # One agent may have several of a kind, which differ in the name of a provider, say.
         names = dict.fromkeys(agents[why])
         who = f"{', '.join(names)}: " if len(names) <= _FEW else ""
-        yield f"{one.count} x {who}{plain(one.reason.said)} ({one.units:,.0f} cost units)"
+        yield f"{one.count} x {who}{one.said} ({one.units:,.0f} cost units)"
 
 
 def _both(a: WentOut, b: WentOut) -> WentOut:
     """Two reasons of one kind as one."""
     shown = max(a.reason, b.reason, key=lambda one: one.numbers)
-    return replace(a, reason=shown, count=a.count + b.count, units=a.units + b.units)
+    spans: dict[str, tuple[int, int]] = {}
+    for one in (a, b):
+        for name, (least, most) in (one.spans or {name: (n, n) for name, n in one.reason.numbers}).items():
+            known = spans.get(name, (least, most))
+            spans[name] = min(least, known[0]), max(most, known[1])
+    return replace(a, reason=shown, count=a.count + b.count, units=a.units + b.units, spans=spans)
 
 
 KEEP = 20_000

@@ -116,6 +116,14 @@ _AS_FORK: Mapping[Why, str] = MappingProxyType(
 )
 """What is said of a fork (``shared``) for which requests in the application's own layout have the same reason."""
 
+_OF_ONE: Mapping[Why, str] = MappingProxyType(
+    {
+        "alone": "it was {name}, where nobody shares with it: agents that work together are wrapped as their team, in "
+        "one call; what several begin with is shared as Session(SharedPrefix(system=...))"
+    }
+)
+"""What is said where a reason has a name that its usual sentence has no place for: how an agent came to be alone."""
+
 FIXES: Mapping[Why, str] = MappingProxyType(
     {
         "text_not_found": (
@@ -175,13 +183,7 @@ class Reason:
     @property
     def said(self) -> str:
         """The reason in a sentence."""
-        numbers = dict(self.numbers)
-        said = SAID[self.why]
-        if not numbers.get("foreign"):
-            said = _NO_OTHERS.get(self.why, said)
-        if "shared" in numbers:
-            said = _AS_FORK.get(self.why, said)
-        return said.format_map({"name": self.name, **numbers})
+        return sentence(self)
 
     def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""
@@ -190,6 +192,32 @@ class Reason:
     def __str__(self) -> str:
         said = [self.why, *([self.name] if self.name else []), *(f"{key}={value}" for key, value in self.numbers)]
         return " ".join(said)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Numbers of several requests, written as one where they are one."""
+
+    least: int
+    most: int
+
+    def __format__(self, spec: str) -> str:
+        most = format(self.most, spec)
+        return most if self.least == self.most else f"{format(self.least, spec)} to {most}"
+
+
+def sentence(one: Reason, spans: Mapping[str, tuple[int, int]] = MappingProxyType({})) -> str:
+    """A reason in a sentence; of several requests, whose numbers lie from the first to the second of ``spans``."""
+    numbers = dict(one.numbers)
+    said = SAID[one.why]
+    if not numbers.get("foreign"):
+        said = _NO_OTHERS.get(one.why, said)
+    if "shared" in numbers:
+        said = _AS_FORK.get(one.why, said)
+    if one.name:
+        said = _OF_ONE.get(one.why, said)
+    told = {key: _Span(*spans.get(key, (value, value))) for key, value in numbers.items()}
+    return said.format_map({"name": one.name, **told})
 
 
 def reason(why: Why, name: str = "", **numbers: int) -> Reason:

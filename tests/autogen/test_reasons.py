@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -17,8 +18,9 @@ from autogen_ext.code_executors.local import LocalCommandLineCodeExecutor
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, role, search
 from pydantic import BaseModel
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Session, SharedPrefix, preview
 from cacheprefix.errors import NotSharedError
+from cacheprefix.prompt import SAID
 from cacheprefix.server import Queue, ToolCall
 from cacheprefix_autogen import PrefixClient, session_of, wrap
 
@@ -119,6 +121,29 @@ async def test_an_agent_whose_context_the_application_bounds_says_so(provide, ne
     session = session_of(team)
     assert [layout for _, layout, _ in whys(session)] == ["fork", "fork", "own"]
     assert [str(one) for one in session.calls[2].reasons] == ["own_history bounded context"]
+
+
+@pytest.mark.parametrize("given", [True, False])
+async def test_agents_that_are_wrapped_one_by_one_are_told_how_they_would_share(provide, new_client, given):
+    """By what the reason says they share; of an agent that calls others, whom neither helps, it does not say it."""
+    provider = provide("openai", Says())
+    session = Session(SharedPrefix(system=HANDBOOK)) if given else Session()
+    agents = [role(name, new_client(provider)) for name in ROLES[:2]]
+    seen = await asyncio.to_thread(preview, agents[0], session, task=TASK)
+    for agent in agents:
+        await wrap(agent, session).run(task=TASK)
+    said = [call.reasons[0].said for call in session.calls]
+    assert [call.layout for call in session.calls] == ["fork" if given else "own"] * 2
+    for each in (*said, str(seen), str(session.report())):
+        assert ("wrapped as their team" in each, "SharedPrefix(system=" in each) == (not given, not given)
+    if not given:
+        assert session.calls[0].reasons[0].fix == ""  # strict raises for nothing here
+        anew = [role(name, new_client(provider)) for name in ROLES[:2]]
+        await wrap(RoundRobinGroupChat(anew, max_turns=2), session).run(task=TASK)  # what it says to do
+        assert [layout for _, layout, _ in whys(session)[2:]] == ["fork"] * 2
+        caller = role("writer", new_client(provider), tools=[AgentTool(role("reader", new_client(provider)))])
+        await wrap(caller, session).run(task=TASK)
+        assert session.calls[-1].reasons[0].said == SAID["alone"]
 
 
 @pytest.mark.parametrize("holds", [True, False])

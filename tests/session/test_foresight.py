@@ -1,7 +1,7 @@
 """What a session says before anything is lost: lint of tools and system text."""
 
-from cacheprefix import Session
-from cacheprefix.adapter import Request
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.adapter import Request, Role, fork_body
 
 LONG = "The handbook says that every statement needs a source. " * 90
 
@@ -65,6 +65,18 @@ def test_a_persona_that_we_left_where_it_was_is_no_advice():
             request = Request(made, "openai-chat", agent=agent, conversation="c", layout=layout)
             session.adapter.begin(request).finish(None)
         assert any("persona" in note for note in session.report().notes) is told
+
+
+def test_a_shared_text_that_speaks_to_all_is_no_persona():
+    """Every fork begins with it; observed, it may be one agent's own."""
+    shared = f"You are a support agent of this shop. {LONG}"
+    for mode, told in (("fork", False), ("observe", True)):
+        session = Session(SharedPrefix(system=shared), mode=mode)
+        for agent in ("refunds", "parcels"):
+            role = Role(agent, conversation="c")
+            fork_body(session.adapter, body(f"{shared}\n\nMind the {agent}."), "openai-chat", role).begin().finish(None)
+        assert any("persona" in note for note in session.report().notes) is told
+        assert {call.layout for call in session.calls} == {"observed" if told else "fork"}
 
 
 def test_personas_in_the_system_slot_of_one_conversation_are_noted():

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.adapter import Role, fork_body
+from cacheprefix.cache import FIXES
 from cacheprefix.calls import report as report_module
 from cacheprefix.calls.report import FanOut, GateUse, Totals
 from cacheprefix.errors import NotSharedError
 from cacheprefix.notices import Notices
 
 HANDBOOK = "Every claim names its source and the page on which it stands. " * 200
+WORDS = "Look at each claim in turn. " * 300
 ADDED = "stands in no role's own requests"
 
 
-def ask(session, role, system, *, reads=False, usage=True, model="gpt-5.2"):
+def ask(session, role, system, *, reads=False, usage=True, model="gpt-5.2", words="What is step 1?"):
     """One request of a role, answered by who reads all that can be read, or nothing."""
-    said = [{"role": "system", "content": system}, {"role": "user", "content": "What is step 1?"}]
+    said = [{"role": "system", "content": system}, {"role": "user", "content": words}]
     body = {"model": model, "messages": said}
     turn = fork_body(session.adapter, body, "openai-chat", Role(role, conversation="one")).begin()
     read = turn.seen.observation.expectation.tokens if reads else 0
@@ -39,6 +42,28 @@ def test_a_break_that_goes_on_alarms_once_and_counts_each_time(folded, monkeypat
     assert (found.cause, found.path, found.count) == ("system_changed", "system[0]", 29)
     assert found.lost_tokens == pytest.approx(29 * session.last_verdict.lost_tokens, rel=0.01)
     assert sum(call.verdict.alarm for call in session.calls) == (0 if folded else 1)
+
+
+def marked(session, number):
+    """A request that its framework has marked at its end alone, where each is another one."""
+    text = {"type": "text", "text": f"Step {number}. {WORDS}", "cache_control": {"type": "ephemeral"}}
+    said = [{"role": "user", "content": [text]}]
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "system": HANDBOOK, "messages": said}
+    turn = fork_body(session.adapter, body, "anthropic", Role("reader", conversation="one")).begin()
+    written = turn.seen.prompt.tokens
+    turn.finish({"input_tokens": 0, "cache_read_input_tokens": 0, "cache_creation_input_tokens": written})
+
+
+@pytest.mark.parametrize(("mode", "said"), [("fork", "`volatile`"), ("observe", "mode='fork'")])
+def test_who_makes_no_bodies_is_not_only_told_to_set_breakpoints(mode, said):
+    """AutoGen's and CrewAI's users set none: the advice names what they can do, too."""
+    session = Session(mode=mode, caching=Caching(fork_share=0.01))  # so that this conversation has no marks of ours
+    for number in range(3):
+        marked(session, number)
+    (found,) = session.report().breaks
+    assert found.cause == "breakpoint_after_change"
+    assert said in found.fix
+    assert found.fix != FIXES[found.cause]
 
 
 def test_what_never_alarmed_is_no_break():
@@ -184,6 +209,25 @@ def test_why_forks_went_out_so_is_summed_up():
     said = told()
     assert said.startswith("7 x laid out as a fork: ")
     assert said.endswith(f" ({session.report().total.cost_units:,.0f} cost units)")
+
+
+def test_numbers_of_many_requests_are_told_from_the_smallest_to_the_largest():
+    """Of one agent's, and of all agents' together; and of what was summed up as well."""
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="exact"))
+    session.adapter.shared.totals._keep = 4
+    for length in (10, 20, 300, 40, 5, 30):
+        for name in ("reader", "writer"):
+            ask(session, name, f"You are the {name}. {HANDBOOK}", reads=True, words="What is step 1? " * length)
+    (line,) = (line for line in str(session.report()).splitlines() if "laid out as a fork" in line)
+    least, most = session.adapter.count(HANDBOOK, "gpt-5.2") + 20, session.adapter.count(HANDBOOK, "gpt-5.2") + 1_200
+    found = re.search(r": ([\d,]+) to ([\d,]+) tokens stand before the role's text", line)
+    assert found is not None, line
+    low, high = (int(each.replace(",", "")) for each in found.groups())
+    assert least < low < least + 40
+    assert most < high
+    (reader, _) = (one for one in session.report().layouts)
+    assert reader.spans["shared"] == (low, high)
+    assert f"{low:,} to {high:,}" in reader.said
 
 
 def test_answers_without_usage_name_the_setting():

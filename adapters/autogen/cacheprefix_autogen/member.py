@@ -140,6 +140,8 @@ class Member:
     """Number of turns it had begun at its last request, where all calls of the run are known beforehand."""
     known = False
     """Whether all calls of the run are known: then a request in its own layout gets cache marks only if it repeats."""
+    by_itself = False
+    """Whether it is in no team, and would share with others in one, or what ``SharedPrefix`` gives to all."""
     own_class = False
     """Whether the agent's class is the application's, which may tell the others something else than it answered."""
     unread = False
@@ -569,7 +571,9 @@ class Member:
             if self.group is not None and self.group.called:
                 return reason("own_prompt", "its caller words its task")
             minds = self.group is not None and self.group.team
-            return reason("own_prompt", "a society's mind") if minds else reason("alone")
+            if minds:
+                return reason("own_prompt", "a society's mind")
+            return reason("alone", "wrapped by itself" if self.by_itself else "")
         if self.bounded:
             return reason("own_history", "bounded context")
         if self.unread:

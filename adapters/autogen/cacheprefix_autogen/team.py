@@ -69,6 +69,8 @@ def bind_alone(
     for runner in sub:
         binding.inner += _bind_runner(runner, session, options)
     for _, member in group.members:
+        # Who calls others has their tools in front of all, and a mind words its requests itself: they would not share.
+        member.by_itself = not (called or sub or isinstance(agent, SocietyOfMindAgent))
         session.attempt("take over", member.take_over, None)
     hold(group, None)
     return binding
